@@ -1,4 +1,4 @@
-"""Open anything that holds records, and write records of one's own: `open_reader` and `open_writer`."""
+"""Open any container or folder, and write records of your own: `open_reader` and `open_writer`."""
 
 from __future__ import annotations
 
@@ -51,21 +51,20 @@ Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[s
 def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
     """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
-    MosaicML's MDS (the folder with `index.json`) and FFCV's `.beton` with JPEGs are opened too.
-    A container is an LMDB file, or a set of tar or TFRecord shards by the name given to `pack`. Shards of other
-    programs are named one by one, or by a pattern (`train-{000000..000127}.tar`, `train-*-of-*`), their LMDBs by file
-    or folder; see `open_shards` and `foreign.lmdb`. What such files mean where it is not the usual, `foreign` says: a
-    `ForeignOptions`, or a mapping of its members.
+    A container is an LMDB file, a set of tar or TFRecord shards by the name given to `pack`, a folder in MosaicML's MDS
+    format (with `index.json`), or an FFCV `.beton` file with JPEGs. `path` may also be one shard of another program, or
+    a pattern of shards (`train-{000000..000127}.tar`, `train-*-of-*`), or an LMDB of another program by file or folder;
+    see `open_shards` and `foreign.lmdb`. `foreign`, a `ForeignOptions` or a mapping of its members, gives the meaning
+    of such files if it is not the usual one.
 
-    Raises `OptionError` where `foreign` is given for a folder or for what iofast wrote, `SourceError` where there is
-    nothing to open, `UnfinishedError` where packing never ended, `ContainerError` where the bytes are not a
-    container's.
+    Raises `OptionError` if `foreign` is given for a folder or for a container of iofast, `SourceError` if there is
+    nothing to open, `UnfinishedError` if packing never ended, `ContainerError` for bytes of no known format.
     """
-    if not os.fspath(path):  # which `Path` takes for the current folder
+    if not os.fspath(path):  # `Path` would take it for the current folder
         raise SourceError("the path is empty: expected a container or a folder of images, found ''")
     reader = _open(path, foreign)
     if foreign is not None:
-        from iofast.foreign.reader import ForeignReader  # with the index and its cache, which own containers need not
+        from iofast.foreign.reader import ForeignReader  # here: containers of iofast do not need its imports
 
         if not isinstance(reader, ForeignReader) or reader.format.says_all:
             raise not_foreign(path)
@@ -73,13 +72,13 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
 
 
 def open_damaged(path: str | os.PathLike[str]) -> ShardReader:
-    """Open shards that iofast wrote although some are missing or cut off: `broken` says which.
+    """Open shards of iofast even if some are missing or cut off; `broken` of the reader lists those.
 
-    Raises what `open_reader` raises where it is not for these that it cannot open them.
+    Raises the other errors of `open_reader`.
     """
     place = Path(os.fspath(path))
     if not _is_set(place):
-        raise ContainerError(f"{place} is no set of shards that iofast wrote")
+        raise ContainerError(f"{place} is not a set of shards of iofast")
     return _SETS[place.suffix](place, whole=False)
 
 
@@ -88,25 +87,26 @@ def _is_set(place: Path) -> bool:
 
 
 def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
-    place = Path(os.fspath(path))
-    if is_pattern(os.fspath(path)):
-        paths = expand(os.fspath(path))
+    name, place = os.fspath(path), Path(path)
+    if is_pattern(name):
+        paths = expand(name)
         if not all(map(is_shard, paths)):
             raise OptionError(
                 f"a pattern names the shards of one set, but {path} names {paths[0]!r}: "
                 "give a list of paths, or `iofast merge` them first"
             )
-        return open_shards(paths, os.fspath(path), foreign)
+        return open_shards(paths, name, foreign)
     check_access(place)
-    if place.is_dir() and not (place / "data.mdb").is_file():
-        return _open_folder(place)
-    place = place / "data.mdb" if place.is_dir() else place
+    if place.is_dir():
+        if not (place / "data.mdb").is_file():
+            return _open_folder(place)
+        place = place / "data.mdb"
     if _is_set(place):
         return _SETS[place.suffix](place)
     if not place.exists():
         check_finished(place)
         raise SourceError(f"{place} does not exist")
-    if not place.is_file():  # a pipe that nobody writes would be waited for without end
+    if not place.is_file():  # opening a pipe without a writer would block forever
         raise SourceError(f"{place} is neither a file nor a folder")
     try:
         with place.open("rb") as file:
@@ -128,7 +128,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
 
 
 def not_foreign(path: str | os.PathLike[str]) -> OptionError:
-    """The error where `foreign` was given for what another program has not written."""
+    """The error for `foreign` beside a path that is not another program's container."""
     return OptionError(
         f"foreign (names, labels, labels-from) is for other programs' tar, TFRecord and LMDB, "
         f"and {os.fspath(path)} is none"
@@ -136,7 +136,7 @@ def not_foreign(path: str | os.PathLike[str]) -> OptionError:
 
 
 def is_container(path: str | os.PathLike[str]) -> bool:
-    """Whether `open_reader` takes a path for a container, and not for a folder of images or a list of image files."""
+    """Whether `open_reader` opens a path as a container, not as a folder of images or a list of image files."""
     place = Path(os.fspath(path))
     if is_pattern(os.fspath(path)):
         return True
@@ -149,21 +149,21 @@ def is_container(path: str | os.PathLike[str]) -> bool:
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a shard, by its suffix: several of these are one set, not several to be joined."""
+    """Whether a path names a shard, by its suffix. Several shards are one set, not containers to be joined."""
     name = os.path.basename(os.fspath(path)).lower()
     return name.endswith((tar.SUFFIX, *_COMPRESSED)) or tfrecord.is_named_so(name)
 
 
 def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
-    """Open tar or TFRecord shards, in this order, as one set; `name` is what messages call it.
+    """Open tar or TFRecord shards, in this order, as one set; messages call it `name`.
 
-    Where they are all the shards of a set that iofast wrote, that set is opened, with its classes, splits and
-    checksums. Otherwise they are indexed once; see `foreign.tar` and `foreign.tfrecord`.
+    If they are all shards of a set of iofast, that set is opened, with its classes, splits and checksums. Otherwise
+    they are indexed once; see `foreign.tar` and `foreign.tfrecord`.
     """
     own = set_of(paths)
     if own is not None:
         return _SETS[own.suffix](own)
-    from iofast.foreign.options import ForeignOptions  # Pillow and the cache cost start-up time
+    from iofast.foreign.options import ForeignOptions  # here: Pillow and the cache take time to import
     from iofast.foreign.reader import ForeignReader
 
     options = ForeignOptions.of(foreign)
@@ -185,16 +185,16 @@ def open_writer(
     split: str = WHOLE,
     shard_size: int | None = None,
 ) -> RecordWriter:
-    """Begin a new container at `path`, whose suffix says which (.lmdb, .tar, .tfrecord); use it in a `with` block.
+    """Begin a new container at `path`; its suffix selects the format (.lmdb, .tar, .tfrecord). Use it in `with`.
 
-    `classes` are the names behind the numbers in `cls`; `recipe` is kept in the manifest; `split` is where records go
-    that name none; shards get up to `shard_size` bytes (default: 10^9). Nothing stands under `path` before the block
-    has ended without an exception.
+    `classes` are the names of the numbers in `cls`; the manifest stores `recipe`; `split` is that of records without
+    one; shards get up to `shard_size` bytes (default: 10^9). Nothing exists at `path` until the block has ended without
+    an exception.
 
         with open_writer("out.lmdb", classes=["cat", "dog"]) as writer:
             writer.write({"jpg": jpeg, "cls": 1, "boxes.json": [[10, 20, 30, 40]]})
 
-    Raises `TargetError` where `path` cannot be written, exists, or is being written by another process.
+    Raises `TargetError` if `path` exists, cannot be written, or is being written by another process.
     """
     target = target_of(path, overwrite=overwrite)
     names = None if classes is None else tuple(classes)
@@ -204,7 +204,7 @@ def open_writer(
 
 
 class RecordWriter:
-    """Writes records with any fields, one after another; made by `open_writer`.
+    """Writes records with any fields, one after another; `open_writer` makes it.
 
     `manifest` is None until the container is finished.
     """
@@ -215,7 +215,7 @@ class RecordWriter:
         self._count = 0
         target.acquire()
         try:
-            if target.interrupted:  # finished by an earlier run: now it exists, and may have to be overwritten
+            if target.interrupted:  # publish what an earlier run has finished; then it may have to be overwritten
                 target.complete()
                 target.acquire()
             target.clear()
@@ -225,12 +225,12 @@ class RecordWriter:
             raise
 
     def write(self, fields: Mapping[str, Value], split: str | None = None) -> int:
-        """Append one record; gives its dense index.
+        """Append one record and return its dense index.
 
         Bytes are stored as they are; text as UTF-8, numbers as decimal text, mappings and sequences as JSON. `cls` is
-        the class index. A payload of `jpg`, `png` or `webp` must be such an image, `rgb` and `yuv` need `width` and
-        `height` in `json`; the index keeps the image's size. Splits must be written one after another.
-        Raises `ContainerError` or `DecodeError` for a record that is not legal; nothing of it is stored.
+        the class index. A payload of `jpg`, `png` or `webp` must be such an image; `rgb` and `yuv` need `width` and
+        `height` in `json`. Splits must be written one after another. Raises `ContainerError` or `DecodeError` for an
+        invalid record, of which nothing is stored.
         """
         encoded = {_checked(name): _encode(name, value) for name, value in fields.items()}
         self._writer.write(self._count, encoded, self._describe(encoded), split or self._split)
@@ -238,13 +238,13 @@ class RecordWriter:
         return self._count - 1
 
     def finish(self) -> Manifest:
-        """Finish the container and give it its name."""
+        """Finish the container and publish it."""
         self.manifest = self._writer.finish(self._description)
         self._target.publish(self._writer.files)
         return self.manifest
 
     def abort(self) -> None:
-        """Stop and leave nothing behind."""
+        """Stop, and remove everything that was written."""
         self._writer.abort()
         self._target.discard()
 
@@ -267,11 +267,11 @@ class RecordWriter:
         if image in RAW_FIELDS:
             return ImageInfo(label, *_raw_size(image, fields))
         if image in IMAGE_FIELDS:
-            from iofast.kernel import read_header  # loads the native code, which a reader of folders may not need
+            from iofast.kernel import read_header  # here: readers do not need the native code
 
             header = read_header(fields[image])
             if header.format != _FORMATS[image]:
-                raise ContainerError(f"field {image} holds a {header.format} image: store it under its own name")
+                raise ContainerError(f"field {image} has a {header.format} image: store it under its own name")
             return ImageInfo(label, header.width, header.height, header.orientation)
         return ImageInfo(label)
 
@@ -292,18 +292,18 @@ def _open_folder(place: Path) -> Reader:
         from iofast.foreign.reader import ForeignReader
 
         return ForeignReader(os.fspath(place), MdsFolder(place, found))
-    from iofast.source.folder import FolderReader  # Pillow and the scan cost start-up time, for folders only
+    from iofast.source.folder import FolderReader  # here: Pillow and the scan take time to import
 
     return FolderReader(place)
 
 
 def _find_mds(place: Path) -> dict[str, Path] | None:
-    """Split → `index.json` of MosaicML's format; None where a path is no such folder."""
+    """Map splits to their `index.json` in MosaicML's format; None for any other path."""
     if not place.is_dir():
         return None
     if not (place / "index.json").exists():
         with os.scandir(place) as entries:
-            folder = next((entry.path for entry in entries if entry.is_dir()), place)  # one says it for all of them
+            folder = next((entry.path for entry in entries if entry.is_dir()), place)  # one is enough to decide
         if not os.path.exists(os.path.join(folder, "index.json")) or any(place.glob("*.*")):
             return None
     from iofast.foreign.mds import find_index

@@ -1,6 +1,6 @@
-"""Boxes, keypoints and polygons in JSON, carried along with an image that is turned, resized, cropped or warped.
+"""Transform boxes, keypoints and polygons in JSON like their image, which is turned, resized, cropped or warped.
 
-Coordinates are in pixels and continuous: 0 is the image's left or upper edge, its width or height the other one.
+Coordinates are in pixels and continuous: 0 is the left or upper edge of the image, its width or height the other edge.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ BOX_FORMATS = ("xyxy", "xywh")
 _BOX, _BOXES = ("bbox", "box"), ("boxes", "bboxes", "bbox", "box")
 _POINTS, _POLYGONS = ("keypoints", "points"), "segmentation"
 _LISTS = ("objects", "annotations", "instances")
-_DIGITS = 3  # behind the point: a thousandth of a pixel
+_DIGITS = 3  # after the decimal point
 
 Point = tuple[float, float]
 
 
 class Places(Protocol):
-    """Where the points of an annotated image are in what was made of it."""
+    """A map from points of an annotated image to points of the new image."""
 
     @property
     def packed(self) -> tuple[int, int]:
-        """Width and height of what was made of it."""
+        """Width and height of the new image."""
 
     def point(self, x: float, y: float) -> Point:
-        """A point of the annotated image, in what was made of it."""
+        """The place of a point of the annotated image in the new image."""
 
     def holds(self, point: Point) -> bool:
-        """Whether a point lies in what was made of it, edges included."""
+        """Whether a point lies in the new image, edges included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where a point of the annotated image lies in the packed one."""
+    """The places of points of the annotated image in the packed image."""
 
     orientation: int
     size: tuple[int, int]  # of the annotated image: stored, or upright
@@ -48,7 +48,7 @@ class Geometry:
 
     @classmethod
     def of(cls, recipe: TranscodeRecipe, image: Header, *, upright: bool) -> Geometry:
-        """What `recipe` does to an image with this header; `upright`: annotations were made on the upright image."""
+        """The effect of `recipe` on an image with this header. `upright`: annotations belong to the upright image."""
         shown = (image.width, image.height)
         orientation = 1 if upright else image.orientation
         goal = recipe.resized(*shown)
@@ -62,13 +62,8 @@ class Geometry:
             canvas,
         )
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether every point stays where it is."""
-        return self.orientation == 1 and self.scale == (1, 1) and self.shift == (0, 0) and self.packed == self.size
-
     def point(self, x: float, y: float) -> Point:
-        """A point of the annotated image, in the packed one."""
+        """The place of a point of the annotated image in the packed image."""
         width, height = self.size
         x, y = (
             (x, y),
@@ -92,7 +87,7 @@ _EVERYWHERE = Geometry(1, (0, 0), (1, 1), (0, 0), (math.inf, math.inf))  # type:
 
 @dataclass(slots=True)
 class _Walk:
-    """One pass over the JSON of a field, for its boxes or its keypoints or both."""
+    """One pass over the JSON of a field, for its boxes, its keypoints or both."""
 
     geometry: Places
     boxes: bool
@@ -103,7 +98,7 @@ class _Walk:
     stored: list[tuple[float, ...]] = field(default_factory=list)  # left, top, right, lower edge of each box
 
     def value(self, value: Any) -> Any:
-        """`value` with everything in it moved; None in place of an object whose box has left the image."""
+        """`value` with all its places moved; None instead of an object whose box has left the image."""
         if isinstance(value, dict):
             return self._mapping(value)
         if _is_numbers(value) and self.points:
@@ -114,14 +109,13 @@ class _Walk:
         if not isinstance(value, list):
             return value
         if value and all(map(_is_numbers, value)):
-            boxes = [self._box(each) for each in value] if self.boxes else []
-            return [box for box in boxes if box is not None] if self.boxes else self._keypoints(value)
+            return [box for box in map(self._box, value) if box is not None] if self.boxes else self._keypoints(value)
         moved = [self.value(each) for each in value]
         return [new for old, new in zip(value, moved, strict=True) if new is not None or old is None]
 
     def _mapping(self, value: dict[str, Any]) -> Any:
         result = dict(value)
-        # lists of boxes last: entries of the lists beside them go with a box, whatever has become of them by then
+        # lists of boxes last: for each box that goes, the entries of the lists beside them go too
         for name, own in sorted(value.items(), key=lambda item: item[0] in _BOXES):
             if self.boxes and name in _BOX and _is_numbers(own):
                 result[name] = self._box(own)
@@ -150,7 +144,7 @@ class _Walk:
         return [self._box(box) for box in boxes]
 
     def _box(self, box: Any) -> list[float] | None:
-        """The part of a box that is left, None where that is nothing."""
+        """The part of a box inside the image, None if it is empty."""
         if not _is_numbers(box) or len(box) != 4:
             raise DecodeError(f"a box has four numbers, found {box!r:.60}")
         self.found = True
@@ -158,8 +152,8 @@ class _Walk:
         if self.format == "xywh":
             right, low = x + right, y + low
         if right < x or low < y:
-            told = "xyxy: is it xywh, as COCO's are (--box-format)?" if self.format == "xyxy" else "xywh"
-            raise DecodeError(f"the box {box!r:.60} ends before it begins, as {told}")
+            advice = ": is it xywh, as in COCO (--box-format)?" if self.format == "xyxy" else ""
+            raise DecodeError(f"the box {box!r:.60} ends before it begins, as {self.format}{advice}")
         self.stored.append((x, y, right, low))
         if self.centres and not self.geometry.holds(self.geometry.point((x + right) / 2, (y + low) / 2)):
             return None
@@ -179,18 +173,18 @@ class _Walk:
             if len(points) in (2, 3) and len(points) % 3:
                 return self._keypoint(points)
             if len(points) % 3:
-                raise DecodeError(f"keypoints in one list are x, y, v each, found {len(points)} numbers")
+                raise DecodeError(f"a list of keypoints: expected x, y, v for each, found {len(points)} numbers")
             return [own for at in range(0, len(points), 3) for own in self._keypoint(points[at : at + 3])]
         if not all(isinstance(each, list) for each in points):
-            raise DecodeError(f"keypoints are lists of numbers, found {points!r:.60}")
+            raise DecodeError(f"keypoints: expected lists of numbers, found {points!r:.60}")
         return [
             self._keypoint(each) if _is_numbers(each) and len(each) <= 3 else self._keypoints(each) for each in points
         ]
 
     def _keypoint(self, point: list[float]) -> list[float]:
-        """One that has left the image: 0, 0, 0 where it says whether it is visible, else where it now is, outside."""
+        """A point outside the image becomes 0, 0, 0 if it has a visibility; otherwise it keeps its place outside."""
         if len(point) not in (2, 3):
-            raise DecodeError(f"a keypoint is x, y or x, y, v, found {point!r:.60}")
+            raise DecodeError(f"a keypoint: expected x, y or x, y, v, found {point!r:.60}")
         if len(point) == 3 and point[2] == 0:
             return point
         place = self.geometry.point(point[0], point[1])
@@ -204,7 +198,7 @@ class _Walk:
             raise DecodeError("a run-length segmentation cannot follow its image: store it as a mask")
         if polygons and _is_numbers(polygons):
             if len(polygons) % 2:
-                raise DecodeError(f"a polygon is x, y each, found {len(polygons)} numbers")
+                raise DecodeError(f"a polygon: expected x, y for each point, found {len(polygons)} numbers")
             pairs = zip(polygons[::2], polygons[1::2], strict=True)
             return [_rounded(own) for x, y in pairs for own in self.geometry.point(x, y)]
         return [self._polygons(each) for each in polygons]
@@ -213,30 +207,30 @@ class _Walk:
 def follow(
     value: Any, places: Places, *, boxes: bool, points: bool, box_format: str = "xyxy", centres: bool = False
 ) -> Any:
-    """`move` of JSON that has been read: a value of the same form, [] where nothing is left. Raises `DecodeError`.
+    """`move` for parsed JSON: a value of the same form, [] if nothing is left. Raises `DecodeError`.
 
-    With `centres` a box goes whose middle has left the image.
+    With `centres`, boxes whose centre has left the image go too.
     """
     try:
         return _walked(value, _Walk(places, boxes, points, box_format, centres))
     except RecursionError:
         raise DecodeError("its JSON is nested too deeply") from None
     except OverflowError:
-        raise DecodeError("a number in it is too large for a place in an image") from None
+        raise DecodeError("a number is too large for a place in an image") from None
 
 
 def boxes_of(value: Any, box_format: str = "xyxy") -> list[tuple[float, ...]]:
-    """Left, top, right and lower edge of each box in JSON that has been read. Raises `DecodeError`."""
+    """Left, top, right and lower edge of each box in parsed JSON. Raises `DecodeError`."""
     walk = _Walk(_EVERYWHERE, boxes=True, points=False, format=box_format)
     _walked(value, walk)
     return walk.stored
 
 
 def move(payload: bytes, geometry: Places, *, boxes: bool, points: bool, box_format: str) -> bytes:
-    """The JSON `payload` with its boxes or keypoints, and the polygons beside them, where the packed image has them.
+    """The JSON `payload` with its boxes or keypoints, and the polygons beside them, at their places in the new image.
 
-    Boxes are clipped to the image; of one that is left nothing, its object goes, or its entry in all lists of the same
-    length. JSON that nothing changes stays byte for byte. Raises `DecodeError`.
+    Boxes are clipped to the image. If nothing is left of a box, its object is removed, or its entry in all lists of the
+    same length. Unchanged JSON stays byte for byte. Raises `DecodeError`.
     """
     try:
         value = json.loads(payload, parse_constant=_no_number, parse_float=_finite)
@@ -250,7 +244,7 @@ def move(payload: bytes, geometry: Places, *, boxes: bool, points: bool, box_for
         raise DecodeError("its JSON is nested too deeply") from None
     try:
         return json.dumps(moved, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can say only as an escape
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can contain only as an escape
         return json.dumps(moved, separators=(",", ":")).encode()
 
 
@@ -264,10 +258,10 @@ def _walked(value: Any, walk: _Walk) -> Any:
 
 def _beside(entries: list[Any], kept: list[Any], name: str) -> list[Any]:
     """The entries whose boxes stay."""
-    left = sum(stays is not None for stays in kept)
+    left = sum(box is not None for box in kept)
     if len(entries) == len(kept):
-        return [each for each, stays in zip(entries, kept, strict=True) if stays is not None]
-    if len(entries) != left:  # objects went with boxes of their own, and others than here
+        return [entry for entry, box in zip(entries, kept, strict=True) if box is not None]
+    if len(entries) != left:  # they are objects with boxes of their own, and others of them have left the image
         raise DecodeError(
             f"the list {name!r:.40} lost {len(kept) - len(entries)} entries, the boxes beside it {len(kept) - left}"
         )

@@ -104,9 +104,7 @@ def _fields(data: FileBytes, path: str, number: int) -> list[tuple[int, str, np.
     for kind, name, _ in _FIELD.iter_unpack(text):
         shown = name.split(b"\0", 1)[0].decode("ascii", "backslashreplace")
         if kind not in _TYPES:
-            raise ContainerError(
-                f"{path}: field {shown!r} is of type {kind}, of which only its own program knows the size"
-            )
+            raise ContainerError(f"{path}: field {shown!r} is of type {kind}, whose size is unknown")
         found.append((kind, shown, _TYPES[kind]))
     return found
 
@@ -119,10 +117,8 @@ def _column(
     count = len(values)
     file = np.zeros(count, np.uint32)
     if kind in (_FLOAT, _INT):
-        offset = (at + step * np.arange(count)).astype(np.uint64)
-        return TableColumn(
-            name, "number", file, offset, np.full(count, 8, np.uint64), "<f8" if kind == _FLOAT else "<i8"
-        )
+        offset, length = (at + step * np.arange(count)).astype(np.uint64), np.full(count, 8, np.uint64)
+        return TableColumn(name, "number", file, offset, length, "<f8" if kind == _FLOAT else "<i8")
     if kind == _RGB:
         raw = np.flatnonzero(values["mode"] != _JPEG)
         if len(raw):

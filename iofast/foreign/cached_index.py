@@ -1,6 +1,6 @@
 """The index of another program's files: a table of places, built by one scan and cached until a file changes.
 
-A `Format` (`tar`, `tfrecord`, `lmdb`, `mds`, `beton`) lists its files and scans them. Everything else is shared.
+A `Format` (`tar`, `tfrecord`, `lmdb`, `mds`, `beton`) lists its files and scans them. The rest is common to all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from iofast.source.cache import (
 )
 from iofast.source.listing import Strings
 
-FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # a column has the number in here
+FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
 MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
@@ -64,13 +64,13 @@ class ForeignIndex:
     classes: tuple[str, ...] | None = None
     class_order: str = "lexicographic"
     splits: tuple[tuple[str, int, int], ...] = ()
-    left_out: tuple[str, ...] = ()  # sentences about what the files contain and no record has
+    left_out: tuple[str, ...] = ()  # sentences about contents of the files that no record has
     called: tuple[str, ...] = ()  # names of the members or features in the files, up to `MAX_NAMES`
     state: tuple[int, ...] = ()  # further numbers that change when the files do
     fingerprint: str = ""
     stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64), repr=False)  # size, time
-    scanned: tuple[int, int] = (0, 0)  # ns since 1970: when the scan began and ended
-    file: Path | None = None  # the file in the cache that this is a map of
+    scanned: tuple[int, int] = (0, 0)  # begin and end of the scan in ns since 1970
+    file: Path | None = None  # the mapped file in the cache
 
     def __len__(self) -> int:
         return len(self.arrays["label"])
@@ -88,15 +88,15 @@ class ForeignIndex:
 
     def manifest(self, size: int) -> Manifest:
         """The manifest of the records; `size` is the total size of the files in bytes."""
-        count, said = len(self), set[str]()
+        count, fields = len(self), set(self.fields)
         if self.says_label and self.labelled:
-            said.add(LABEL_FIELD)
+            fields.add(LABEL_FIELD)
         if self.json is not None and len(self.json.blob) > count:  # more than the byte behind each
-            said.add(JSON_FIELD)
+            fields.add(JSON_FIELD)
         ranges = {name: ((start, stop),) for name, start, stop in self.splits if stop > start}
         return Manifest(
             count=count,
-            fields=tuple(sorted({*self.fields, *said})),
+            fields=tuple(sorted(fields)),
             splits=ranges or {WHOLE: ((0, count),)},
             fingerprint=self.fingerprint,
             shards=(Shard("", count, size),),
@@ -105,14 +105,14 @@ class ForeignIndex:
         )
 
 
-Asked = tuple[str, str, str, bool]  # our name, the name in the files, its role, whether any record has it
+NamedPart = tuple[str, str, str, bool]  # our name, the name in the files, its role, whether any record has it
 
 
 class Format(ABC):
     """The files of one data set in another program's format. Pickled with its reader."""
 
     name: ClassVar[str]
-    says_all: ClassVar[bool] = False  # the files name all fields, so `ForeignOptions` do not apply
+    says_all: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions, beside: Sequence[str] = ()) -> None:
         self.paths, self.options = [os.path.abspath(path) for path in paths], options
@@ -142,22 +142,22 @@ class Format(ABC):
         """The files; opening one that changed since it was indexed raises `ContainerError`."""
         return OpenFiles(self.paths, Same(self.paths, stamped))
 
-    def asked(self, index: ForeignIndex) -> Iterable[Asked]:  # noqa: ARG002
-        """The names given in the options, and whether any record has them."""
+    def named_parts(self, index: ForeignIndex) -> Iterable[NamedPart]:  # noqa: ARG002
+        """The names in the options, and whether any record has them."""
         return ()
 
 
 class Same:
     """Compare an opened file with its stamp. A class, because readers are pickled."""
 
-    def __init__(self, paths: Sequence[str], seen: NDArray[np.int64]) -> None:
-        self._paths, self._seen = paths, seen
+    def __init__(self, paths: Sequence[str], stamped: NDArray[np.int64]) -> None:
+        self._paths, self._stamped = paths, stamped
 
     def __call__(self, number: int, status: os.stat_result) -> None:
-        size, changed = self._seen[number].tolist()
+        size, changed = self._stamped[number].tolist()
         if (status.st_size, status.st_mtime_ns) != (size, changed):
-            found = f"{status.st_size} bytes, it had {size}" if status.st_size != size else "at another time"
-            raise ContainerError(f"{self._paths[number]} was changed since it was indexed ({found}): open it again")
+            change = f"{status.st_size} bytes, it had {size}" if status.st_size != size else "at another time"
+            raise ContainerError(f"{self._paths[number]} was changed since it was indexed ({change}): open it again")
 
 
 def open_index(data: Format) -> ForeignIndex:
@@ -167,15 +167,15 @@ def open_index(data: Format) -> ForeignIndex:
     an error. Raises `SourceError` for a file that is missing or being written, `ContainerError` for bytes that
     contradict the format.
     """
-    asked = time.time_ns()
+    called = time.time_ns()
     before, state = stamps([*data.paths, *data.beside]), data.state()
 
     def valid(file: Path) -> ForeignIndex | None:
-        found = _loaded(file, data)
-        if found is None or not np.array_equal(found.stamps, before) or found.state != state:
+        index = _loaded(file, data)
+        if index is None or not np.array_equal(index.stamps, before) or index.state != state:
             return None
-        # an index that may have missed a change is good only for a call that began before its scan
-        return found if is_settled(found.stamps[:, 1], found.scanned) or found.scanned[0] >= asked else None
+        # an index that may have missed a change is valid only for a call that began before its scan
+        return index if is_settled(index.stamps[:, 1], index.scanned) or index.scanned[0] >= called else None
 
     return cached(_file(data), valid, lambda: _build(data, before, state), _parts, lambda file: _loaded(file, data))
 
@@ -183,8 +183,8 @@ def open_index(data: Format) -> ForeignIndex:
 def reopen_index(data: Format, fingerprint: str) -> ForeignIndex:
     """Return the cached index with this fingerprint, or open the files again if it is gone."""
     file = _file(data)
-    found = None if file is None else _loaded(file, data)
-    return found if found is not None and found.fingerprint == fingerprint else open_index(data)
+    index = None if file is None else _loaded(file, data)
+    return index if index is not None and index.fingerprint == fingerprint else open_index(data)
 
 
 def number_of(image_format: str) -> int:
@@ -211,7 +211,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
     index = data.scan(before)
     where = f"{data.paths[0]} …" if len(data.paths) > 1 else data.paths[0]
     if not np.array_equal(stamps([*data.paths, *data.beside]), before) or data.state() != state:
-        raise SourceError(f"{where} was written to while it was indexed: wait until that has ended")
+        raise SourceError(f"{where} was written to while it was indexed: wait until writing ends")
     if len(index) > MAX_COUNT or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
     if not index.dtypes:
@@ -245,21 +245,21 @@ def _parts(index: ForeignIndex) -> tuple[dict[str, object], Arrays]:
 def _loaded(file: Path, data: Format) -> ForeignIndex | None:
     try:
         members, arrays = load(file)
-        seen = arrays.pop("stamps").reshape(-1, 2)
-        keys, said = (_strings(arrays, name) for name in ("keys", "json"))
+        stamped = arrays.pop("stamps").reshape(-1, 2)
+        keys, json = (_strings(arrays, name) for name in ("keys", "json"))
         texts = {name: tuple(map(str, members[name])) for name in ("dtypes", "left_out", "called")}
         began, ended = members["scanned"]
         index = ForeignIndex(
             arrays,
             tuple(check_field(name) for name in members["fields"]),
             keys=keys,
-            json=said,
+            json=json,
             says_label=bool(members["says_label"]),
             classes=None if members["classes"] is None else tuple(map(str, members["classes"])),
             class_order=members["class_order"],
             splits=tuple((str(name), int(start), int(stop)) for name, start, stop in members["splits"]),
             fingerprint=members["fingerprint"],
-            stamps=seen,
+            stamps=stamped,
             state=tuple(map(int, members["state"])),
             scanned=(int(began), int(ended)),
             file=file,
@@ -287,11 +287,11 @@ def _check(index: ForeignIndex, data: Format) -> None:
     texts = {len(strings) for strings in (index.keys, index.json) if strings is not None}
     starts, numbers = arrays["starts"], {name for name, dtype in zip(index.fields, index.dtypes, strict=True) if dtype}
     files = len(data.paths)
-    known = lengths == {count} and texts <= {count} and set(index.dtypes) <= {"", *NUMBERS}
-    known &= len(index.stamps) == files + len(data.beside) and not numbers.intersection(IMAGE_FIELDS)
-    known &= len(starts) > 0 and not starts[0] and not (np.diff(starts) < 0).any() and len(starts) <= files
-    known &= not (arrays["format"] >= len(FORMATS)).any()
-    if not known:
+    valid = lengths == {count} and texts <= {count} and set(index.dtypes) <= {"", *NUMBERS}
+    valid &= len(index.stamps) == files + len(data.beside) and not numbers.intersection(IMAGE_FIELDS)
+    valid &= len(starts) > 0 and not starts[0] and not (np.diff(starts) < 0).any() and len(starts) <= files
+    valid &= not (arrays["format"] >= len(FORMATS)).any()
+    if not valid:
         raise ContainerError(f"{index.file} is no index of {data.paths[0]}")
     check_members(
         count,

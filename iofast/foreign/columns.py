@@ -1,10 +1,10 @@
-"""Turn the columns of a binary format (mds, beton) into fields of records: names, labels, image sizes."""
+"""Make fields of records from the columns of a binary format (mds, beton): names, labels, image sizes."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.bars import open_bar
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError
 from iofast.foreign.cached_index import PARTS, ForeignIndex
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays
+from iofast.source.in_threads import in_threads
 
 LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
 
-_THREADS = 8
-_CHUNK = 1024  # images per task
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
 
@@ -85,8 +83,10 @@ def _labels(column: TableColumn, fetch: Fetch) -> NDArray[np.int32] | None:
     return numbers.astype(np.int32)
 
 
-def _places(column: TableColumn) -> list[tuple[int, int, int]]:
-    return list(zip(column.file.tolist(), column.offset.tolist(), column.length.tolist(), strict=True))
+def _places(column: TableColumn, most: int | None = None) -> list[tuple[int, int, int]]:
+    """File, offset and length of the first `most` values."""
+    parts = (part[:most].tolist() for part in (column.file, column.offset, column.length))
+    return list(zip(*parts, strict=True))
 
 
 def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
@@ -95,11 +95,8 @@ def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
     extension = {"text": "txt", "json": "json", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]
     image = None
     if column.kind in ("image", "bytes") and len(column.file):
-        try:
-            file, offset, length = int(column.file[0]), int(column.offset[0]), int(column.length[0])
-            image = _FIELD_OF.get(_header(fetch, file, offset, length).format)
-        except DecodeError:
-            image = None
+        with contextlib.suppress(DecodeError):
+            image = _FIELD_OF.get(_header(fetch, *_places(column, 1)[0]).format)
         if column.kind == "image" and image is None:
             image = "jpg"  # the first image is damaged
     if image is not None and not set(taken) & set(IMAGE_FIELDS):
@@ -112,7 +109,7 @@ def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
 
 
 def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Arrays:
-    """Width, height and orientation of all images from their headers; zeros for unreadable ones."""
+    """Width, height (0 if unreadable) and orientation of all images, from their headers."""
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
     orientation = np.ones(count, np.uint8)
     image = image_field(tuple(names))
@@ -120,8 +117,7 @@ def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Ar
         number = names.index(image)
         places = [arrays[f"{part}.{number}"] for part in PARTS]
 
-        def read(start: int) -> int:
-            stop = min(start + _CHUNK, count)
+        def read(start: int, stop: int) -> None:
             rows = zip(*(part[start:stop].tolist() for part in places), strict=True)
             for row, (file, offset, length) in enumerate(rows, start):
                 try:
@@ -129,12 +125,8 @@ def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Ar
                 except DecodeError:
                     continue
                 width[row], height[row], orientation[row] = header.width, header.height, header.orientation
-            return stop - start
 
-        bar = open_bar(count, " images", "reading headers", delay=1)
-        with bar, ThreadPoolExecutor(_THREADS, "iofast-headers") as pool:
-            for done in pool.map(read, range(0, count, _CHUNK)):
-                bar.update(done)
+        in_threads(read, count, " images", "reading headers")
     return {"width": width, "height": height, "orientation": orientation}
 
 

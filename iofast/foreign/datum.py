@@ -1,10 +1,10 @@
-"""Caffe's `Datum`, the protobuf message in its LMDBs, read without protobuf: where its pixels lie, and its label.
+"""Parse Caffe's `Datum`, the protobuf message in its LMDBs, without protobuf: the place of its pixels, and its label.
 
     optional int32 channels = 1, height = 2, width = 3; optional bytes data = 4; optional int32 label = 5;
     repeated float float_data = 6; optional bool encoded = 7
 
-`data` is an image file where `encoded` says so, else bytes channel by channel, each row by row. Fields come in any
-order, and the last of several counts; what is no field of a Datum is refused, for then it is another message.
+`data` is an image file if `encoded`, else bytes channel by channel, each row by row. Fields come in any order; of equal
+ones the last counts. An unknown field is an error, since it belongs to another message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iofast.errors import ContainerError
 
 TAGS = frozenset(b"\x08\x10\x18\x22\x28\x32\x35\x38")  # bytes that a Datum can begin with; no image begins with one
 
-_MAX_PARTS = 64  # a Datum has seven fields; each may come again
+_MAX_PARTS = 64  # a Datum has seven fields; each may be repeated
 _WINDOW = 32  # a tag and a number, with room
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 _KINDS = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _VARINT, 7: _VARINT}
@@ -24,7 +24,7 @@ _FLOATS = 6
 
 
 class NoDatumError(ContainerError):
-    """The bytes are not a Datum. (Failing to read them is another error.)"""
+    """The bytes are not a Datum. (Failures to read them are other errors.)"""
 
 
 class Datum(NamedTuple):
@@ -48,7 +48,7 @@ class Datum(NamedTuple):
 def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
     """Parse a Datum of `length` bytes through `read(start, count)`, without reading `data`.
 
-    Raises `NoDatumError` where the bytes are no Datum, or one of floats, and what `read` does.
+    Raises `NoDatumError` for other bytes and for a Datum of floats, and the errors of `read`.
     """
     numbers = {1: 0, 2: 0, 3: 0, 5: -1, 7: 0}  # a Datum without a label has none, whatever Caffe's default
     start = stop = at = 0
@@ -59,9 +59,9 @@ def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
         tag, used = _varint(window, 0, at)
         number, wire = tag >> 3, tag & 7
         if number == _FLOATS and wire in (_BYTES, _FIXED32):
-            raise NoDatumError("it is a Datum of floats, which are no image")
+            raise NoDatumError("it is a Datum of floats, not an image")
         if _KINDS.get(number) != wire:
-            raise NoDatumError(f"field {number} of wire type {wire} at {at} is none of a Caffe Datum")
+            raise NoDatumError(f"field {number} of wire type {wire} at {at} is not one of a Caffe Datum")
         value, used = _varint(window, used, at)
         at += used
         if number == 4:
@@ -93,4 +93,4 @@ def _varint(window: bytes, at: int, base: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + used + 1
-    raise NoDatumError(f"the number at {base + at} of the Datum ends nowhere, or needs more than 64 bits")
+    raise NoDatumError(f"the number at {base + at} of the Datum is cut off, or has more than 64 bits")

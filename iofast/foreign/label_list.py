@@ -10,7 +10,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import OptionError, SourceError, because
 from iofast.source.text_files import lines
 
-MAX_BYTES = 4 << 30  # ImageNet's has 50 MB
+MAX_BYTES = 4 << 30  # ImageNet's list has 50 MB
 
 
 class LabelList(NamedTuple):
@@ -21,21 +21,20 @@ class LabelList(NamedTuple):
 
 
 def read_label_list(path: str, base: int) -> LabelList:
-    """Read such a file: the last word of a line is the label, what stands before it the key; empty lines mean nothing.
+    """Read such a file: the last word of a line is the label, the rest the key; empty lines are ignored.
 
-    Where all labels are whole numbers they are the labels, counted from `base`; otherwise they are class names, and
-    numbered as class folders are, in lexicographic order. Raises `SourceError` naming file and line, `OptionError` for
-    names where `base` is given.
+    If all labels are whole numbers, they are class numbers, counted from `base`. Otherwise they are class names,
+    numbered in lexicographic order. Raises `SourceError` naming file and line, `OptionError` for names with a `base`.
     """
     try:
         if Path(path).stat().st_size > MAX_BYTES:
             raise SourceError(f"{path} has more than {MAX_BYTES} bytes: is it the list of labels?")
-        read = b"".join(lines(Path(path))).splitlines()
+        text = b"".join(lines(Path(path)))
     except (OSError, UnicodeError) as error:
         reason = because(error) if isinstance(error, OSError) else "its text is damaged"
         raise SourceError(f"the list of labels {path} cannot be read: {reason}") from None
     words: dict[bytes, bytes] = {}
-    for number, line in enumerate(read, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         parts = line.strip().rsplit(maxsplit=1)
         if not parts:
             continue
@@ -46,17 +45,13 @@ def read_label_list(path: str, base: int) -> LabelList:
     if not words:
         raise SourceError(f"{path} has no lines `key label`")
     if all(word.isdigit() and len(word) <= 9 for word in words.values()):
-        return LabelList(_numbers(path, words, base), None)
+        labels = {key: int(word) - base for key, word in words.items()}
+        if min(labels.values()) < 0:
+            raise SourceError(f"{path} has the label 0, expected {base} (the label base) or more")
+        return LabelList(labels, None)
     if base:
         raise OptionError(f"{path} has class names, not numbers, so none of them counts from {base} (labels-from)")
     return _named(path, words)
-
-
-def _numbers(path: str, words: dict[bytes, bytes], base: int) -> dict[bytes, int]:
-    labels = {key: int(word) - base for key, word in words.items()}
-    if min(labels.values()) < 0:
-        raise SourceError(f"{path} has the label 0, expected {base} (the label base) or more")
-    return labels
 
 
 def _named(path: str, words: dict[bytes, bytes]) -> LabelList:

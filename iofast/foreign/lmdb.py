@@ -1,7 +1,7 @@
 """LMDB files of other programs: values that are image files or Caffe's Datums.
 
 A Datum contains an image file or 8-bit planes. Other values are left out, and a file without any image (pickles, for
-example) is refused. Image files are the field `jpg` in any format; planes are the field `rgb`, interleaved when they
+example) is an error. Image files are the field `jpg` in any format; planes are the field `rgb`, interleaved when they
 are read. Labels come from Datums or from a list. There are no checksums, so writing to the file while it is open is an
 error.
 """
@@ -12,13 +12,11 @@ import contextlib
 import os
 from array import array
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.bars import open_bar
 from iofast.containers.base import UNREADABLE, Located
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
@@ -33,7 +31,7 @@ from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel import Payloads
 from iofast.source.cache import Arrays
-from iofast.source.folder_index import CHUNK, THREADS
+from iofast.source.in_threads import in_threads
 from iofast.source.listing import Strings, printable
 
 IMAGE_FIELD, RAW_FIELD = "jpg", "rgb"
@@ -68,20 +66,25 @@ class LmdbFile(Format):
         rows = _read_heads(data, places)
         kept = np.flatnonzero(rows["kind"] != OTHER)
         if not len(kept):
-            raise ContainerError(f"{path} holds no images: {_first(data, keys, places)}")
+            raise ContainerError(f"{path} has no images: {_first(data, keys, places)}")
         rows = {name: column[kept] for name, column in rows.items()}
-        own = Strings.gather(keys[row] for row in kept.tolist())
-        classes, left_out = None, [f"entries that are no images: {len(keys) - len(kept):,} left out"]
-        if len(keys) == len(kept):
-            left_out = []
+        kept_keys = Strings.gather(keys[row] for row in kept.tolist())
+        others = len(keys) - len(kept)
+        left_out = [f"entries that are no images: {others:,} left out"] if others else []
         if listed is None:
             _rebase(rows["label"], base, path)
         else:
-            rows["label"], classes = _labelled(own, listed, f"{self.labels}", path)
-            left_out += _unmatched(rows["label"], listed)
+            labels = rows["label"] = np.array([listed.labels.get(key, -1) for key in kept_keys], np.int32)
+            if not (labels >= 0).any():
+                where = f"none of the {len(labels)} keys of {path}, the first {kept_keys[0]!r:.80}"
+                raise SourceError(f"{self.labels} has a label for {where}")
+            left_out += _unmatched(labels, listed)
         fields, arrays = _fields(rows)
         arrays |= {name: rows[name] for name in COLUMNS} | {"starts": np.zeros(1, np.int64)}
-        return ForeignIndex(arrays, fields, keys=own, json=_sizes(rows), classes=classes, left_out=tuple(left_out))
+        classes = None if listed is None else listed.classes
+        return ForeignIndex(
+            arrays, fields, keys=kept_keys, json=_sizes(rows), classes=classes, left_out=tuple(left_out)
+        )
 
 
 class ForeignLmdbReader(ForeignReader):
@@ -145,7 +148,7 @@ class ForeignLmdbReader(ForeignReader):
     def _check_unwritten(self) -> None:
         """Raise `ContainerError` if the file was written to since it was indexed."""
         state, data = self._open().state, self._files().get(0)
-        if data is None:  # cannot happen with one file
+        if data is None:  # all descriptors are in use
             raise ContainerError(f"{self.path} cannot be opened")
         data.check_size()
         metas = tuple(data[at : at + META_END] for at in (0, state[2]))
@@ -178,9 +181,9 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
     for key, offset, length in Tree(data, meta, path).walk():
         if len(ends) > MAX_COUNT:
             raise ContainerError(f"{path} has more than {MAX_COUNT} entries")
-        if key.startswith(RESERVED):  # a damaged container of iofast must not pass for a foreign one without checksums
-            found = f"the entry {key!r:.40} at offset {offset}, but its tree does not lead to its manifest"
-            raise ContainerError(f"{path} was written by iofast and is damaged: it has {found}")
+        if key.startswith(RESERVED):  # do not read a damaged container of iofast without its checksums
+            where = f"the entry {key!r:.40} at offset {offset}, but no manifest in its tree"
+            raise ContainerError(f"{path} was written by iofast and is damaged: it has {where}")
         blob += key + b"\0"
         ends.append(len(blob))
         places.extend((offset, length))
@@ -194,22 +197,13 @@ def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
     count = len(places)
     rows: Arrays = {name: np.zeros(count, kind) for name, kind in zip(Value._fields, _TYPES, strict=True)}
 
-    def read(start: int) -> int:
-        stop = min(start + CHUNK, count)
+    def read(start: int, stop: int) -> None:
         for row, (offset, length) in enumerate(places[start:stop].tolist(), start):
-            found = classify(data, offset, length)
-            for name, value in found._replace(start=offset + found.start)._asdict().items():
-                rows[name][row] = value
-        return stop - start
+            value = classify(data, offset, length)
+            for name, member in value._replace(start=offset + value.start)._asdict().items():
+                rows[name][row] = member
 
-    pool = ThreadPoolExecutor(THREADS, "iofast-lmdb")
-    try:
-        tasks = [pool.submit(read, start) for start in range(0, count, CHUNK)]
-        with open_bar(count, " entries", "indexing", delay=1) as bar:
-            for task in as_completed(tasks):
-                bar.update(task.result())
-    finally:
-        pool.shutdown(cancel_futures=True)
+    in_threads(read, count, " entries", "indexing")
     return rows
 
 
@@ -227,21 +221,12 @@ def _rebase(labels: NDArray[Any], base: int, path: str) -> None:
     labels[there] -= base
 
 
-def _labelled(
-    keys: Strings, listed: LabelList, where: str, path: str
-) -> tuple[NDArray[np.int32], tuple[str, ...] | None]:
-    labels = np.array([listed.labels.get(key, -1) for key in keys], np.int32)
-    if not (labels >= 0).any():
-        raise SourceError(f"{where} has a label for none of the {len(keys)} keys of {path}, the first {keys[0]!r:.80}")
-    return labels, listed.classes
-
-
 def _unmatched(labels: NDArray[np.int32], listed: LabelList) -> Iterator[str]:
     unlabelled = int((labels < 0).sum())
     if unlabelled:
         yield f"images without a line in the list of labels: {unlabelled:,} of {len(labels):,}"
     if surplus := len(listed.labels) - (len(labels) - unlabelled):  # keys of an LMDB are unique
-        yield f"lines in the list of labels that are of no image: {surplus:,}"
+        yield f"lines in the list of labels without an image: {surplus:,}"
 
 
 def _fields(rows: Arrays) -> tuple[tuple[str, ...], Arrays]:
@@ -251,11 +236,12 @@ def _fields(rows: Arrays) -> tuple[tuple[str, ...], Arrays]:
     for name, kinds in ((IMAGE_FIELD, (ENCODED,)), (RAW_FIELD, (COLOUR, GREY))):
         there = np.isin(rows["kind"], kinds)
         if there.any():
-            place = {"file": np.where(there, 0, ABSENT), "offset": rows["start"], "length": rows["length"]}
-            arrays |= {
-                f"{part}.{len(fields)}": np.where(there, place[part], ABSENT if part == "file" else 0).astype(kind)
-                for part, kind in PARTS.items()
+            place = {
+                "file": np.where(there, 0, ABSENT),
+                "offset": np.where(there, rows["start"], 0),
+                "length": np.where(there, rows["length"], 0),
             }
+            arrays |= {f"{part}.{len(fields)}": place[part].astype(kind) for part, kind in PARTS.items()}
             fields.append(name)
     return tuple(fields), arrays
 

@@ -11,7 +11,7 @@ from iofast.foreign.cached_index import number_of
 from iofast.foreign.datum import TAGS, Datum, NoDatumError, parse_datum
 from iofast.kernel.payload import HEAD
 
-ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # image file, 3 planes, 1 plane, a Datum without an image; neither
+ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # image file, 3 planes, 1 plane, Datum without an image; any other
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
@@ -61,14 +61,14 @@ def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Value:
 
 def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes) -> Value | None:
     """An image file, or None. One with an unreadable header gets no size, and decoding it fails."""
-    looks = head.startswith(_MAGIC)
+    has_magic = head.startswith(_MAGIC)
     try:
-        if looks:
+        if has_magic:
             header = kernel.probe(lambda start, count: data[offset + start : offset + start + count], length)
         else:
             header = kernel.read_header(head)
     except DecodeError:
-        return Value(label, kind=ENCODED, length=length) if looks else None
+        return Value(label, kind=ENCODED, length=length) if has_magic else None
     number = number_of(header.format)
     return Value(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
 
@@ -77,7 +77,7 @@ def what_else(data: FileBytes, offset: int, length: int) -> str:
     """Describe a value of the kind `OTHER`, for an error message."""
     head = data[offset : offset + min(length, 16)]
     if head.startswith(_PICKLES):
-        return "is pickled: to load it would run code from the file, so it is not; write the image's bytes plainly"
+        return "is pickled, and loading it would run code from the file: store the bytes of the image instead"
     if head[:1] and head[0] in TAGS:
         return "looks like a Caffe Datum of floats, or is another protobuf message"
     return f"is neither an image file nor a Caffe Datum: it begins with {head!r}"

@@ -1,7 +1,7 @@
 """MosaicML's MDS (`index.json` and shards) as a Reader. Pickled columns are never loaded.
 
-A shard: u32 N, u32 × (N + 1) offsets of the samples in it, its configuration as JSON, then the samples. A sample: a u32
-for the size of each column of no fixed size, then the values of all columns. All little-endian.
+A shard: u32 N, u32 × (N + 1) offsets of its samples, its configuration as JSON, then the samples. A sample: a u32 for
+the size of each column without a fixed size, then the values of all columns. All little-endian.
 """
 
 from __future__ import annotations
@@ -30,15 +30,8 @@ INDEX = "index.json"
 MAX_INDEX = 256 << 20  # bytes of an index.json: a million shards
 MAX_SHARDS = 1_000_000
 
-_NUMBERS = {
-    "int": "<i8",
-    **{
-        f"{kind}{8 * size}": f"{'|' if size == 1 else '<'}{kind[0]}{size}"
-        for kind in ("uint", "int")
-        for size in (1, 2, 4, 8)
-    },
-    **{f"float{8 * size}": f"<f{size}" for size in (2, 4, 8)},
-}
+_NUMBERS = {"int": "<i8", "uint8": "|u1", "int8": "|i1"}
+_NUMBERS |= {f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("uint", "int", "float") for size in (2, 4, 8)}
 _KINDS = {"jpeg": "image", "png": "image", "bytes": "bytes", "str": "text", "json": "json"}
 _KINDS |= dict.fromkeys(("str_int", "str_float", "str_decimal"), "text")
 _NOT_READ = {"pkl": "pickled data, which is never loaded", "pil": "raw pixels", "ndarray": "arrays"}
@@ -59,15 +52,15 @@ def find_index(folder: Path) -> dict[str, Path] | None:
     """Map splits to their `index.json`, for an MDS folder or a folder of MDS folders; None for any other folder."""
     if _is_index(folder / INDEX):
         return {WHOLE: folder / INDEX}
-    found = {}
+    splits = {}
     if not (folder / INDEX).exists():
         for entry in sorted(os.scandir(folder), key=lambda entry: split_rank(entry.name)):
             if not entry.is_dir():
                 continue
             if not _is_index(Path(entry.path) / INDEX):
-                return None  # a folder without index.json: not a data set of MDS
-            found[entry.name] = Path(entry.path) / INDEX
-    return found or None
+                return None  # not a data set of MDS
+            splits[entry.name] = Path(entry.path) / INDEX
+    return splits or None
 
 
 class MdsFolder(Format):
@@ -86,7 +79,7 @@ class MdsFolder(Format):
             self.splits.append((split, count, count + samples))
             count += samples
         if not self.shards:
-            raise ContainerError(f"{folder}: its MDS index names no sample")
+            raise ContainerError(f"{folder}: its MDS index has no samples")
         if count > MAX_COUNT:
             raise ContainerError(f"{folder} has {count} samples, more than {MAX_COUNT}")
         super().__init__([shard.path for shard in self.shards], ForeignOptions(), list(map(os.fspath, found.values())))
@@ -95,7 +88,9 @@ class MdsFolder(Format):
         """Uncompressed sizes. Raises `ContainerError` for a raw shard whose size differs from its index."""
         for shard, (size, _) in zip(self.shards, stamped.tolist(), strict=False):  # `index.json` comes last
             if shard.compression is None and size != shard.size:
-                raise ContainerError(f"{shard.path} has {size} bytes, its index says {shard.size}: it was cut off")
+                raise ContainerError(
+                    f"{shard.path} was cut off: expected {shard.size} bytes (index.json), found {size}"
+                )
         return np.array([shard.size for shard in self.shards], np.int64)
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
@@ -123,7 +118,7 @@ def read_index(file: Path) -> list[MdsShard]:
         if not isinstance(parsed, dict) or parsed.get("version") != 2 or not isinstance(parsed.get("shards"), list):
             raise ContainerError("it is no MDS index of version 2")
         if len(parsed["shards"]) > MAX_SHARDS:
-            raise ContainerError(f"it names more than {MAX_SHARDS} shards")
+            raise ContainerError(f"it has more than {MAX_SHARDS} shards")
         shards = [_shard(file.parent, number, entry) for number, entry in enumerate(parsed["shards"])]
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {because(error)}") from None
@@ -150,7 +145,7 @@ def _shard(folder: Path, number: int, entry: Any) -> MdsShard:
         if not path.exists() and packed is not None:
             return MdsShard(os.fspath(folder / _relative(packed["basename"])), size, str(compression), samples, columns)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ContainerError(f"shard {number} is not described as MDS does: {error!r:.80}") from None
+        raise ContainerError(f"the description of shard {number} is invalid: {error!r:.80}") from None
     except ValueError as error:
         raise ContainerError(f"shard {number}: {error}") from None
     if len(columns) > MAX_FIELDS or not columns:
@@ -218,7 +213,7 @@ def _places(
     count = int.from_bytes(fetch(number, 0, 4), "little")
     head = 4 * (count + 2)
     if count != shard.samples or head > shard.size:
-        raise ContainerError(f"{shard.path} has {count} samples at offset 0, its index says {shard.samples}")
+        raise ContainerError(f"{shard.path}: expected {shard.samples} samples (index.json), found {count} at offset 0")
     bounds = np.frombuffer(fetch(number, 4, 4 * (count + 1)), "<u4").astype(np.int64)
     sized = [place for place, column in enumerate(shard.columns) if column[2] is None]
     fixed = [column[2] or 0 for column in shard.columns]

@@ -1,4 +1,4 @@
-"""What users can specify about files of other programs."""
+"""Options for files of other programs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
 
 @dataclass(frozen=True, slots=True)
 class ForeignOptions:
-    """The meaning of files of another program, where they differ from the usual conventions (docs/format.md).
+    """The meaning of files of another program that differ from the usual conventions (docs/format.md).
 
-    `names` says what things are called there: `image`, `label` and `path`, or a field of the records, each with the
-    name of a TFRecord feature or of a tar member behind its key: `{"image": "foto", "seg.png": "mask/encoded"}`. In
-    tar shards the label may also be a member of a JSON field: `{"label": "json/category"}`.
+    `names` maps `image`, `label`, `path` or a field of the records to its name in the files, that of a TFRecord feature
+    or of a tar member without its key: `{"image": "foto", "seg.png": "mask/encoded"}`. In tar shards the label may also
+    be a member of a JSON field: `{"label": "json/category"}`.
 
-    `label_base` is the number of the first class: 1 where 0 means background, as ImageNet's converters count.
-    `labels` is a text file of lines `key label`, for an LMDB of plain images. `channels` is the order of the planes in
-    Caffe's Datums: "bgr", as OpenCV has them, or "rgb". Raises `OptionError` for a value that cannot be.
+    `label_base` is the number of the first class: 1 if 0 means background, as in ImageNet's converters. `labels` is a
+    text file of lines `key label`, for an LMDB of plain images. `channels` is the order of the planes in Caffe's
+    Datums: "bgr", as in OpenCV, or "rgb". Raises `OptionError` for other values.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ForeignOptions:
         object.__setattr__(self, "names", dict(self.names))
         for name in sorted(set(self.names) - set(ROLES)):
             if name in (*IMAGES, LABEL_FIELD, JSON_FIELD):
-                raise OptionError(f"names: say {', '.join(ROLES)} or a further field, found {name!r}")
+                raise OptionError(f"names: expected {', '.join(ROLES)} or a further field, found {name!r}")
             try:
                 check_field(name)
             except ContainerError as error:
@@ -60,12 +60,12 @@ class ForeignOptions:
         return cls(**(given or {}))
 
     def identity(self) -> bytes:
-        """Bytes that differ for different options, for the name of a cached index."""
+        """Bytes that differ for different options; they are part of a cached index's name."""
         return repr((sorted(self.names.items()), self.label_base, self.labels, self.channels)).encode()
 
     def refuse(self, where: str, *members: str) -> None:
-        """Raise `OptionError` if one of these members was given; they do not apply to `where`."""
+        """Raise `OptionError` if one of these members was given, which do not apply to `where`."""
         default = ForeignOptions()
         for member in members:
             if getattr(self, member) != getattr(default, member):
-                raise OptionError(f"foreign: {member} means nothing for {where}")
+                raise OptionError(f"foreign: {member} does not apply to {where}")

@@ -16,15 +16,15 @@ from iofast.foreign.cached_index import FORMATS, PARTS, ForeignIndex, Format, op
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key
 from iofast.source.listing import few, printable
 
-_JPEG = IMAGE_FIELDS[0]  # what some formats call the image, whatever its real one
+_JPEG = IMAGE_FIELDS[0]  # the image's field in some formats, whatever its encoding
 
 
 class ForeignReader(FilesReader):
     """The records of a format's files, in file order. `path` names the data set in messages.
 
-    The first opening scans the files. The index is kept in the cache folder (`$XDG_CACHE_HOME/iofast`) until a file
-    changes. `cls`, `json` and numbers may be in no file; they come from the index. A record without an image has
-    `file` 0xFFFFFFFF. `left_out` lists what the files contain and no record has. Raises what `open_index` raises, and
+    The first opening scans the files. The cache folder (`$XDG_CACHE_HOME/iofast`) keeps the index until a file changes.
+    `cls`, `json` and numbers may be in no file; they come from the index. A record without an image has `file`
+    0xFFFFFFFF. `left_out` describes contents of the files that no record has. Raises the errors of `open_index`, and
     `OptionError` for a name in the options that no record has.
     """
 
@@ -55,14 +55,13 @@ class ForeignReader(FilesReader):
             return self._located(indices, names)
         if field not in fields or self._dtype(field):
             known = self.manifest.fields
-            what = (
-                f"field {field!r} lies in no file" if field in known else f"no field {field!r}, only {', '.join(known)}"
-            )
-            raise KeyError(f"{self.path}: {what}")
+            if field in known:
+                raise KeyError(f"{self.path}: field {field!r} lies in no file")
+            raise KeyError(f"{self.path}: no field {field!r}, only {', '.join(known)}")
         return self._located(indices, [field])
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
-        """What the index says of these records; see `Reader.columns`."""
+        """See `Reader.columns`."""
         return self._located(indices, self._images())
 
     def values(
@@ -74,9 +73,9 @@ class ForeignReader(FilesReader):
         failed: Failures | None = None,
     ) -> list[bytes | None]:
         """Payloads of one field; see `Reader.values`."""
-        if self._is_said(field):
+        if self._is_unplaced(field):
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
-            return [self._said(index, row).get(str(field)) for row in rows]
+            return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
         if field is None or not self._dtype(field):
             return super().values(indices, field, check=check, failed=failed)
         located = self._located(indices, [field])
@@ -85,7 +84,7 @@ class ForeignReader(FilesReader):
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload of one field; see `Reader.view`."""
-        if field is None or not (self._is_said(field) or self._dtype(field)):
+        if field is None or not (self._is_unplaced(field) or self._dtype(field)):
             return super().view(index, field)
         value = self.values(np.array([index], np.int64), field)[0]
         if value is None:
@@ -104,7 +103,7 @@ class ForeignReader(FilesReader):
         return Record(self._key(index), dict(sorted(fields.items())))
 
     def name(self, index: int) -> str:
-        """`train-000000.tar: n01440764/0001`, or `train-00000-of-00008: record 17`, counted in that file."""
+        """`train-000000.tar: n01440764/0001`, or `train-00000-of-00008: record 17` of that file."""
         opened = self._open()
         starts = opened.arrays["starts"]
         file = int(np.searchsorted(starts, index, "right")) - 1
@@ -121,9 +120,9 @@ class ForeignReader(FilesReader):
         """Raise `OptionError` for a name or a label base that fits no record."""
         if not len(self):
             return
-        for ours, theirs, what, found in self.format.asked(index):
-            if not found:
-                words = f"no record has {what} {theirs!r} (names: {ours}={theirs}); they have {few(index.called, 20)}"
+        for ours, theirs, role, exists in self.format.named_parts(index):
+            if not exists:
+                words = f"no record has {role} {theirs!r} (names: {ours}={theirs}); they have {few(index.called, 20)}"
                 raise OptionError(f"{self.path}: {words}")
         base = self.format.options.label_base
         if base and not index.labelled:
@@ -133,8 +132,8 @@ class ForeignReader(FilesReader):
         """Fields that can be a record's image, in the order of preference."""
         return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]
 
-    def _is_said(self, field: str | None) -> bool:
-        """Whether this field is made from the index."""
+    def _is_unplaced(self, field: str | None) -> bool:
+        """Whether records have this field, but no file has."""
         return field in self.unplaced and field in self.manifest.fields
 
     def _dtype(self, field: str) -> str:
@@ -145,12 +144,11 @@ class ForeignReader(FilesReader):
     def _located(self, indices: NDArray[np.int64], names: list[str]) -> Located:
         index = self._open()
         arrays, indices = index.arrays, dense(indices, len(self), self.path)
-        place = {part: np.zeros(len(indices), kind) for part, kind in PARTS.items()}
+        parts = {**PARTS, "crc": "<u4"} if "crc.0" in arrays else PARTS
+        place = {part: np.zeros(len(indices), dtype) for part, dtype in parts.items()}
         place["file"][:] = ABSENT
-        if "crc.0" in arrays:
-            place["crc"] = np.zeros(len(indices), np.uint32)
         kind = np.zeros(len(indices), np.uint8)
-        for name in reversed(names):  # the first one wins
+        for name in reversed(names):  # the first one has precedence
             n = index.fields.index(name)
             there = arrays[f"file.{n}"][indices] != ABSENT
             for part, column in place.items():
@@ -170,16 +168,16 @@ class ForeignReader(FilesReader):
             crc=place.get("crc"),
         )
 
-    def _said(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
+    def _unplaced_fields(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
         """The fields of one record that are made from the index."""
         label, text = int(index.arrays["label"][row]), index.json[row] if index.json is not None else b""
-        own = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
-        return own | ({JSON_FIELD: text} if text else {})
+        fields = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
+        return fields | ({JSON_FIELD: text} if text else {})
 
     def _there(self, index: int) -> list[str]:
         opened = self._open()
         placed = [name for n, name in enumerate(opened.fields) if opened.arrays[f"file.{n}"][index] != ABSENT]
-        return sorted([*placed, *self._said(opened, index)])
+        return sorted([*placed, *self._unplaced_fields(opened, index)])
 
     def _key(self, index: int) -> str:
         keys = self._open().keys

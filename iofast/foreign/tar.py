@@ -1,9 +1,9 @@
-"""Tar shards of other programs, mainly WebDataset's: group members into records.
+"""Tar shards of other programs, mainly WebDataset's.
 
-Records are those of WebDataset: consecutive members with the same key. The key is the name up to the first dot after
-the last slash; the rest, in lower case, is the field. Keys need not be unique. The label is the decimal number in
-`cls`, else the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field
-`jpg`. There are no classes, splits or checksums.
+A record is a run of members with the same key, as in WebDataset. The key is the name up to the first dot after the last
+slash; the rest, in lower case, is the field. Keys need not be unique. The label is the decimal number in `cls`, else
+the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field `jpg`. There
+are no classes, splits or checksums.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ import os
 import stat
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.bars import open_bar
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import COLUMNS, MAX_NAMES, PARTS, Asked, ForeignIndex, Format, few_names, may_be_there
+from iofast.foreign.cached_index import (
+    COLUMNS,
+    MAX_NAMES,
+    PARTS,
+    ForeignIndex,
+    Format,
+    NamedPart,
+    few_names,
+    may_be_there,
+)
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tar_names import TarNames, is_meta, key_and_name
 from iofast.record import (
@@ -39,7 +46,7 @@ from iofast.record import (
     raw_length,
 )
 from iofast.source.cache import Arrays
-from iofast.source.folder_index import THREADS
+from iofast.source.in_threads import in_threads
 from iofast.source.listing import Strings
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
@@ -57,16 +64,8 @@ class TarShards(Format):
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:  # noqa: ARG002
         """Read the headers of all members, several shards at a time."""
-        pool = ThreadPoolExecutor(THREADS, "iofast-tar")
-        try:
-            tasks = [pool.submit(_scan, path, self.names) for path in self.paths]
-            with open_bar(len(tasks), " shards", "indexing", delay=1) as bar:
-                for task in as_completed(tasks):
-                    task.result()  # raise the first error
-                    bar.update()
-        finally:
-            pool.shutdown(cancel_futures=True)
-        scans = [task.result() for task in tasks]
+        scans = [_ShardScan(path, self.names) for path in self.paths]
+        in_threads(lambda shard, _: scans[shard].run(), len(scans), " shards", "indexing", chunk=1)
         fields = tuple(sorted({name for scan in scans for name in scan.slots}))
         arrays = _arrays(scans, fields)
         return ForeignIndex(
@@ -78,15 +77,15 @@ class TarShards(Format):
             called=few_names(scan.called for scan in scans),
         )
 
-    def asked(self, index: ForeignIndex) -> Iterator[Asked]:
-        """See `Format.asked`: members named in the options."""
+    def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
+        """See `Format.named_parts`: members."""
         for ours, theirs in self.options.names.items():
             if ours == "label":
                 member = "json" if theirs.lower().startswith("json/") else theirs.lower()
-                found = index.labelled or may_be_there(member, index.called)
+                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.called)
             else:
-                found = image_field(index.fields) is not None if ours == "image" else ours in index.fields
-            yield ours, theirs, "a label in" if ours == "label" else "a member", found
+                exists = image_field(index.fields) is not None if ours == "image" else ours in index.fields
+                yield ours, theirs, "a member", exists
 
     def _left_out(self, scans: Sequence[_ShardScan], *, labelled: bool) -> Iterator[str]:
         if lost := sum(scan.left_out for scan in scans):
@@ -98,7 +97,7 @@ class TarShards(Format):
 
 
 class _ShardScan:
-    """The records of one shard. Members are columns of their own: record, slot of the field, offset, length."""
+    """The records of one shard. Members have columns of their own: record, slot of the field, offset, length."""
 
     def __init__(self, path: str, names: TarNames) -> None:
         self.path, self.names, self.left_out, self.replaced = path, names, 0, 0
@@ -110,15 +109,29 @@ class _ShardScan:
         self._key, self._own = "", dict[str, Member]()
         self._label: Member | None = None  # of the current record, if the options name a label member
 
-    def take(self, member: Member, tar: TarFile) -> None:
-        """Add the next member."""
-        found = None if is_meta(member.name) else key_and_name(member.name)
-        if found is None:
-            self.left_out += not is_meta(member.name)
+    def run(self) -> None:
+        """Read all members of the shard. Raises `ContainerError`."""
+        fd, status = open_tar(self.path)
+        try:
+            if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+                raise ContainerError(f"{self.path} is not a file, or is empty")
+            tar = TarFile(self.path, fd, status.st_size)
+            for member in tar.members():
+                self._add(member, tar)
+            self._end_record(tar)
+        finally:
+            os.close(fd)
+
+    def _add(self, member: Member, tar: TarFile) -> None:
+        if is_meta(member.name):
             return
-        key, own = found
+        parts = key_and_name(member.name)
+        if parts is None:
+            self.left_out += 1
+            return
+        key, own = parts
         if key != self._key:
-            self.end(tar)
+            self._end_record(tar)
             self._key = key
         if own not in self.called and len(self.called) < MAX_NAMES:
             self.called.add(own)
@@ -142,8 +155,7 @@ class _ShardScan:
             raise ContainerError(f"{self.path}: more than {MAX_FIELDS} different fields, at offset {member.offset}")
         self._own[name] = member
 
-    def end(self, tar: TarFile) -> None:
-        """End the current record."""
+    def _end_record(self, tar: TarFile) -> None:
         own, self._own = self._own, {}
         label, self._label = self._label, None
         if not own:
@@ -166,35 +178,20 @@ class _ShardScan:
         self.ends.append(len(self.keys))
 
 
-def _scan(path: str, names: TarNames) -> _ShardScan:
-    scan = _ShardScan(path, names)
-    fd, status = open_tar(path)
-    try:
-        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-            raise ContainerError(f"{path} is not a file, or is empty")
-        tar = TarFile(path, fd, status.st_size)
-        for member in tar.members():
-            scan.take(member, tar)
-        scan.end(tar)
-    finally:
-        os.close(fd)
-    return scan
-
-
 def _describe(
     own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile
 ) -> tuple[int, int, int, int]:
     """Return label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
-    said: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     image = image_field(own)
     wanted = names.json is not None or labelled is None or image in RAW_FIELDS
     if JSON_FIELD in own and wanted and own[JSON_FIELD].size <= _MAX_JSON:
         try:
             parsed = json.loads(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
-            said = parsed if isinstance(parsed, dict) else {}
+            members = parsed if isinstance(parsed, dict) else {}
         except (ValueError, RecursionError):
             pass  # not JSON: the record has no label
-    label = _integer(said.get(names.json or "label"))
+    label = _integer(members.get(names.json or "label"))
     if labelled is not None and labelled.size <= _MAX_LABEL and names.json is None:
         text = tar.read(labelled.offset, labelled.size).strip()
         label = int(text) if text.isdigit() and int(text) < 1 << 31 else -1
@@ -202,7 +199,7 @@ def _describe(
         raise ContainerError(f"its label is {label}, expected {names.base} (the label base) or more")
     label -= names.base if label >= 0 else 0
     if image in RAW_FIELDS:
-        width, height = _integer(said.get("width")), _integer(said.get("height"))
+        width, height = _integer(members.get("width")), _integer(members.get("height"))
         if width > 0 and height > 0 and raw_length(image, width, height) == own[image].size:
             return label, width, height, 1
     if image not in IMAGE_FIELDS:
@@ -220,7 +217,7 @@ def _integer(value: object) -> int:
 
 
 def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
-    """Concatenate the columns of all shards."""
+    """Concatenate the columns of all shards. Raises `ContainerError` for far more fields than members fill."""
     counts = np.array([scan.count for scan in scans], np.int64)
     count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts
     if count > MAX_COUNT or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):

@@ -11,7 +11,7 @@ from iofast.foreign.options import ForeignOptions
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
 
 _META = re.compile(r"__[^/]*__($|/)")  # members that WebDataset ignores
-_SAME = {"jpeg": "jpg"}  # names that readers here know by another one
+_SAME = {"jpeg": "jpg"}  # names of members whose field has another name
 _JSON_MEMBER = "json/"
 
 
@@ -60,7 +60,7 @@ class TarNames:
 def key_and_name(path: str) -> tuple[str, str] | None:
     """Split a path into key and field (in lower case); None if it has no key.
 
-    As WebDataset's `((?:.*/|)[^.]+)[.]([^/]*)` has it, which takes minutes for a name of a hundred thousand slashes.
+    The result is that of WebDataset's `((?:.*/|)[^.]+)[.]([^/]*)`, which takes minutes for a hundred thousand slashes.
     """
     last = path.rfind("/")
     dot = path.find(".", last + 1)

@@ -8,6 +8,7 @@ keeps its place and the checksum, so that reading it fails and no other record d
 from __future__ import annotations
 
 import array
+import contextlib
 import hashlib
 import os
 import re
@@ -31,9 +32,9 @@ from iofast.foreign.cached_index import (
     FORMATS,
     MAX_NAMES,
     PARTS,
-    Asked,
     ForeignIndex,
     Format,
+    NamedPart,
     few_names,
     may_be_there,
     number_of,
@@ -50,6 +51,8 @@ IMAGE_FIELD = "jpg"
 _THREADS = 4  # files at a time; reading and checksums release the GIL, parsing does not
 _STEP = 65_536  # rows converted to Python numbers at a time
 _U32 = struct.Struct("<I")
+_Place = tuple[int, int, int]  # offset, length, CRC32C
+_NOWHERE: _Place = (-1, 0, 0)
 
 
 class TfrecordFiles(Format):
@@ -90,8 +93,8 @@ class TfrecordFiles(Format):
             fingerprint=_fingerprint(arrays, fields, json),
         )
 
-    def asked(self, index: ForeignIndex) -> Iterator[Asked]:
-        """See `Format.asked`: features named in the options."""
+    def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
+        """See `Format.named_parts`: features."""
         options, json = self.features, index.json.blob if index.json is not None else b""
         if options.image is not None:
             yield "image", options.image, "bytes in", IMAGE_FIELD in index.fields
@@ -127,7 +130,7 @@ class _Rows:
     def __init__(self, places: int) -> None:
         self.count = 0
         self.columns = {name: array.array("i") for name in COLUMNS}
-        self.places = [array.array("q") for _ in range(places)]  # offset (−1 = none), length, CRC32C of each record
+        self.places = [array.array("q") for _ in range(places)]  # a `_Place` per record, for each field
         self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
         self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
         self.features: set[str] = set()  # names; up to `MAX_NAMES` plus those of one record
@@ -154,30 +157,26 @@ def _add(rows: _Rows, data: FileBytes, frame: Framing, options: FeatureNames) ->
         content = read_data(data, frame)
     except ContainerError:  # damaged data: reading the image will report it
         stored = unmask(_U32.unpack(data[frame.end - FOOT : frame.end])[0])
-        _append(rows, Understood(None, -1, None, None, [], frozenset()), (frame.offset, frame.length, stored), None)
+        places = [(frame.offset, frame.length, stored), *[_NOWHERE] * (len(rows.places) - 1)]
+        _append(rows, Understood(None, -1, None, None, [], frozenset()), places, None)
         return
     try:
         found = understand(content, options)
     except ContainerError as error:
         where = f"{data.path}: record {rows.count} at offset {frame.offset - HEAD}"
         raise ContainerError(f"{where} is no tf.train.Example that can be read: {error}") from None
-    image, header, payload = (-1, 0, 0), None, b""
-    if found.image is not None:
-        payload = content[found.image.start : found.image.stop]
-        image = (frame.offset + found.image.start, len(payload), crc32c(payload))
-        try:
-            header = read_header(payload)
-        except DecodeError:
-            header = None
-    _append(rows, found, image, header)
-    for number, span in enumerate(found.fields, 1):
+    places, header = [_NOWHERE] * len(rows.places), None
+    for number, span in enumerate((found.image, *found.fields)):
         if span is not None:
             payload = content[span.start : span.stop]
-            place = (frame.offset + span.start, len(payload), crc32c(payload))
-            rows.places[number][-3:] = array.array("q", place)
+            places[number] = (frame.offset + span.start, len(payload), crc32c(payload))
+            if number == 0:
+                with contextlib.suppress(DecodeError):
+                    header = read_header(payload)
+    _append(rows, found, places, header)
 
 
-def _append(rows: _Rows, found: Understood, image: tuple[int, int, int], header: Header | None) -> None:
+def _append(rows: _Rows, found: Understood, places: Sequence[_Place], header: Header | None) -> None:
     rows.count += 1
     shape = (0, 0, 1) if header is None else (header.width, header.height, header.orientation)
     number = 0 if header is None else number_of(header.format)
@@ -185,9 +184,8 @@ def _append(rows: _Rows, found: Understood, image: tuple[int, int, int], header:
         column.append(value)
     rows.json += (found.json or b"") + b"\0"
     rows.ends.append(len(rows.json))
-    rows.places[0].extend(image)
-    for place in rows.places[1:]:
-        place.extend((-1, 0, 0))
+    for column, place in zip(rows.places, places, strict=True):
+        column.extend(place)
     if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
         rows.features |= found.features
     if found.label >= 0:

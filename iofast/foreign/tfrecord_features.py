@@ -1,6 +1,6 @@
 """Interpret a record of a foreign TFRecord file: which features are image, label, class name and path.
 
-The names are those that are in use: the ImageNet converters', TensorFlow Datasets', img2dataset's and WebDataset's.
+The usual names are those of the ImageNet converters, TensorFlow Datasets, img2dataset and WebDataset.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ MAX_TEXT = 4096  # bytes of a class name, path or key; longer ones are ignored
 
 @dataclass(frozen=True, slots=True)
 class FeatureNames:
-    """The names of features, where they differ from the usual ones.
+    """The names of features that differ from the usual ones.
 
     `image` (encoded, bytes), `label` (int64) and `path` (bytes) are names of features; None = the first of the usual
-    names that a record has. `label_base` is the number of the first class: 1 where 0 means background, as the ImageNet
-    converters count. `fields` gives further bytes features as fields of the records: pairs of field and feature, such
-    as `("seg.png", "image/segmentation/class/encoded")`. Made of `ForeignOptions`, which have been checked.
+    names that a record has. `label_base` is the number of the first class. `fields` adds bytes features as fields of
+    the records: pairs of field and feature, such as `("seg.png", "image/segmentation/class/encoded")`.
     """
 
     image: str | None = None
@@ -44,7 +43,7 @@ class FeatureNames:
 
     @property
     def known(self) -> frozenset[str]:
-        """Features that are read, or that repeat what an image contains."""
+        """Features that are read, or that only describe the image."""
         named = ((self.image, IMAGES), (self.label, LABELS), (self.path, PATHS))
         read = [name for own, usual in named for name in (usual if own is None else (own,))]
         return _IMPLIED_NAMES.union(read, TEXTS, KEYS, (own for _, own in self.fields))
@@ -72,11 +71,11 @@ class Understood(NamedTuple):
 def understand(data: bytes, options: FeatureNames) -> Understood:
     """Interpret one serialised Example. Raises `ContainerError` for other bytes or a label out of range."""
     features = parse(data)
-    said = {
+    texts = {
         "key": _text(data, features, KEYS),
         "path": _text(data, features, PATHS if options.path is None else (options.path,)),
     }
-    known = {name: text for name, text in said.items() if text is not None}
+    known = {name: text for name, text in texts.items() if text is not None}
     return Understood(
         image=_place(features, IMAGES if options.image is None else (options.image,)),
         label=_label(data, features, options),

@@ -1,4 +1,4 @@
-"""Read compressed files as if they were not; the ones used last are kept in memory."""
+"""Read compressed files; those used last are kept in memory, unpacked."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _GZIP = 16 + zlib.MAX_WBITS
 class PackedFiles(OpenFiles):
     """`OpenFiles`, some of them compressed. `packed`: number → (compression such as `zstd:3`, unpacked size).
 
-    Reading them at random unpacks a file for every few samples, so they are for reading in order, once.
+    Random access unpacks a file for every few samples, so they should be read in order, once.
     """
 
-    def __init__(self, paths: Sequence[str], seen: NDArray[np.int64], packed: Mapping[int, tuple[str, int]]) -> None:
-        super().__init__(paths, Same(paths, seen))
-        self._seen, self._packed = seen, dict(packed)
+    def __init__(self, paths: Sequence[str], stamped: NDArray[np.int64], packed: Mapping[int, tuple[str, int]]) -> None:
+        super().__init__(paths, Same(paths, stamped))
+        self._stamped, self._packed = stamped, dict(packed)
         self._unpacked: OrderedDict[int, bytes] = OrderedDict()
 
     def __getstate__(self) -> Any:
-        return self.paths, self._seen, self._packed
+        return self.paths, self._stamped, self._packed
 
     def __setstate__(self, state: Any) -> None:
         PackedFiles.__init__(self, *state)
@@ -60,7 +60,7 @@ def unpack(path: str, compression: str, size: int) -> bytes:
     """Return the `size` bytes of a compressed file. Raises `ContainerError` for any other size, naming the file."""
     name = compression.partition(":")[0]
     if size > LARGEST:
-        raise ContainerError(f"{path} would unpack to {size} bytes, at most {LARGEST} are: unpack it first")
+        raise ContainerError(f"{path}: expected at most {LARGEST} unpacked bytes, found {size}; unpack it first")
     packed = FileBytes(path)[:]
     try:
         if name == "gz":
@@ -68,44 +68,29 @@ def unpack(path: str, compression: str, size: int) -> bytes:
         elif name == "bz2":
             data = bz2.BZ2Decompressor().decompress(packed, size + 1)
         elif name == "zstd":
-            data = _zstd(path)(packed, size + 1)
+            data = _zstd(path, packed, size + 1)
         else:
-            raise ContainerError(f"{path} is compressed with {name!r:.20}, which is not read here: unpack it first")
+            raise ContainerError(f"{path} is compressed with {name!r:.20}, which is not supported: unpack it first")
+    except ContainerError:  # a ValueError, too
+        raise
     except (zlib.error, OSError, EOFError, ValueError) as error:
-        if isinstance(error, ContainerError):
-            raise
         raise ContainerError(f"{path} cannot be unpacked ({name}): {error}") from None
     if len(data) != size:
         raise ContainerError(f"{path} unpacks to {'more' if len(data) > size else len(data)} bytes, expected {size}")
     return data
 
 
-def _zstd(path: str) -> Any:
-    """Return a function (packed bytes, maximum) → bytes, from whichever zstd module is installed."""
-    for module, name in (("compression.zstd", "new"), ("backports.zstd", "new"), ("zstandard", "stream")):
+def _zstd(path: str, packed: bytes, most: int) -> bytes:
+    """The first `most` unpacked bytes, from whichever zstd module is installed. Raises `ValueError` for damage."""
+    for name in ("compression.zstd", "backports.zstd", "zstandard"):
         try:
-            found = import_module(module)
+            zstd: Any = import_module(name)
         except ImportError:
             continue
-        return _new_zstd(found) if name == "new" else _zstandard(found)
+        try:
+            if name == "zstandard":
+                return bytes(zstd.ZstdDecompressor().stream_reader(packed).read(most))
+            return bytes(zstd.ZstdDecompressor().decompress(packed, most))
+        except zstd.ZstdError as error:
+            raise ValueError(error) from None
     raise ContainerError(f"{path} is compressed with zstd: pip install 'iofast[zstd]', or unpack it first")
-
-
-def _new_zstd(module: Any) -> Any:
-    def run(packed: bytes, most: int) -> bytes:
-        try:
-            return bytes(module.ZstdDecompressor().decompress(packed, most))
-        except module.ZstdError as error:
-            raise ValueError(error) from None
-
-    return run
-
-
-def _zstandard(module: Any) -> Any:
-    def run(packed: bytes, most: int) -> bytes:
-        try:
-            return bytes(module.ZstdDecompressor().stream_reader(packed).read(most))
-        except module.ZstdError as error:
-            raise ValueError(error) from None
-
-    return run

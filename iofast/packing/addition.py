@@ -1,9 +1,10 @@
-"""`--append`: the records in the container, and checks that new images fit."""
+"""`--append`: the container before the append, and checks that new images fit it."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,17 +16,20 @@ from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, Target
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.opening import open_reader
-from iofast.packing.options import PackOptions, as_given
+from iofast.packing.options import PackOptions, as_option
 from iofast.packing.plan import SOFTWARE, recipe
 from iofast.source import Source
 from iofast.source.listing import few
+
+# members of a recipe that it has only if the option was given
+_OPTIONAL = {"restart", "split", "split_seed", "drop_duplicates", "label_base"}
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
     """The container before the append.
 
-    `made` is the fingerprint of the finished whole, and `plan` the digest of the plan that it was made by, once it is.
+    `made` is the fingerprint of the finished container and `plan` the digest of its plan; None until it is finished.
     """
 
     base: Manifest
@@ -33,63 +37,59 @@ class Addition:
     made: str | None = None
     plan: str | None = None
 
-    def save(self, place: Target) -> None:
+    def save(self, target: Target) -> None:
         """Store it, so that a killed append resumes even when everything is already published."""
-        place.note(APPENDING, {**asdict(self), "base": self.base.to_json().decode()})
+        target.note(APPENDING, {**asdict(self), "base": self.base.to_json().decode()})
 
-    def open(self, place: Target) -> Reader:
-        """Open the container. Raises `TargetError` if it changed since the work began."""
-        reader = open_reader(place.path)
+    def open(self, target: Target) -> Reader:
+        """Open the container. Raises `TargetError` if it changed since the append began."""
+        reader = open_reader(target.path)
         if reader.manifest.fingerprint != self.base.fingerprint:
             reader.close()
             raise TargetError(
-                f"{place.path} was changed since {place.partial} was begun: delete the folder, then append anew"
+                f"{target.path} was changed since {target.partial} was begun: delete the folder, then append again"
             )
         return reader
 
-    def stands(self, place: Target) -> bool:
-        """Whether the result is published already, by a run that was killed during cleanup."""
-        if self.made is None or place.interrupted:
+    def is_published(self, target: Target) -> bool:
+        """Whether a run that was killed during cleanup has published the result."""
+        if self.made is None or target.interrupted:
             return False
-        with open_reader(place.path) as reader:
+        with open_reader(target.path) as reader:
             return reader.manifest.fingerprint == self.made
 
     def joined(self, source: Source, name: str) -> Source:
-        """Return the source with the container's class numbers, new classes last. Raises `SourceError` for a misfit."""
+        """Return the source with the container's class numbers; new classes come last.
+
+        Raises `SourceError`, calling the container `name`, if only one of the two has splits or classes.
+        """
         splits = [split for split, _, _ in source.splits]
         if self.base.count and (WHOLE in self.base.splits) != (WHOLE in splits):
-            held, given = ("none" if WHOLE in found else few(found) for found in (list(self.base.splits), splits))
-            raise SourceError(f"{name} has splits: {held}; what is to be added has: {given}")
-        if (self.base.classes is None) != (source.classes is None):
-            held, given = (
-                "no" if found is None else f"{len(found):,}" for found in (self.base.classes, source.classes)
-            )
-            raise SourceError(f"{name} has {held} classes, what is to be added has {given}")
+            raise SourceError(f"{name} has splits: {_splits(self.base.splits)}; the new images have: {_splits(splits)}")
         source = replace(source, class_order=self.base.class_order)  # a container may have another order
-        if source.classes is None or self.base.classes is None:
+        old, new = self.base.classes, source.classes
+        if old is None and new is None:
             return source
-        known = set(self.base.classes)
-        classes = (*self.base.classes, *(each for each in source.classes if each not in known))
+        if old is None or new is None:
+            raise SourceError(f"{name} has {_count(old)} classes, the new images have {_count(new)}")
+        classes = tuple(dict.fromkeys((*old, *new)))
         numbers = {each: number for number, each in enumerate(classes)}
-        mapped = np.array([*(numbers[each] for each in source.classes), -1], np.int32)  # index -1: no label
+        mapped = np.array([*(numbers[each] for each in new), -1], np.int32)  # index -1: no label
         return replace(source, classes=classes, listed_labels=mapped[source.listed_labels])
 
     def check(self, options: PackOptions, name: str) -> None:
         """Raise `OptionError`, naming the option, if records made with `options` would not match the others."""
-        held = {**self.base.recipe, "shuffle": self.base.seed, "class_order": self.base.class_order}
-        if "format" not in held:
-            raise OptionError(f"{name} was not made by iofast pack, so nobody knows how to add to it: it has no recipe")
-        given = {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
-        for option in sorted({*given, *_OPTIONAL} - set(SOFTWARE)):
-            if held.get(option) != given.get(option):
-                raise OptionError(
-                    f"{name} was packed with {as_given(option, held.get(option))}, not {given.get(option)}"
-                )
+        old = {**self.base.recipe, "shuffle": self.base.seed, "class_order": self.base.class_order}
+        if "format" not in old:
+            raise OptionError(f"{name} has no recipe, so nothing can be appended: it was not made by iofast pack")
+        new = {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
+        for option in sorted({*new, *_OPTIONAL} - set(SOFTWARE)):
+            if old.get(option) != new.get(option):
+                raise OptionError(f"{name} was packed with {as_option(option, old.get(option))}, not {new.get(option)}")
 
     def recipe(self, options: PackOptions) -> dict[str, object]:
         """The recipe of the result: that of the container, with all software versions."""
-        new = recipe(options)
-        whole = {**self.base.recipe}
+        new, whole = recipe(options), dict(self.base.recipe)
         for name in SOFTWARE:
             versions = [str(each[name]) for each in (whole, new) if name in each]
             if versions and versions[-1] not in versions[0].split(", "):
@@ -97,22 +97,13 @@ class Addition:
         return whole
 
 
-_OPTIONAL = (
-    "restart",
-    "split",
-    "split_seed",
-    "drop_duplicates",
-    "label_base",
-)  # members that a recipe has only if they were given
-
-
-def find_addition(place: Target) -> Addition:
-    """The container at `place`, as stored by a killed run, else as it is now."""
-    begun = _load(place.partial / APPENDING)
+def find_addition(target: Target) -> Addition:
+    """The container at `target`, as stored by a killed run, else as it is now."""
+    begun = _load(target.partial / APPENDING)
     if begun is not None:
         return begun
-    done = _load(place.appended)
-    with open_reader(place.path) as reader:
+    done = _load(target.appended)
+    with open_reader(target.path) as reader:
         if done is not None and done.made == reader.manifest.fingerprint:
             return done
         last = np.array([len(reader) - 1], np.int64)
@@ -128,3 +119,11 @@ def _load(file: Path) -> Addition | None:
         return Addition(base, members["first"], members["made"], members["plan"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, ContainerError):
         return None
+
+
+def _splits(names: Collection[str]) -> str:
+    return "none" if WHOLE in names else few(list(names))
+
+
+def _count(classes: tuple[str, ...] | None) -> str:
+    return "no" if classes is None else f"{len(classes):,}"

@@ -1,4 +1,4 @@
-"""Write the records of finished chunks in packing order, while workers go on."""
+"""Write the records of finished chunks in packing order, while workers pack further chunks."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from iofast.errors import SourceError, WorkerError
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.pack_work import PackWork
 
-# Blocks written per finished chunk. More than one, or a single slow chunk would leave a backlog to the end; few, so
-# that a resumed run with thousands of finished chunks feeds its workers meanwhile.
+# Blocks written per finished chunk. With one, a single slow chunk would leave a backlog to the end; with many, a
+# resumed run with thousands of finished chunks would not feed its workers meanwhile.
 _PACE = 4
 
 
 class NothingLeftError(SourceError):
-    """All images were left out."""
+    """Every image was left out."""
 
 
 class Builder:
     """Fill `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
-    Where a writer can resume, journals are removed when everything in them is written for good; `in_use` names those to
-    which workers still append, `file` is where duplicates are listed.
+    If a writer can resume, a journal is removed when all its records are committed; `in_use` names the journals to
+    which workers still append. `file` lists duplicates.
     """
 
     def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]], file: Path) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
-        self._left: Counter[Path] = Counter()  # blocks of a journal that are not in full shards yet
+        self._left: Counter[Path] = Counter()  # blocks of a journal that are not committed
         self._written: deque[tuple[int, Path]] = deque()  # last position and journal of written blocks
         self._splits = [name for name, _, _ in work.source.splits]
         self._last = work.first - 1
@@ -41,9 +41,13 @@ class Builder:
         self.duplicates = Duplicates(file, work.first)
         self.holes: list[int] = []  # positions before the last record that have no record
 
+    def extend(self, base: Reader) -> None:
+        """Begin with the records of the container that grows."""
+        self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
+
     def resume(self, stop: int | None = None) -> None:
         """Adopt what an earlier run has written, up to but excluding position `stop`."""
-        kept = self._writer.resume(self._seen, stop).position
+        kept = self._writer.resume(self._count, stop).position
         self.holes += range(self._last + 1, kept + 1)
         self._last = max(self._last, kept)
         done = self._last + 1 - self._work.first
@@ -65,7 +69,7 @@ class Builder:
             self._written.append((self._work.span(self.next)[-1], place[0]))
             self.next += 1
             if self._writer.resumes:
-                self._remove_spent()
+                self._remove_committed()
 
     def finish(self, description: Description) -> Manifest:
         """Write the rest, then index and manifest."""
@@ -74,51 +78,37 @@ class Builder:
         if self.next < chunks:
             raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
         if not self.packed:
-            images = len(self._work.source)
-            raise NothingLeftError(f"no image of {images:,} is left: {self._emptied()}")
+            images, duplicates = len(self._work.source), len(self.duplicates.found)
+            reason = "min_size and max_aspect admit none"
+            if self._work.options.drop_duplicates and duplicates:
+                reason = f"{duplicates:,} are duplicates, and min_size and max_aspect admit no other"
+            raise NothingLeftError(f"no image of {images:,} is left: {reason}")
         return self._writer.finish(description)
 
-    def _emptied(self) -> str:
-        if self._work.options.drop_duplicates and self.duplicates.found:
-            return f"{len(self.duplicates.found):,} are duplicates, and min_size and max_aspect admit no other"
-        return "min_size and max_aspect admit none"
+    def is_dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:
+        """Whether the next record is a duplicate that the options drop."""
+        if not self._work.options.drop_duplicates:
+            return False
+        return self.duplicates.is_duplicate(self._writer, position, fields)
 
     def _write(self, journal: Path, offset: int) -> None:
         for record in read_block(journal, offset).records:
             if record.position <= self._last:  # written by an earlier run
                 continue
-            extra = self._work.source.extra(record.position - self._work.first)
-            fields = {**extra, **record.fields} if extra else record.fields
-            if self.dropped(record.position, fields):
-                continue
-            self._writer.write(record.position, fields, record.info, self._splits[record.split])
-            self._seen(record.position)
+            fields = {**self._work.source.extra(record.position - self._work.first), **record.fields}
+            if not self.is_dropped(record.position, fields):
+                self._writer.write(record.position, fields, record.info, self._splits[record.split])
+                self._count(record.position)
 
-    def extend(self, base: Reader) -> None:
-        """Begin with the records that are in the container already."""
-        self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
-
-    def dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:
-        """Whether the next record is a duplicate to be dropped."""
-        if not self._work.options.drop_duplicates:
-            return False
-        found = self.duplicates.find(self._writer, position, fields)
-        if found is not None:
-            self.duplicates.found[position] = found
-        return found is not None
-
-    def _seen(self, position: int) -> None:
-        """Count the record of a position, which is written now."""
-        found = None if self._work.options.drop_duplicates else self.duplicates.written(self._writer, position)
-        if found is None:
+    def _count(self, position: int) -> None:
+        """Count the last record, which has this position."""
+        if self._work.options.drop_duplicates or not self.duplicates.last_is_duplicate(self._writer, position):
             self.duplicates.note(self._writer)
-        else:
-            self.duplicates.found[position] = found
         self.holes += range(self._last + 1, position)
         self._last = position
         self.packed += 1
 
-    def _remove_spent(self) -> None:
+    def _remove_committed(self) -> None:
         """Remove journals whose records are all in full shards; a resumed run writes other shards again."""
         while self._written and self._written[0][0] <= self._writer.committed:
             self._left[self._written.popleft()[1]] -= 1

@@ -1,4 +1,4 @@
-"""A worker process, its pipes and its chunks, from the packing process's side."""
+"""A worker process, its pipes and its chunks, as the packing process sees them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from iofast.packing.messages import Frames, Message, encode
 
 
 def default_command() -> tuple[str, ...]:
-    """The command of a worker. -P keeps modules in the user's folder, such as `json.py`, out of it."""
+    """The command of a worker. -P keeps modules in the user's folder, such as `json.py`, from being imported."""
     if not sys.executable:
-        raise WorkerError("this Python does not know its own executable, which the workers need")
+        raise WorkerError("workers cannot be started: sys.executable is empty")
     return (sys.executable, "-P", "-m", "iofast.packing.worker")
 
 
 @dataclass(slots=True)
 class ChunkJob:
-    """A chunk to do: `images` as `sample.Image` rows. `skip` gives a reason for each image that kills workers.
+    """A chunk of work: `images` as rows of `sample.Image`. `skip` maps images that kill workers to reasons.
 
-    `suspects` are the positions of images that a worker had announced when it died: who dies on one again blames it.
+    `suspects` are images that a worker had announced when it died; a second death proves the fault. Both by position.
     """
 
     chunk: int
@@ -79,19 +79,19 @@ class Forked:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A worker process with non-blocking pipes. `unsent`: bytes that its pipe had no room for."""
+    """A worker process with non-blocking pipes. `unsent`: bytes for which its pipe had no room."""
 
     process: subprocess.Popen[bytes] | Forked
     feed: IO[bytes]
     answers: IO[bytes]
-    log: IO[bytes]  # its stderr; unlike a pipe, an unnamed file cannot fill up and block the worker
+    log: IO[bytes]  # its stderr; unlike a pipe, a file cannot fill up and block the worker
     journal: Path = field(default_factory=Path)
     jobs: deque[ChunkJob] = field(default_factory=deque)
     frames: Frames = field(default_factory=Frames)
     unsent: bytearray = field(default_factory=bytearray)
-    told: bool = False  # the set-up
+    has_setup: bool = False
     ready: bool = False
-    began: int | None = None  # position that it announced last, in a careful chunk
+    began: int | None = None  # the position that it announced last, in a careful chunk
     silent: float = 0.0  # seconds
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Child:
         self.unsent += encode(message)
 
     def flush(self) -> bool:
-        """Write as much as the pipe takes; return whether that was all. A broken pipe shows as the end of answers."""
+        """Write as much as the pipe takes; return whether that was all. `answers` end when the pipe is broken."""
         try:
             while self.unsent:
                 sent = os.write(self.feed.fileno(), self.unsent)
@@ -115,20 +115,20 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """Kill it, if it has not ended."""
+        """Kill the process, if it has not ended."""
         with contextlib.suppress(OSError):
             self.process.kill()
 
     def close(self) -> None:
         """Wait for a killed process and close its files."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it may be in an uninterruptible read (a dead NFS server)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a read from a dead NFS server cannot be interrupted
             self.process.wait(5)
         for stream in (self.feed, self.answers, self.log):
             with contextlib.suppress(OSError):
                 stream.close()
 
-    def last_words(self) -> str:
-        """The last line it wrote to stderr."""
+    def last_line(self) -> str:
+        """The last line that the worker wrote to stderr."""
         self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 4096))
         lines = self.log.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -136,7 +136,7 @@ class Child:
     def blame(self, cause: str, *, proven: bool) -> None:
         """Prepare to repeat the chunk on which the worker died, image by image. Skip an image that killed two workers.
 
-        One death alone is not `proven` to be the image's fault: the kernel kills whom it likes when memory runs out.
+        One death alone proves nothing: when memory runs out, the kernel may kill any process.
         """
         job = self.jobs[0]
         job.careful = True
@@ -169,15 +169,15 @@ def spawn(command: Sequence[str]) -> Child:
 def can_fork() -> bool:
     """Whether this process may be forked: it has no other thread that could hold a lock.
 
-    Imports what workers need, for all of them, and looks again: libraries may start threads.
+    Import what workers need, once for all of them, and check again: libraries may start threads.
     """
-    if not _alone():
+    if not _has_one_thread():
         return False
     importlib.import_module("iofast.packing.worker")
-    return _alone()
+    return _has_one_thread()
 
 
-def _alone() -> bool:
+def _has_one_thread() -> bool:
     if sys.platform != "linux":
         return False
     try:
@@ -187,25 +187,25 @@ def _alone() -> bool:
 
 
 def fork() -> Child:
-    """Start a worker by forking, which saves 0.15 s of CPU for imports. Raises `WorkerError`."""
+    """Start a worker by forking, which saves 0.15 s of CPU time for imports. Raises `WorkerError`."""
     from iofast.packing import worker
 
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     orders, feed = os.pipe()
-    answers, said = os.pipe()
+    answers, results = os.pipe()
     parent = os.getpid()
     try:
         pid = os.fork()
     except OSError as error:
-        for fd in (orders, feed, answers, said):
+        for fd in (orders, feed, answers, results):
             os.close(fd)
         log.close()
         raise WorkerError(f"a worker cannot be started: {error.strerror}: fork") from error
     if not pid:
         status = 1
         try:
-            # move them out of the way first: in a parent without standard streams they may be 0, 1 or 2
-            fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (orders, said, log.fileno())]
+            # duplicate them above 2 first: in a parent without standard streams they may be 0, 1 or 2
+            fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (orders, results, log.fileno())]
             for place, fd in enumerate(fds):
                 os.dup2(fd, place)
             os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # such as the other workers' pipes
@@ -215,7 +215,7 @@ def fork() -> Child:
         finally:
             os._exit(status)
     os.close(orders)
-    os.close(said)
+    os.close(results)
     return Child(Forked(pid), os.fdopen(feed, "wb", 0), os.fdopen(answers, "rb", 0), log)
 
 
@@ -228,10 +228,10 @@ def cause_of_death(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker: ours, with the location of this iofast, which may be a checkout."""
+    """The environment of a worker: this one, with the location of this iofast, which may be a checkout."""
     home = Path(__file__).resolve().parents[2]
-    # NumPy's BLAS would start a spinning thread per core
+    # otherwise NumPy's BLAS would start a spinning thread per core
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **os.environ}
-    if home.name not in ("site-packages", "dist-packages"):  # installed packages stay behind the standard library
+    if home.name not in ("site-packages", "dist-packages"):  # these are searched anyway, after the standard library
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
     return environment

@@ -1,4 +1,4 @@
-"""`--dry-run`: really transcode a sample, with all workers, and tell what the whole would take."""
+"""`--dry-run`: transcode a sample with all workers, and estimate size and time of the whole run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.report import Estimate, PackReport
 
-_SAMPLE = 64  # images per worker: a fraction of a second of work for photographs, half a minute for the very largest
+_SAMPLE = 64  # images per worker: a fraction of a second for photographs, half a minute for the very largest
 _START_UP = 0.3  # seconds until the first image, on any machine of today
 
 
 def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
-    """The report of a run that did not take place: its `estimate` is set. Nothing is written beside the target."""
+    """The report of a dry run, with its `estimate`. Nothing is written beside the target."""
     images = len(work.source)
     sample = [work.first + index for index in estimate.spread(images, _SAMPLE * work.workers)]
     failures = Failures(images, images, target)
@@ -43,9 +43,8 @@ def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
         bytes_peak=room.peak(admitted, payload),
         bytes_free=shutil.disk_usage(existing_folder(target.parent)).free,
     )
-    report = work.report(target, failures, 0, 0)
     return replace(
-        report,
+        work.report(target, failures, 0, 0),
         left_out=pace.left_out,
         bytes_in=int(pace.bytes_in / good * admitted),
         errors_file=None,
@@ -60,7 +59,7 @@ def _jobs(work: PackWork, sample: list[int]) -> Iterator[ChunkJob]:
 
 
 class _Pace:
-    """Counts what comes back. The clock starts with the first answer, when all workers have started."""
+    """Sums of finished jobs. The clock starts with the first one, when all workers have started."""
 
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = self.left_out = 0

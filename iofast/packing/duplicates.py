@@ -1,6 +1,6 @@
-"""Images that are equal byte by byte once packed: found while records are written, by length and CRC32C, then compared.
+"""Find images that are equal byte by byte once packed: by length and CRC32C, then by comparing the bytes.
 
-What is found is a function of the records in their order, so it depends neither on workers nor on interruptions.
+The result is a function of the records in their order, so it depends neither on workers nor on interruptions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Writer
 from iofast.kernel import crc32c
-from iofast.packing.failures import json_line, read_lines, write_lines
+from iofast.packing.failures import read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
-_RECENT = 1 << 15  # images that are not sorted in yet
+_RECENT = 1 << 15  # marks that are not sorted yet
 _BITS = 25  # of a key, the index of its bit in a filter of 4 MiB; with a million images 97 % need no search
 
 
@@ -59,9 +59,8 @@ class _Marks:
         return found + self._recent.get(key, [])
 
     def _sort_in(self) -> None:
-        pairs = [(key, mark) for key, marks in self._recent.items() for mark in marks]
-        keys = np.array([key for key, _ in pairs], np.uint64)
-        marks = np.array([mark for _, mark in pairs], np.int64)
+        keys = np.repeat(np.array([*self._recent], np.uint64), [len(marks) for marks in self._recent.values()])
+        marks = np.array([mark for marks in self._recent.values() for mark in marks], np.int64)
         self._recent, self._count = {}, 0
         while self._sorted and len(self._sorted[-1][0]) <= 2 * len(keys):
             older = self._sorted.pop()
@@ -71,9 +70,9 @@ class _Marks:
 
 
 class Duplicates:
-    """The duplicates among the records of `writer`. `file` is where they are listed.
+    """The duplicates of one run, `found` by position and listed in `file`.
 
-    `first` is the position of the run's first image: what `file` says of images before it stays.
+    `first` is the position of the run's first image: lines of `file` for earlier images stay.
     """
 
     def __init__(self, file: Path, first: int = 0) -> None:
@@ -82,44 +81,53 @@ class Duplicates:
         self._marks = _Marks()
 
     def note(self, writer: Writer) -> None:
-        """Note the last record, for comparison with later ones."""
+        """Remember the last record of `writer`, for comparison with later ones."""
         key = _key_of_last(writer)
         if key is not None:
             self._marks.add(key, writer.mark)
 
-    def find(self, writer: Writer, position: int, fields: Mapping[str, bytes]) -> Duplicate | None:
-        """Find the first record with the same image as this one, which is not written yet."""
+    def is_duplicate(self, writer: Writer, position: int, fields: Mapping[str, bytes]) -> bool:
+        """Whether an earlier record has the same image as `fields`, the record at `position`; if so, list it."""
         image = image_field(fields)
         if image is None:
-            return None
+            return False
         key = len(fields[image]) << 32 | crc32c(fields[image])
         for mark in self._marks.find(key):
             record = writer.recall(mark)
             if int(record.key) < position and _same(record, fields, image):
-                label = record.fields.get(LABEL_FIELD) == fields.get(LABEL_FIELD)
-                return Duplicate(position, int(record.key), label)
-        return None
+                same_label = record.fields.get(LABEL_FIELD) == fields.get(LABEL_FIELD)
+                self.found[position] = Duplicate(position, int(record.key), same_label)
+                return True
+        return False
 
-    def written(self, writer: Writer, position: int) -> Duplicate | None:
-        """The same for the last record, which is compared with those noted before it."""
+    def last_is_duplicate(self, writer: Writer, position: int) -> bool:
+        """The same for the last record of `writer`, compared with those noted before it."""
         key = _key_of_last(writer)
         if key is None or not self._marks.find(key):
-            return None
-        return self.find(writer, position, writer.recall(writer.mark).fields)
+            return False
+        return self.is_duplicate(writer, position, writer.recall(writer.mark).fields)
 
     @property
     def other_label(self) -> int:
-        """The number of duplicates with another label than their first image."""
+        """The number of duplicates whose label differs from that of their first image."""
         return sum(not each.same_label for each in self.found.values())
 
     def save(self, path: Callable[[int], str | None]) -> None:
         """Write one JSON object for each, or remove an old file; `path` returns the path of a position."""
-        found = (self.found[position] for position in sorted(self.found))
-        lines = (_line(each, path(each.position), path(each.first)) for each in found)
+        lines = (
+            {
+                "key": format_key(each.position),
+                "path": path(each.position),
+                "first": format_key(each.first),
+                "first_path": path(each.first),
+                "same_label": each.same_label,
+            }
+            for _, each in sorted(self.found.items())
+        )
         write_lines(self.file, "list of duplicates", self._first, lines)
 
     def load(self) -> None:
-        """Load what a finished run has saved."""
+        """Load the list that a finished run has saved."""
         for value in read_lines(self.file):
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 each = Duplicate(value["key"], int(value["first"]), bool(value["same_label"]))
@@ -143,8 +151,3 @@ def _same(record: Record, fields: Mapping[str, bytes], image: str) -> bool:
 def _size(fields: Mapping[str, bytes]) -> tuple[int, int]:
     members = json.loads(fields[JSON_FIELD])
     return members["width"], members["height"]
-
-
-def _line(each: Duplicate, path: str | None, first: str | None) -> str:
-    images = {"key": format_key(each.position), "path": path, "first": format_key(each.first), "first_path": first}
-    return json_line({**images, "same_label": each.same_label})

@@ -1,59 +1,33 @@
-"""Which options of `pack` need others beside them: one that would have no effect is a mistake, and refused."""
+"""Refuse options of `pack` that the other options leave without effect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from iofast.errors import OptionError
 from iofast.kernel.contract import TranscodeRecipe
 
 
-class _Need(NamedTuple):
-    """What `names` have an effect with: in words, whether it is so, and what is there instead."""
-
-    names: tuple[str, ...]
-    expected: str
-    met: Callable[[Mapping[str, object], TranscodeRecipe], bool]
-    found: Callable[[TranscodeRecipe], str]
-
-
-def _re_encodes(recipe: TranscodeRecipe) -> bool:
-    """Whether JPEGs are encoded although the format is "keep"."""
-    return recipe.format == "keep" and (recipe.mode, recipe.icc, recipe.background) != ("none", None, None)
-
-
-def _format(recipe: TranscodeRecipe) -> str:
-    return f"format={recipe.format}" + (", which changes no pixel here" if recipe.format == "keep" else "")
-
-
-def _mode(recipe: TranscodeRecipe) -> str:
-    return f"mode={recipe.mode}"
-
-
-def _none(_: TranscodeRecipe) -> str:
-    return "none"
-
-
-_NEEDS = (
-    _Need(("quality",), "format=jpeg or webp", lambda _, r: r.format in ("jpeg", "webp") or _re_encodes(r), _format),
-    _Need(("subsampling",), "format=jpeg", lambda _, r: r.format == "jpeg" or _re_encodes(r), _format),
-    _Need(("restart",), "format=jpeg or keep", lambda _, r: r.format in ("jpeg", "keep"), _format),
-    _Need(("check",), "format=keep", lambda _, r: r.format == "keep", _format),
-    _Need(("filter", "only_shrink", "reducing_gap"), "resize=", lambda _, r: r.size is not None, _none),
-    _Need(("pad_color", "mask_fill"), "mode=pad", lambda _, r: r.mode == "pad", _mode),
-    _Need(("box_format",), "boxes=", lambda given, _: given["boxes"] is not None, _none),
-    _Need(("split_seed",), "split=", lambda given, _: given["split"] is not None, _none),
-)
-
-
 def require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> None:
-    """Raise `OptionError` for one of the options that were `given` and that the others leave without effect."""
-    for need in _NEEDS:
-        for name in need.names:
+    """Raise `OptionError` for one of the `given` options that has no effect beside the others."""
+    kept = recipe.format == "keep"
+    # with "keep", these options still encode images
+    encodes = kept and (recipe.mode, recipe.icc, recipe.background) != ("none", None, None)
+    formats = f"format={recipe.format}" + (", which changes no pixel here" if kept else "")
+    needs: tuple[tuple[str, str, bool, str], ...] = (  # options, expected beside them, whether so, found
+        ("quality", "format=jpeg or webp", recipe.format in ("jpeg", "webp") or encodes, formats),
+        ("subsampling", "format=jpeg", recipe.format == "jpeg" or encodes, formats),
+        ("restart", "format=jpeg or keep", recipe.format == "jpeg" or kept, formats),
+        ("check", "format=keep", kept, formats),
+        ("filter only_shrink reducing_gap", "resize=", recipe.size is not None, "none"),
+        ("pad_color mask_fill", "mode=pad", recipe.mode == "pad", f"mode={recipe.mode}"),
+        ("box_format", "boxes=", given["boxes"] is not None, "none"),
+        ("split_seed", "split=", given["split"] is not None, "none"),
+    )
+    for names, expected, met, found in needs:
+        for name in () if met else names.split():
             value = given[name]
-            if value is not None and value is not False and not need.met(given, recipe):
+            if value is not None and value is not False:  # 0 is a value
                 raise OptionError(
-                    f"{name}={value} has no effect: expected {need.expected} beside it, found {need.found(recipe)}; "
-                    "leave it out"
+                    f"{name}={value} has no effect: expected {expected} beside it, found {found}; leave it out"
                 )

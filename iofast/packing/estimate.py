@@ -1,11 +1,11 @@
-"""How large and how long: from file sizes where that is enough, from really transcoding a sample where it is not."""
+"""Estimate sizes: from file sizes if that is enough, else by transcoding a sample."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +14,10 @@ from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import SHARD_SIZE, parse_size
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.packing.origin import Origin
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import CHUNK_BYTES
 from iofast.packing.pool import JOURNAL
-from iofast.packing.sample import Image, SampleRecipe, make_record
+from iofast.packing.sample import make_record
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB
@@ -28,18 +27,18 @@ _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
 _NOTES = 150  # bytes of a record's entry beside its shard
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
 _PER_PIXEL = {"rgb": 3.0, "yuv420": 1.5}
-_UNPACKED = 12  # times the file are the pixels of a JPEG of two bits a pixel, which is quality 90
-_TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only where the disk might be too small, or the set for one shard
+_UNPACKED = 12  # bytes of pixels per byte of a JPEG of two bits a pixel, which is quality 90
+_TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only if the disk might be too small, or the set for one shard
 
 
 def spread(images: int, most: int) -> list[int]:
-    """At most `most` positions evenly over `images`."""
+    """At most `most` indices spread evenly over `images`."""
     count = min(images, most)
     return [(2 * i + 1) * images // (2 * count) for i in range(count)]
 
 
 def mean_source_size(source: Source) -> float:
-    """Bytes per file of the source, from a sample; files that cannot be looked at count as empty."""
+    """Bytes per file of the source, from a sample; unreadable files count as empty."""
     sizes = []
     for index in spread(len(source), _STAT_SAMPLE):
         with contextlib.suppress(OSError):
@@ -47,19 +46,19 @@ def mean_source_size(source: Source) -> float:
     return sum(sizes) / max(1, len(sizes))
 
 
-def size_in_hand(source: Source, recipe: TranscodeRecipe) -> float:
-    """Bytes per image while a worker has it: those of the file or, where they are more, of its raw pixels."""
+def mean_size_in_memory(source: Source, recipe: TranscodeRecipe) -> float:
+    """Bytes per image in a worker's memory: those of the file or of its raw pixels, whichever are more."""
     mean = mean_source_size(source)
     if recipe.format not in _PER_PIXEL:
         return mean
-    made = _most_per_image(recipe)
-    return max(mean, _UNPACKED * mean if made is None else made)
+    bound = _most_per_image(recipe)
+    return max(mean, _UNPACKED * mean if bound is None else bound)
 
 
 class Room(NamedTuple):
-    """What a container needs on disk: its suffix and workers, bytes of one that is copied, and how large a shard is.
+    """What determines the size of a container: suffix, workers, bytes that are copied, and the size of a shard.
 
-    `shard` is in bytes, `records` is their number in a shard; None while only the bytes are known.
+    `shard` is in bytes; `records` is the number of records of a shard, None while only the bytes are known.
     """
 
     suffix: str
@@ -70,7 +69,7 @@ class Room(NamedTuple):
 
     @classmethod
     def of(cls, work: PackWork, target: Path) -> Room:
-        """That of the container that `work` makes at `target`."""
+        """The room for the container that `work` makes at `target`."""
         rebuilt = work.addition is not None and target.suffix == ".lmdb"
         copied = target.stat().st_size if rebuilt and target.exists() else 0
         shard, records = parse_size(work.options.shard_size or SHARD_SIZE), work.plan.shard_records
@@ -89,7 +88,7 @@ class Room(NamedTuple):
         return _EXAMPLE + sum(payloads)
 
     def peak(self, images: int, payload: float) -> int:
-        """Bytes on disk at the worst moment: LMDB has journal and container complete, shards the journals of one."""
+        """Most bytes on disk at one time: LMDB needs journal and container complete, shards the journals of one."""
         journals = int(images * (payload + _ROW))
         if self.suffix != ".lmdb":
             shard = self.shard if self.records is None else int(self.records * (payload + _ROW))
@@ -97,32 +96,31 @@ class Room(NamedTuple):
         return self.copied + self.container(images, payload) + journals
 
 
-def require_space(work: PackWork, place: Target) -> None:
-    """Raise `TargetError` unless the disk can take everything; what `<DST>.partial/` holds already counts."""
-    source, recipe, room = work.source, work.options.recipe(), Room.of(work, place.path)
-    there = 0
-    for entry in os.scandir(place.partial):
+def require_space(work: PackWork, target: Target) -> None:
+    """Raise `TargetError` unless the disk can take everything; files in `<DST>.partial/` already count."""
+    images, room, staged = len(work.source), Room.of(work, target.path), 0
+    for entry in os.scandir(target.partial):
         status = entry.stat()
         if entry.name.startswith(("journal-", "shard-", "rows-")) and status.st_nlink == 1:  # 2: of the old set
-            there += status.st_size
-    free = shutil.disk_usage(place.partial).free + there
-    bound = None if source.has_payloads else _most_per_image(recipe)
-    if bound is not None and room.peak(len(source), bound) <= free:
-        return
-    require_free(place.partial, room.peak(len(source), _measured(work)) - there)
+            staged += status.st_size
+    bound = _bound(work)
+    if bound is None or room.peak(images, bound) > shutil.disk_usage(target.partial).free + staged:
+        sizes = [sum(each) for each in _sampled(work)]
+        mean = sum(sizes) / len(sizes) if sizes else mean_source_size(work.source)
+        require_free(target.partial, room.peak(images, mean) - staged)
 
 
-def shard_records(work: PackWork, place: Target) -> int | None:
+def shard_records(work: PackWork, target: Target) -> int | None:
     """Return how many records a shard gets at most, or None for a target without shards.
 
     The number is decided once, from a sample that every run of the same source takes.
     """
-    if not isinstance(place, ShardTarget):
+    if not isinstance(target, ShardTarget):
         return None
     if work.options.shard_records is not None:
         return work.options.shard_records
-    source, size, room = work.source, shard_bytes(work.options.shard_size, place), Room.of(work, place.path)
-    bound = None if source.has_payloads else _most_per_image(work.options.recipe())
+    source, size, room = work.source, shard_bytes(work.options.shard_size, target), Room.of(work, target.path)
+    bound = _bound(work)
     if bound is not None and not source.columns and room.container(len(source), bound) <= size:
         return max(1, len(source))
     records = [room.record(sizes) for sizes in _sampled(work)]
@@ -130,8 +128,12 @@ def shard_records(work: PackWork, place: Target) -> int | None:
     return max(1, int(size / mean))
 
 
+def _bound(work: PackWork) -> float | None:
+    return None if work.source.has_payloads else _most_per_image(work.options.recipe())
+
+
 def _most_per_image(recipe: TranscodeRecipe) -> float | None:
-    """Bytes that images of this recipe hardly reach on average; None where the size of the sources decides."""
+    """Bytes that images of this recipe hardly reach on average; None if the size of the sources decides."""
     if recipe.size is None:
         return None
     aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
@@ -139,26 +141,14 @@ def _most_per_image(recipe: TranscodeRecipe) -> float | None:
     return recipe.size**2 * aspect * (1.0 if compressed else _PER_PIXEL.get(recipe.format, 4.0)) + _PAGE
 
 
-def _measured(work: PackWork) -> float:
-    """Mean payload bytes of a transcoded sample; where nothing can be transcoded, the sources' mean size."""
-    sizes = [sum(each) for each in _sampled(work)]
-    return sum(sizes) / len(sizes) if sizes else mean_source_size(work.source)
-
-
 def _sampled(work: PackWork) -> list[list[int]]:
-    """Sizes of the payloads of some records, after transcoding."""
-    origin, recipe, found = work.origin(), work.options.sample_recipe(), []
-    for index in spread(len(work.source), _TRANSCODE_SAMPLE):
-        fields = _made(origin, work.image(index), recipe)
-        if fields is not None:
-            found.append([len(payload) for payload in {**work.source.extra(index), **fields}.values()])
-    return found
-
-
-def _made(origin: Origin, image: Image, recipe: SampleRecipe) -> Mapping[str, bytes] | None:
-    try:
-        found = origin.read(image)
-        record = make_record(found.data, found.image, recipe, found.beside, found.upright)
-    except (IofastError, OSError):
-        return None
-    return None if record is None else record.fields
+    """Sizes of all payloads of some records, after transcoding; images that fail are not among them."""
+    if work.sampled is None:
+        origin, recipe, work.sampled = work.origin(), work.options.sample_recipe(), []
+        for index in spread(len(work.source), _TRANSCODE_SAMPLE):
+            with contextlib.suppress(IofastError, OSError):
+                record = make_record(origin.read(work.image(index)), recipe)
+                if record is not None:
+                    payloads = {**work.source.extra(index), **record.fields}
+                    work.sampled.append([len(payload) for payload in payloads.values()])
+    return work.sampled

@@ -1,4 +1,4 @@
-"""Images that cannot be packed: counted against the budget and listed in a file."""
+"""Images that cannot be packed: counted against the error budget and listed in a file."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ from iofast.record import format_key
 
 
 class PackFailure(NamedTuple):
-    """One image that failed: its position in the packing order, its path as `os.fsdecode` gives it, and why."""
+    """One image that failed: its position in the packing order, its path as `printable` gives it, and the reason."""
 
     position: int
     path: str
     reason: str
 
-    @property
-    def cause(self) -> str:
-        """The reason without details, for counting."""
-        return self.reason.split(" (", 1)[0]
-
 
 class Failures:
     """The failures of one run, at most `allowed` of its `images`.
 
-    `first` is the position of the run's first image: what `file` says of images before it stays.
+    `first` is the position of the run's first image: lines of `file` for earlier images stay.
     """
 
     def __init__(self, images: int, allowed: int, file: Path, first: int = 0) -> None:
@@ -44,38 +39,39 @@ class Failures:
     def add(self, failure: PackFailure) -> None:
         """Count one. Raises `ErrorBudgetError` above the budget, after writing the file."""
         self._found[failure.position] = failure
-        if len(self._found) <= self._allowed:
-            return
-        self.save()
-        raise ErrorBudgetError(
-            f"{len(self._found):,} of {self._images:,} images failed: expected at most {self._allowed:,}, found "
-            f"{failure.path!r}: {failure.reason} (all are listed in {self.file})"
-        )
+        if len(self._found) > self._allowed:
+            self.save()
+            raise ErrorBudgetError(
+                f"{len(self._found):,} of {self._images:,} images failed: expected at most {self._allowed:,}, found "
+                f"{failure.path!r}: {failure.reason} (all are listed in {self.file})"
+            )
 
     def load(self) -> None:
-        """Load what a finished run has saved."""
+        """Load the list that a finished run has saved."""
         for value in read_lines(self.file):
             failure = PackFailure(value["key"], str(value.get("path")), str(value.get("reason")))
             if failure.position >= self._first:
                 self._found[failure.position] = failure
 
     def causes(self) -> Mapping[str, int]:
-        """Numbers of failed images by cause, most frequent first."""
-        return dict(Counter(self._found[position].cause for position in sorted(self._found)).most_common())
+        """Numbers of failed images by cause (the reason without details in brackets), most frequent first."""
+        causes = (failure.reason.split(" (", 1)[0] for _, failure in sorted(self._found.items()))
+        return dict(Counter(causes).most_common())
 
     def save(self) -> Path | None:
         """Write one JSON object per failed image, in packing order, or remove an old file. Return the file."""
-        lines = (_line(self._found[position]) for position in sorted(self._found))
+        failures = (failure for _, failure in sorted(self._found.items()))
+        lines = ({"key": format_key(each.position), "path": each.path, "reason": each.reason} for each in failures)
         return self.file if write_lines(self.file, "file of errors", self._first, lines) else None
 
 
-def write_lines(file: Path, kind: str, first: int, lines: Iterable[str]) -> bool:
-    """Write `lines` behind what the file says of images before position `first`, whole or not at all.
+def write_lines(file: Path, kind: str, first: int, lines: Iterable[Mapping[str, object]]) -> bool:
+    """Replace the lines of `file` from position `first` on by `lines`, one JSON object each, whole or not at all.
 
-    A file that would have no line is removed; gives whether there is one. Raises `TargetError`, which calls it `kind`.
+    Remove a file without lines; return whether there is one. Raises `TargetError`, which calls the file `kind`.
     """
     before = (value for value in read_lines(file) if value["key"] < first) if first else ()
-    kept = (json_line({**value, "key": format_key(value["key"])}) for value in before)
+    kept = ({**value, "key": format_key(value["key"])} for value in before)
     every = itertools.chain(kept, lines)
     try:
         head = next(every, None)
@@ -83,7 +79,7 @@ def write_lines(file: Path, kind: str, first: int, lines: Iterable[str]) -> bool
             file.unlink(missing_ok=True)
             return False
         with owned.writing(file) as draft:
-            draft.writelines(line.encode("ascii") for line in itertools.chain([head], every))
+            draft.writelines(json.dumps(line).encode("ascii") + b"\n" for line in itertools.chain([head], every))
     except OSError as error:
         raise TargetError(f"the {kind} {file} cannot be written: {error.strerror or error}") from error
     return True
@@ -99,12 +95,3 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             value = json.loads(line)
             yield {**value, "key": int(value["key"])}
-
-
-def json_line(value: Mapping[str, object]) -> str:
-    """A JSON object on a line of its own, in ASCII."""
-    return json.dumps(value) + "\n"
-
-
-def _line(failure: PackFailure) -> str:
-    return json_line({"key": format_key(failure.position), "path": failure.path, "reason": failure.reason})

@@ -1,4 +1,4 @@
-"""What is to be packed, in packing order: the images of a folder or manifest, or the records of a container."""
+"""List the images to pack, in packing order: from a folder, a manifest or a container."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import RECORD, Column, ContainerRows, Strings, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
-_STEP = 65_536  # records whose columns are looked at in one go
+_STEP = 65_536  # records whose columns are read at once
 
 
 def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
     """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`."""
     if is_container(source):
-        found = _records(source, options, place)
+        images = _records(source, options, place)
     elif options.foreign is not None:
         raise not_foreign(source)
     else:
-        found = scan(source, options.source_options())
+        images = scan(source, options.source_options())
     shares = options.shares()
     if shares is not None:
-        found = divide(found, shares, options.split_seed or 0)
-    return found if options.shuffle is None else found.shuffled(options.shuffle)
+        images = divide(images, shares, options.split_seed or 0)
+    return images if options.shuffle is None else images.shuffled(options.shuffle)
 
 
 def _records(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
-    """The records of a container: keys stand where a folder has paths."""
+    """The records of a container; their keys are the paths."""
     with open_reader(source, options.foreign) as reader:
         require_elsewhere(reader, source, place)
-        _refuse(reader, os.fspath(source), options)
+        _check_options(reader, os.fspath(source), options)
         keys, labels, sizes = _columns(reader)
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
         splits, order = _splits(reader)
+        lost = [name for name in reader.manifest.fields if not is_stored(name)]
+        warnings = [f"fields that are pickled, or whose names are not allowed, left out: {few(lost)}"] if lost else []
         return Source(
             root=Path(os.path.abspath(source)),
             kind="records",
@@ -59,33 +61,36 @@ def _records(source: str | os.PathLike[str], options: PackOptions, place: Target
             listed_labels=labels,
             watched=Watched(Strings.gather(()), np.zeros(0, np.int64)),
             class_order=reader.manifest.class_order,
-            columns=tuple(_column(name, len(reader)) for name in dict.fromkeys(fields.values())),
+            columns=tuple(
+                Column(name, Strings.gather(()), np.full(len(reader), RECORD, np.uint8))
+                for name in dict.fromkeys(fields.values())
+            ),
             order=order,
-            held=ContainerRows(fields, _upright(reader, fields), state_of(reader, source), sizes),
-            warnings=tuple(_warnings(reader)),
+            container=ContainerRows(fields, _upright(reader, fields), state_of(reader, source), sizes),
+            warnings=(*left_out(reader), *warnings),
         )
 
 
-def _refuse(reader: Reader, name: str, options: PackOptions) -> None:
-    """Raise where nothing can be packed, or not with these options."""
+def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
+    """Raise `SourceError` for an empty container, `OptionError` for options that do not apply to it."""
     manifest, chosen = reader.manifest, options.source_options()
     if not len(reader):
-        raise SourceError(f"{name} holds no record")
+        raise SourceError(f"{name} contains no record")
     columns = (chosen.path_column, chosen.label_column, chosen.split_column, *chosen.mask_columns, *chosen.file_columns)
     if given := [column for column in columns if column]:
         raise OptionError(f"columns are a manifest's, found the container {name} and the column {given[0]!r}")
-    # what is added to gives the order, and its numbers: see `Addition.joined`
+    # with append, the existing container has its own order and numbers: see `Addition.joined`
     if chosen.class_order not in ("lexicographic", manifest.class_order) and not options.append:
         raise OptionError(
-            f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have their numbers"
+            f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have numbers already"
         )
     raw = [field for field in RAW_FIELDS if field in manifest.fields]
     if raw and options.recipe().format == "keep":
-        raise OptionError(f"{name} holds raw pixels ({raw[0]}), which are not kept: say the format to pack them in")
+        raise OptionError(f"{name} contains raw pixels ({raw[0]}), which cannot be kept: choose another format")
 
 
 def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
-    """Keys, labels and bytes of the images of all records."""
+    """Keys of all records, their labels (int32), and the bytes of their images (uint64)."""
     labels, sizes = np.empty(len(reader), np.int32), np.empty(len(reader), np.uint64)
 
     def keys() -> Iterator[bytes]:
@@ -94,46 +99,42 @@ def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uin
             labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
             yield from (os.fsencode(printable(key)) for key in reader.keys(part))
 
-    return Strings.gather(keys()), labels, sizes  # never all keys as objects, which would be 65 bytes each
+    return Strings.gather(keys()), labels, sizes  # a list of all keys would take 65 bytes for each
 
 
 def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict[str, str]:
-    """Field of the records → what it becomes beside the image; those that `--fields` names, or all."""
+    """Map fields of the records to the fields that they become: those that `--fields` names, or all."""
     there = reader.manifest.fields
     sides = parse_sides(options.fields)
     if sides:
         named = {plain_suffix(side.suffix): side.field for side in sides}
         if missing := [name for name in named if name not in there]:
-            raise OptionError(f"fields: {missing[0]!r} is no field of the records, which have {few(there, 20)}")
+            raise OptionError(f"fields: {missing[0]!r} is not a field of the records, which have {few(there, 20)}")
         return named
     images = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES) if name in there]
-    # the first of these is the image wherever it is there, another one where that is not: beside it, it is a mask
+    # In records that have the first of these, it is the image, and the others are masks beside it.
     beside = [name for name in there if is_stored(name) and name not in (*images[:1], *RAW_FIELDS, LABEL_FIELD)]
     fields = {name: side_field(name, name) for name in beside}
     if fields.get(JSON_FIELD) in there:
         free = (f"meta{number}.json" for number in range(2, MAX_FIELDS + 3))
         fields[JSON_FIELD] = next(name for name in free if name not in there)
     if LABEL_FIELD in there and unlabelled and not is_ours(reader) and "cls.txt" not in there:
-        fields[LABEL_FIELD] = "cls.txt"  # of records whose label is a name, or several: no class index
+        fields[LABEL_FIELD] = "cls.txt"  # for records whose label is a name, or several, instead of a class index
     return fields
 
 
 def _upright(reader: Reader, fields: Mapping[str, str]) -> tuple[str, ...]:
-    """What fields become that packing has turned upright before: masks, and what it was told of boxes and keypoints."""
+    """Fields, by their new names, that an earlier packing has turned upright: masks, and its boxes and keypoints."""
     recipe: Mapping[str, Any] = reader.manifest.recipe
-    made = recipe.get("merged", [recipe])
-    if not is_ours(reader) or not all("format" in each for each in made):  # copied or written by somebody, not packed
+    recipes = recipe.get("merged", [recipe])
+    if not is_ours(reader) or not all("format" in each for each in recipes):  # not packed
         return ()
-    moved = set.intersection(*({each.get("boxes"), each.get("keypoints")} for each in made))
+    moved = set.intersection(*({each.get("boxes"), each.get("keypoints")} for each in recipes))
     return tuple(goal for name, goal in fields.items() if name.endswith(".png") or name in moved)
 
 
-def _column(field: str, rows: int) -> Column:
-    return Column(field, Strings.gather(()), np.full(rows, RECORD, np.uint8))
-
-
 def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
-    """Split ranges in packing order, and the record at each position if records have to move for that."""
+    """Split ranges in packing order, and the record at each position if that order differs from the container's."""
     spans = {
         name: spans for name, spans in reader.manifest.splits.items() if any(stop > start for start, stop in spans)
     }
@@ -141,9 +142,3 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     order = np.concatenate([np.arange(*span, dtype=np.int64) for name in names for span in spans[name]])
     found = ranges((name, sum(stop - start for start, stop in spans[name])) for name in names)
     return found, order if (np.diff(order) < 0).any() else None
-
-
-def _warnings(reader: Reader) -> list[str]:
-    lost = [name for name in reader.manifest.fields if not is_stored(name)]
-    said = [f"fields that are pickled data, or that have no legal name, left out: {few(lost)}"] if lost else []
-    return [*left_out(reader), *said]

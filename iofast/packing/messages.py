@@ -1,7 +1,7 @@
-"""Messages between the packing process and its workers: a length and JSON, on pipes.
+"""Messages between the packing process and its workers, on pipes.
 
-A frame is a little-endian u32 length and that many bytes of ASCII JSON. Names of files travel as `os.fsdecode` gives
-them; JSON's \\u escapes carry the lone surrogates that stand for bytes which are not UTF-8.
+A frame is a little-endian u32 length and that many bytes of ASCII JSON. File names travel as `os.fsdecode` gives them;
+JSON's \\u escapes carry the lone surrogates that stand for bytes which are not UTF-8.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add `data` and return the messages that are complete. Raises `ValueError` for bytes that are no frames."""
+        """Add `data` and yield the messages that are complete. Raises `ValueError` for bytes that are no frames."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > MAX_FRAME:
-                raise ValueError(f"a frame of {length} bytes, at most {MAX_FRAME} expected")
+                raise ValueError(f"frame length: expected at most {MAX_FRAME} bytes, found {length}")
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return
-            body = bytes(self._buffer[_LENGTH.size : end])
+            message = json.loads(self._buffer[_LENGTH.size : end])
             del self._buffer[:end]
-            message = json.loads(body)
             if not isinstance(message, dict):
-                raise ValueError(f"a frame with a {type(message).__name__}, an object expected")
+                raise ValueError(f"frame: expected a JSON object, found a {type(message).__name__}")
             yield message

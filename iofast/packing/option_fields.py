@@ -1,7 +1,7 @@
-"""The options of packing, each stated once: its name, type, default, and what it means.
+"""The options of packing: name, type, default and description of each.
 
-`PackOptions` adds the checks, and `iofast pack` makes its command line of these fields. Light, because every start of
-the command line imports this module.
+`PackOptions` adds the checks, and `iofast pack` derives its command line from these fields. This module imports little,
+because every start of the command line imports it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
 
-MAX_PIXELS, MAX_MEMORY = 1 << 28, 1 << 31  # those of kernel.contract, which needs NumPy
+MAX_PIXELS, MAX_MEMORY = 1 << 28, 1 << 31  # as in kernel.contract, whose import would load NumPy
 
 
 def option(default: Any, text: str, metavar: str | None = None, *, typed: bool = True) -> Any:
-    """A field that is an option. `metavar` stands for its value in --help; without `typed` it is Python's alone."""
+    """A field that is an option. `metavar` is its value in --help; without `typed` it is not on the command line."""
     return field(default=default, metadata={"text": text, "metavar": metavar, "typed": typed})
 
 
@@ -27,7 +27,7 @@ class PixelFields:
 
     resize: int | None = option(None, "resize to N pixels; without it no size changes", "N")
     mode: str | None = option(None, "what N is: short (side, the default), long, exact, crop, pad, or none")
-    only_shrink: bool = option(False, "leave images alone that would have to grow")
+    only_shrink: bool = option(False, "do not enlarge smaller images")
     filter: str | None = option(None, "nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
     format: str | None = option(
         None, "jpeg (the default with --resize), png, webp, keep (the default without), or raw: rgb, yuv420"
@@ -36,86 +36,86 @@ class PixelFields:
     subsampling: str | None = option(None, "of JPEG chroma: 420 (the default), 422 or 444")
     restart: int | str | None = option(
         None,
-        "MCUs between a JPEG's restart markers, or none; auto is the default, but kept JPEGs are left as they are",
+        "MCUs between a JPEG's restart markers, auto (the default) or none; by default kept JPEGs do not change",
         "N",
     )
     reducing_gap: float | None = option(
-        None, "decode large JPEGs at a fraction that is still G times the wanted size (default 2; 0: in full)", "G"
+        None, "decode large JPEGs at a reduced size, at least G times the wanted one (default 2; 0: full size)", "G"
     )
     max_pixels: int = option(MAX_PIXELS, "larger images fail (default 268435456)", "N")
     max_memory: int | str = option(
-        MAX_MEMORY, "images that would take more memory in a worker fail (default 2GiB)", "SIZE"
+        MAX_MEMORY, "images that would need more memory in a worker fail (default 2GiB)", "SIZE"
     )
     pad_color: str | None = option(None, "of --mode pad: black (the default), white, gray, #rrggbb", "COLOR")
     icc: str | None = option(
-        None, "colour profiles: srgb converts (the default where an image is encoded), keep hands on, drop ignores"
+        None, "colour profiles: srgb converts (the default if an image is encoded), keep stores them, drop ignores them"
     )
     background: str | None = option(
-        None, "under transparency (default white), or drop for the colours beneath it", "COLOR"
+        None, "the colour behind transparency (default white), or drop: ignore transparency", "COLOR"
     )
-    check: str | None = option(None, "of files that are kept: decode (the default), or end: header and end only")
+    check: str | None = option(None, "check kept files by decode (the default), or end: header and end only")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFields:
-    """What a sample has beside its image, and which samples are left out."""
+    """The fields beside an image, and which samples are left out."""
 
     min_size: int | None = option(None, "leave out images whose short side is below N pixels", "N")
     max_aspect: float | None = option(None, "leave out images with long side over short above R", "R")
     fields: str | Sequence[str] = option(
         (),
-        "files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, which fields",
+        "files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, its fields",
         "SUFFIXES",
     )
     boxes: str | None = option(None, "the field of JSON whose boxes follow the image, as boxes.json", "FIELD")
     box_format: str | None = option(None, "xyxy (the default) or xywh", "FORMAT")
     keypoints: str | None = option(None, "the field of JSON whose keypoints follow the image", "FIELD")
-    upright_annotations: bool = option(False, "masks, boxes and keypoints were made on images turned by EXIF")
-    mask_fill: int | None = option(None, "the masks' value beside a padded image (default 0)", "N")
+    upright_annotations: bool = option(False, "masks, boxes and keypoints belong to images turned upright by EXIF")
+    mask_fill: int | None = option(None, "the masks' value in the padding of an image (default 0)", "N")
     foreign: ForeignOptions | Mapping[str, Any] | None = option(  # noqa: RUF009 (it makes a field)
-        None, "what a container of another program means: ForeignOptions, or a mapping of its members", typed=False
+        None, "meaning of another program's container: ForeignOptions, or a mapping of its members", typed=False
     )
     notes: Mapping[str, object] | None = option(
-        None, "what the manifest's recipe says beside pack's own; anything that JSON can hold", typed=False
+        None, "members to add to the manifest's recipe; anything that JSON can represent", typed=False
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderFields:
-    """Which samples there are, and in which order."""
+    """The order and splits of the samples, and the columns of a manifest."""
 
     shuffle: int | None = option(None, "permute each split; the same SEED, the same order", "SEED")
     split: str | Mapping[str, float] | None = option(
-        None, "draw splits, as in val=0.1,test=0.05; by the images' paths; the rest is train", "NAME=SHARE"
+        None, "draw splits by the images' paths, as in val=0.1,test=0.05; the rest is train", "NAME=SHARE"
     )
-    split_seed: int | None = option(None, "another seed, other splits (default 0)", "N")
+    split_seed: int | None = option(None, "the seed of the splits (default 0)", "N")
     class_order: str = option("lexicographic", "lexicographic (the default), natural or file", "ORDER")
     path_column: str | None = option(None, "the manifest's column of paths", "NAME")
     label_column: str | None = option(None, "the manifest's column of labels", "NAME")
     split_column: str | None = option(None, "the manifest's column of splits", "NAME")
     mask_column: str | Sequence[str] = option((), "the manifest's column of mask files, which follow the image", "NAME")
     file_column: str | Sequence[str] = option((), "the manifest's column of other files, stored as they are", "NAME")
-    drop_duplicates: bool = option(False, "of images that are equal, keep the first")
+    drop_duplicates: bool = option(False, "of equal images, keep the first")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
-    """How the run goes, and what it leaves."""
+    """How the run proceeds, and its target."""
 
     workers: int | None = option(None, "processes (default: one per usable core)", "N")
     max_errors: int | str | None = option(
         None, "stop when more images than this fail: a number or share (default 1% or 10)", "N"
     )
     shard_size: int | str | None = option(
-        None, "about, of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)", "SIZE"
+        None, "approximate size of tar and TFRecord shards: 500MB, 1GiB or bytes (default 1GB)", "SIZE"
     )
-    shard_records: int | None = option(None, "records of a shard, in place of its size", "N")
-    label_base: int = option(0, "of TFRecord: 1 counts DST's classes from 1, as ImageNet's (default 0)", "N")
+    shard_records: int | None = option(None, "records of a shard, instead of its size", "N")
+    label_base: int = option(0, "the first class number in TFRecords; ImageNet's have 1 (default 0)", "N")
     sidecars: str | Sequence[str] = option(
         (), "dali, wids, timm: index files for other programs, beside shards", "NAME,…"
     )
     append: bool = option(False, "add to DST, which must exist; with the same options")
-    overwrite: bool = option(False, "replace DST where it exists")
+    overwrite: bool = option(False, "replace DST if it exists")
     dry_run: bool = option(False, "write nothing; estimate size and time from a sample")
 
 
@@ -123,11 +123,11 @@ GROUPS = {"pixels": PixelFields, "samples": SampleFields, "order": OrderFields, 
 
 
 def command_line(group: type) -> list[Field[Any]]:
-    """The fields of a group that the command line has."""
+    """The fields of a group that are on the command line."""
     return [each for each in fields(group) if each.metadata["typed"]]
 
 
 def described() -> str:
-    """All options with what they mean, a line for each."""
+    """All options with their descriptions, a line for each."""
     listed = [each for group in GROUPS.values() for each in fields(group)]
     return "\n".join(f"    {each.name:<20}{each.metadata['text']}" for each in listed)

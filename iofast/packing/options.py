@@ -1,4 +1,4 @@
-"""Every option of packing: one frozen class that checks itself, and the same names as keywords."""
+"""The options of packing: a frozen class that checks itself, and the same names as keywords."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from iofast.source.attached import parse_sides
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
-    """How `pack` works; checks itself. None means the default that is named.
+    """The options of `pack`. None means the default. Raises `OptionError` for values and combinations without meaning.
 
-    What shapes pixels is explained at `kernel.TranscodeRecipe`, what shapes samples beyond their images at
-    `SampleRecipe`. Sizes are bytes or a text ("500MB", "1GiB"). A share of the images is a mapping or a text. Names are
-    one text with commas or a list.
+    See `kernel.TranscodeRecipe` for options of pixels, `SampleRecipe` for fields beside the image. Sizes are bytes or a
+    text ("500MB", "1GiB"), shares of the images a mapping or a text, names a list or one text with commas.
     """
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        require_effects(given, self.sample_recipe().image)  # which checks everything that shapes pixels
+        require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
         self.allowed_errors(1)
         if self.max_pixels < 1:
             raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
@@ -52,18 +51,21 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         if self.shard_records is not None and not (isinstance(self.shard_records, int) and self.shard_records >= 1):
             raise OptionError(f"shard_records must be 1 or more, found {self.shard_records!r}")
         if self.shard_size is not None and self.shard_records is not None:
-            raise OptionError("shard_size and shard_records both say how large a shard is: give one of them")
+            raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
         self.source_options()
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
 
     def recipe(self) -> TranscodeRecipe:
-        """What the kernel does with each image."""
+        """The kernel's recipe for each image."""
         resizing = self.resize is not None
         format = self.format or ("jpeg" if resizing else "keep")
-        by_default = "auto" if format == "jpeg" else None  # None leaves kept JPEGs as they are
         restart = self.restart
-        if isinstance(restart, str) and restart.removeprefix("-").isdecimal():
+        if restart is None and format == "jpeg":
+            restart = "auto"  # None leaves kept JPEGs as they are
+        elif restart == "none":
+            restart = 0
+        elif isinstance(restart, str) and restart.removeprefix("-").isdecimal():
             restart = int(restart)
         return TranscodeRecipe(
             size=self.resize,
@@ -73,7 +75,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             format=format,
             quality=90 if self.quality is None else self.quality,
             subsampling=self.subsampling or "420",
-            restart=by_default if restart is None else 0 if restart == "none" else restart,
+            restart=restart,
             reducing_gap=2.0 if self.reducing_gap is None else self.reducing_gap,
             max_pixels=self.max_pixels,
             max_memory=parse_size(self.max_memory, "max_memory"),
@@ -84,7 +86,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         )
 
     def sample_recipe(self) -> SampleRecipe:
-        """What becomes of each sample."""
+        """The recipe for each sample."""
         return SampleRecipe(
             image=self.recipe(),
             min_size=self.min_size,
@@ -97,7 +99,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         )
 
     def source_options(self) -> SourceOptions:
-        """How the source is read."""
+        """The options of the source."""
         options = SourceOptions(
             self.class_order,
             self.path_column,
@@ -111,7 +113,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         return options
 
     def allowed_errors(self, images: int) -> int:
-        """How many of `images` may fail before the run stops: `max_errors` as a number, a share rounded down."""
+        """The number of `images` that may fail: `max_errors`, a share rounded down. Raises `OptionError`."""
         if self.max_errors is None:
             return min(max(images // 100, _FEW), images // 2)
         text = str(self.max_errors).strip()
@@ -130,24 +132,24 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         return count
 
     def shares(self) -> dict[str, float] | None:
-        """The shares of `split`, None where none were asked for."""
+        """The shares of `split`, None without that option."""
         return None if self.split is None else parse_shares(self.split)
 
     def shaping(self) -> dict[str, object]:
-        """The options that decide what the container holds: its recipe, and what a resumed run must agree on."""
+        """The options that decide the contents of the container: its recipe, equal in a resumed run."""
         sample = self.sample_recipe()
         image = {name: value for name, value in asdict(sample.image).items() if value is not None}
-        del image["max_memory"]  # of the run alone: it may go on with more
+        del image["max_memory"]  # of the run alone: a resumed run may have more
         names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "mask_fill")
-        rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _USUAL[name]}
-        rest |= {"upright_annotations": True} if sample.upright else {}
-        sides = {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
+        rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _SAMPLE_DEFAULTS[name]}
+        rest["upright_annotations"] = sample.upright
+        rest |= {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
+        rest |= {"drop_duplicates": self.drop_duplicates, "label_base": self.label_base}
+        given = {name: value for name, value in rest.items() if value or name in names}
         shares = self.shares()
-        chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed or 0}
-        chosen |= {"drop_duplicates": True} if self.drop_duplicates else {}
-        chosen |= {"label_base": self.label_base} if self.label_base else {}
-        own = {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen}
-        return {**_checked_notes(self.notes), **own}
+        if shares is not None:
+            given |= {"split": written(shares), "split_seed": self.split_seed or 0}
+        return {**_checked_notes(self.notes), **image, **given}
 
 
 def names_of(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -156,33 +158,33 @@ def names_of(value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def as_given(name: str, value: object) -> str:
-    """An entry of a recipe, or of a plan, as the option that says so."""
+def as_option(name: str, value: object) -> str:
+    """A member of a recipe or plan as text, like the option that sets it."""
     option = "resize" if name == "size" else name
     return f"{option}={value}" if option in _NAMES else f"{name} {value}"
 
 
 def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
-    """As JSON gives them back. Raises `OptionError` for what JSON has not, and for names that are pack's own."""
+    """Notes after a round trip through JSON. Raises `OptionError` for other values, and for names of pack's own."""
     try:
-        said = json.loads(json.dumps(dict(notes or {}), allow_nan=False))
+        checked: dict[str, object] = json.loads(json.dumps(dict(notes or {}), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"notes must be a mapping that JSON can hold: {error}") from None
-    if own := sorted(set(said) & _OWN):
-        raise OptionError(f"notes may not say {own[0]!r}, which is a member of every recipe")
-    return dict(said)
+        raise OptionError(f"notes must be a mapping that JSON can represent: {error}") from None
+    if own := sorted(set(checked) & _OWN):
+        raise OptionError(f"notes must not have {own[0]!r}, which is a member of every recipe")
+    return checked
 
 
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described()}\n    "
-_USUAL = {field.name: field.default for field in fields(SampleRecipe)}
-_FEW = 10  # images that may fail of a small set, where `max_errors` says nothing
+_SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
+_FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
 _OWN = {field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind)}
 _OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}
 
 
 class PackKeywords(TypedDict, total=False):
-    """The fields of `PackOptions` as keywords of `pack`: type checkers cannot derive them."""
+    """The fields of `PackOptions` as keywords of `pack`, for type checkers, which cannot derive them."""
 
     resize: int | None
     mode: str | None

@@ -1,4 +1,4 @@
-"""Where the bytes of a sample come from: files, or a record of a container. The one place that reads them."""
+"""Read the samples of a source: from files, or from the records of a container."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import json
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from iofast.errors import DecodeError, IofastError, SourceError, because
 from iofast.kernel.contract import MAX_BYTES
-from iofast.packing.sample import Image
+from iofast.packing.sample import Image, ReadSample
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
 
 if TYPE_CHECKING:
@@ -26,60 +27,47 @@ MOST_AHEAD = 32 << 20  # bytes of a chunk's images that are read at once; chunks
 OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif")
 
 
-class ReadSample(NamedTuple):
-    """What was read of a sample: the image file, the fields beside it, and its row, with the path that it came from.
-
-    `upright`: fields beside it that belong to upright pixels already.
-    """
-
-    data: bytes
-    beside: dict[str, bytes]
-    image: Image
-    upright: Collection[str] = ()
-
-
-class Origin(Protocol):
+class Origin(ABC):
     """Reads the samples of one source."""
 
-    def begin(self, images: Sequence[Image]) -> None:
-        """Before these are read, one after another. Raises `SourceError` where no sample can be read any more."""
+    def begin(self, images: Sequence[Image]) -> None:  # noqa: B027 - files need no preparation
+        """Prepare to read these, one after another. Raises `SourceError` if no sample can be read any more."""
 
+    @abstractmethod
     def read(self, image: Image) -> ReadSample:
-        """The bytes of one sample. Raises `DecodeError`, `OSError`."""
+        """Read one sample. Raises `DecodeError`, `OSError`."""
 
-    def blame(self, image: Image, reason: str) -> str:
-        """The reason of a failure, with the place of what failed where its path does not tell that."""
+    def blame(self, image: Image, reason: str) -> str:  # noqa: ARG002 - the path names a file
+        """The reason of a failure, with the place of the sample if its path does not name it."""
+        return reason
 
-    def check(self) -> None:
-        """Raise `SourceError` where what was read is not what was listed."""
+    def check(self) -> None:  # noqa: B027 - `read` checks each file
+        """Raise `SourceError` if the source changed since it was listed."""
 
 
-class FileOrigin:
+class FileOrigin(Origin):
     """Samples whose images are files below `root`, or at absolute paths."""
 
     def __init__(self, root: str) -> None:
         self._root = os.fsencode(root)
 
-    def begin(self, images: Sequence[Image]) -> None:
-        """Nothing: files are read one by one."""
-
     def read(self, image: Image) -> ReadSample:
         """See `Origin.read`."""
         data = read_file(os.path.join(self._root, os.fsencode(image.path)))
-        return ReadSample(data, read_attached(self._root, image), image)
+        beside = {}
+        for field, path in image.files:
+            try:
+                beside[field] = read_file(os.path.join(self._root, os.fsencode(path)), empty=True)
+            except (DecodeError, OSError) as error:
+                reason = because(error) if isinstance(error, OSError) else str(error)
+                raise DecodeError(f"{field}: its file cannot be read ({path!r}: {reason})") from None
+        return ReadSample(data, beside, image)
 
-    def blame(self, image: Image, reason: str) -> str:  # noqa: ARG002 - the path says it
-        """See `Origin.blame`."""
-        return reason
 
-    def check(self) -> None:
-        """Nothing: each file was looked at when it was read. See `Origin.check`."""
-
-
-class RecordOrigin:
+class RecordOrigin(Origin):
     """Samples that are the records of the container `source`.
 
-    `foreign` are options of `open_reader`; `fields`, `upright` and `state` are what the listing found (`Held`).
+    `foreign` are options of `open_reader`; `fields`, `upright` and `state` are those of `ContainerRows`.
     """
 
     def __init__(
@@ -95,19 +83,19 @@ class RecordOrigin:
         self._reader: Any = None  # opened by each worker for itself, when it has work
         self._ahead: dict[int, dict[str, bytes] | DecodeError] = {}
         self._wanted: list[str] = []
-        self._ours = False  # what `json` says is ours: the path, and nothing that packing does not write anew
+        self._ours = False  # iofast wrote `json`: it contains the path, and else only members that packing writes anew
 
     def begin(self, images: Sequence[Image]) -> None:
-        """Open the container, once, and read all of a chunk, unless it is larger than chunks are. See `Origin.begin`.
+        """Open the container, once, and read a whole chunk, unless it is larger than chunks are. See `Origin.begin`.
 
-        Records of 38 kB take 310 to 560 us each one by one, 130 to 200 four at a time: it is looking up that costs.
+        Records of 38 kB take 310 to 560 us each one by one, 130 to 200 four at a time: finding them costs most.
         """
         self._open()
         self._ahead = {}
         if not images:
             return
         places = np.array([image.place for image in images], np.int64)
-        with contextlib.suppress(Exception):  # then each is read alone, and the one that is to blame says so
+        with contextlib.suppress(Exception):  # `read` then reads each alone, and the faulty one fails
             if int(self._reader.columns(places).length.sum()) <= MOST_AHEAD:
                 self._ahead = self._fetch(places)
 
@@ -119,26 +107,26 @@ class RecordOrigin:
             fields = self._alone(image.place)
         if isinstance(fields, DecodeError):
             raise fields
-        name = _image_of(fields)
+        name = image_field(fields) or next((name for name in OTHER_IMAGES if name in fields), None)
         if name is None:
             raise DecodeError(f"the record has no image (its fields: {', '.join(sorted(fields)) or 'none'})")
         data = fields.pop(name)
         if name in RAW_FIELDS:
-            data = self._opaque(name, data, image.place)
+            data = self._as_ppm(name, data, image.place)
         path = self._path(fields.get(JSON_FIELD))
-        told = image if path is None else image._replace(path=path)
-        return ReadSample(data, self._beside(fields, image), told, self._upright)
+        row = image if path is None else image._replace(path=path)
+        return ReadSample(data, self._beside(fields, image), row, self._upright)
 
     def blame(self, image: Image, reason: str) -> str:
         """See `Origin.blame`."""
         name = self._source
         if self._reader is not None:
-            with contextlib.suppress(IofastError, OSError):  # damaged where the name stands
+            with contextlib.suppress(IofastError, OSError):  # the name itself may be damaged
                 name = self._reader.name(image.place)
-        place = "" if name in reason else f"in {name}"
         path = self._path_at(image.place)
-        said = ", ".join(filter(None, (place, f"from {path}" if path else "")))
-        return f"{reason} ({said})" if said else reason
+        words = [f"in {name}"] if name not in reason else []
+        words += [f"from {path}"] if path else []
+        return f"{reason} ({', '.join(words)})" if words else reason
 
     def check(self) -> None:
         """See `Origin.check`."""
@@ -150,7 +138,7 @@ class RecordOrigin:
         if self._reader is not None:
             return
         from iofast.containers.identity import says_path, state_of
-        from iofast.opening import open_reader  # here: workers start without what reads containers
+        from iofast.opening import open_reader  # here: workers of files start without the readers of containers
 
         try:
             reader = open_reader(self._source, self._foreign)
@@ -159,35 +147,34 @@ class RecordOrigin:
         if state_of(reader, self._source) != self._state:
             raise SourceError(f"{self._source} was changed while it was packed")
         self._reader, self._ours = reader, says_path(reader)
-        images = (*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES)
-        wanted = {*images, *self._fields, *((JSON_FIELD,) if self._ours else ())}
+        wanted = {*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES, *self._fields, *((JSON_FIELD,) if self._ours else ())}
         self._wanted = [name for name in reader.manifest.fields if name in wanted]
 
     def _alone(self, place: int) -> dict[str, bytes] | DecodeError:
-        """The fields of one record, or what is wrong with it."""
-        asked = np.array([place], np.int64)
+        """The fields of one record, or its error."""
+        places = np.array([place], np.int64)
         try:
-            if int(self._reader.columns(asked).length[0]) > MAX_BYTES:
+            if int(self._reader.columns(places).length[0]) > MAX_BYTES:
                 return DecodeError("the image is larger than 1 GiB")
-            return self._fetch(asked)[place]
+            return self._fetch(places)[place]
         except (IofastError, OSError) as error:
             return DecodeError(f"the record is damaged ({error})")
 
     def _fetch(self, places: NDArray[np.int64]) -> dict[int, dict[str, bytes] | DecodeError]:
-        """The fields of some records that are asked for, or what is wrong with one."""
-        found: list[dict[str, bytes] | DecodeError] = [{} for _ in range(len(places))]
+        """The wanted fields of some records, or the error of a damaged record, by place."""
+        records: list[dict[str, bytes] | DecodeError] = [{} for _ in range(len(places))]
         for name in self._wanted:
             failed: Failures = {}
             for row, value in enumerate(self._reader.values(places, name, failed=failed)):
-                fields = found[row]
+                fields = records[row]
                 if row in failed:
-                    found[row] = DecodeError(f"the record is damaged ({failed[row]})")
+                    records[row] = DecodeError(f"the record is damaged ({failed[row]})")
                 elif value is not None and isinstance(fields, dict):
                     fields[name] = value
-        return dict(zip(places.tolist(), found, strict=True))
+        return dict(zip(places.tolist(), records, strict=True))
 
-    def _opaque(self, name: str, data: bytes, place: int) -> bytes:
-        """Raw pixels as a file of pixels that every decoder reads."""
+    def _as_ppm(self, name: str, data: bytes, place: int) -> bytes:
+        """Raw pixels as a PPM file, which every decoder reads."""
         from iofast.kernel import raw
 
         row = self._reader.columns(np.array([place], np.int64))
@@ -197,7 +184,7 @@ class RecordOrigin:
         return b"P6\n%d %d\n255\n" % (width, height) + raw.unpack(data, kind, width, height).tobytes()
 
     def _path_at(self, place: int) -> str | None:
-        """The path of a record that could not be read whole."""
+        """The path of a record whose other fields could not be read."""
         if self._reader is None or not self._ours or JSON_FIELD not in self._reader.manifest.fields:
             return None
         with contextlib.suppress(IofastError, OSError):
@@ -205,7 +192,7 @@ class RecordOrigin:
         return None
 
     def _path(self, text: bytes | None) -> str | None:
-        """The path that packing, or a reader of ours, wrote into `json`; None where the key is all that is known."""
+        """The path in `json`, if iofast wrote it; None if only the key is known."""
         if not self._ours or text is None:
             return None
         path = _members(text).get("path")
@@ -215,45 +202,33 @@ class RecordOrigin:
             return None
 
     def _beside(self, fields: Mapping[str, bytes], image: Image) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        """The fields beside the image, by their names in the new container."""
+        beside: dict[str, bytes] = {}
         for name, payload in fields.items():
             goal = self._fields.get(name)
             if goal is None or (name == LABEL_FIELD and image.label >= 0):
                 continue
-            if name == JSON_FIELD and self._ours and (said := _members(payload)) and not set(said) - TOLD:
-                continue  # nothing that packing does not write anew
-            if goal in found:
-                there = ", ".join(sorted(fields))
-                raise DecodeError(f"two fields of the record would be {goal}: choose with fields ({there})")
-            found[goal] = payload
-        return found
-
-
-def _image_of(fields: Mapping[str, bytes]) -> str | None:
-    return image_field(fields) or next((name for name in OTHER_IMAGES if name in fields), None)
+            if name == JSON_FIELD and self._ours and (members := _members(payload)) and not set(members) - TOLD:
+                continue  # packing writes all of it anew
+            if goal in beside:
+                names = ", ".join(sorted(fields))
+                raise DecodeError(f"two fields of the record would be {goal}: choose with fields ({names})")
+            beside[goal] = payload
+        return beside
 
 
 def origin_of(setup: Mapping[str, Any]) -> Origin:
-    """What reads the samples of a run, from what every worker is told."""
+    """The origin that a worker's set-up message describes."""
     records = setup["records"]
     return FileOrigin(setup["root"]) if records is None else RecordOrigin(**records)
 
 
-def read_attached(root: bytes, image: Image) -> dict[str, bytes]:
-    """The files of a sample beside its image, by field. Raises `DecodeError`, which names field and file."""
-    found = {}
-    for field, path in image.files:
-        try:
-            found[field] = read_file(os.path.join(root, os.fsencode(path)), empty=True)
-        except (DecodeError, OSError) as error:
-            reason = because(error) if isinstance(error, OSError) else str(error)
-            raise DecodeError(f"{field}: its file cannot be read ({path!r}: {reason})") from None
-    return found
-
-
 def read_file(path: bytes, *, empty: bool = False) -> bytes:
-    """The bytes of a regular file of at most `MAX_BYTES`, empty only on request. Raises `DecodeError`, `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a FIFO would hold the worker for ever
+    """The bytes of a regular file of at most `MAX_BYTES`, and at least one unless `empty`.
+
+    Raises `DecodeError`, also if the file changes meanwhile, and `OSError`.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block forever
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -261,7 +236,7 @@ def read_file(path: bytes, *, empty: bool = False) -> bytes:
         if not (status.st_size > 0 or empty) or status.st_size > MAX_BYTES:
             raise DecodeError("the file is empty" if status.st_size == 0 else "the file is larger than 1 GiB")
         data = os.read(fd, status.st_size + 1)
-        while len(data) <= status.st_size and (more := os.read(fd, status.st_size + 1 - len(data))):  # as FUSE may give
+        while len(data) <= status.st_size and (more := os.read(fd, status.st_size + 1 - len(data))):  # FUSE reads less
             data += more
         after = os.fstat(fd)
         if (len(data), after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
@@ -274,9 +249,9 @@ def read_file(path: bytes, *, empty: bool = False) -> bytes:
 
 
 def _members(text: bytes) -> dict[str, Any]:
-    """The members of a JSON object; none where it is anything else."""
+    """The members of a JSON object; none for anything else."""
     try:
-        said = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}

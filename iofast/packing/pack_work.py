@@ -1,4 +1,4 @@
-"""One packing run: the jobs for workers, the progress so far, and the report."""
+"""One packing run: jobs for workers, progress, and the report."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from iofast.source.listing import printable
 class PackWork:
     """The packing of `source` (in packing order), and its progress.
 
-    `finished` maps chunks that an earlier run has done to the journal and offset of their block, None where it wrote
-    them already; `again` counts images of these that had failed. `begun` says that there is something to go on with.
-    `addition` is what the container holds already. Positions are the container's: the first image has `first`.
+    `finished` maps chunks that an earlier run has done to the journal and offset of their block, or to None if their
+    records are in the container. `again` counts their images that had failed. `begun`: there is work to resume.
+    `addition` describes the container that grows. Positions are the container's: the first image has `first`.
+    `sampled`: payload sizes of a sample, see `estimate`.
     """
 
-    name: str  # of the source, as given by the user
+    name: str  # the source as given by the user
     source: Source
     options: PackOptions
     plan: PackPlan
@@ -46,6 +47,7 @@ class PackWork:
     finished: dict[int, tuple[Path, int] | None] = field(default_factory=dict)
     again: int = 0
     addition: Addition | None = None
+    sampled: list[list[int]] | None = None
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -63,16 +65,16 @@ class PackWork:
         start, stop = self.plan.span(chunk)
         return range(self.first + start, self.first + stop)
 
-    def take_up(self, folder: Path, written: int, spare: Collection[Path] | None) -> None:
+    def find_finished(self, folder: Path, written: int, spare: Collection[Path] | None) -> None:
         """Find the chunks that an earlier run has finished; the first `written` are in the container already.
 
-        Journals that hold nothing else are removed, but for those in `spare`; None spares all.
+        Remove journals without other chunks, except those in `spare`; None spares all.
         """
         self.finished = dict.fromkeys(range(written))
         for path in sorted(folder.glob("journal-*")):
             wanted = False
             for chunk, where in journal.scan(path).items():
-                # repeat a chunk with a failure: the file may be repaired, or may have been unreadable temporarily
+                # repeat a chunk with a failure: the file may be readable now
                 if written <= chunk < self.plan.chunks and not journal.read_block(path, where.offset).failures:
                     self.finished.setdefault(chunk, (path, where.offset))
                     wanted = True
@@ -81,22 +83,21 @@ class PackWork:
 
     def setup(self) -> dict[str, object]:
         """The set-up message of every worker."""
-        recipe = asdict(self.options.sample_recipe())
-        return {"root": os.fspath(self.source.root), "records": self._records(), "recipe": recipe}
+        recipe, container, foreign = self.options.sample_recipe(), self.source.container, self.options.foreign
+        records = None  # the images are files
+        if container is not None:
+            records = {
+                "source": self.name,  # as given: in an absolute path, a folder's brackets would be part of a pattern
+                "foreign": None if foreign is None else asdict(ForeignOptions.of(foreign)),
+                "fields": dict(container.fields),
+                "state": container.state,
+                "upright": list(container.upright),
+            }
+        return {"root": os.fspath(self.source.root), "records": records, "recipe": asdict(recipe)}
 
     def origin(self) -> Origin:
         """The origin of samples, for this process."""
         return origin_of(self.setup())
-
-    def _records(self) -> dict[str, object] | None:
-        """The set-up of `origin.RecordOrigin`; None if images are files."""
-        held, foreign = self.source.held, self.options.foreign
-        if held is None:
-            return None
-        options = None if foreign is None else asdict(ForeignOptions.of(foreign))
-        # as given: in an absolute path, brackets of the folder's name would become part of a pattern
-        found = {"fields": dict(held.fields), "upright": list(held.upright), "state": held.state}
-        return {"source": self.name, "foreign": options, **found}
 
     def jobs(self) -> Iterator[ChunkJob]:
         """Jobs for all chunks that are not finished."""
@@ -121,21 +122,19 @@ class PackWork:
         """The members of `sample.Image`, without trailing ones that have their default."""
         source = self.source
         row = (self.first + index, split, source.label(index), os.fsdecode(source.path(index)))
-        if source.held is not None:
+        if source.container is not None:
             return (*row, (), {}, source.row(index))
-        return (*row, *self._beside(index)) if source.columns else row
-
-    def _beside(self, index: int) -> tuple[object, object]:
-        """`files` and `texts` of `sample.Image`."""
-        files = [(field, os.fsdecode(path)) for field, path in self.source.files(index)]
+        if not source.columns:
+            return row
+        files = [(field, os.fsdecode(path)) for field, path in source.files(index)]
         followed = {self.options.boxes, self.options.keypoints}
-        values = self.source.extra(index) if followed - {None} else {}
-        return files, {field: value.decode() for field, value in values.items() if field in followed}
+        values = source.extra(index) if followed - {None} else {}
+        return (*row, files, {field: value.decode() for field, value in values.items() if field in followed})
 
     def failures(self, done: Done) -> Iterator[PackFailure]:
         """The failed images of a chunk."""
-        paths = ((position, self.source.path(position - self.first), reason) for position, reason in done.failed)
-        return (PackFailure(position, printable(path), reason) for position, path, reason in paths)
+        for position, reason in done.failed:
+            yield PackFailure(position, printable(self.source.path(position - self.first)), reason)
 
     def path(self, position: int) -> str | None:
         """The path of an image; None for a record that was in the container before."""
@@ -144,15 +143,15 @@ class PackWork:
     def description(self) -> Description:
         """The description for the container's writer."""
         source, options = self.source, self.options
-        made = recipe(options) if self.addition is None else self.addition.recipe(options)
-        return Description(source.classes, source.class_order, made, options.shuffle)
+        whole = recipe(options) if self.addition is None else self.addition.recipe(options)
+        return Description(source.classes, source.class_order, whole, options.shuffle)
 
     def report(
         self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
     ) -> PackReport:
         """The report. Images that were neither packed nor failed nor dropped count as left out, except in a dry run."""
-        found = Duplicates(target) if duplicates is None else duplicates
-        dropped = len(found.found) if self.options.drop_duplicates else 0
+        duplicates = duplicates or Duplicates(target)
+        dropped = len(duplicates.found) if self.options.drop_duplicates else 0
         left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
         return PackReport(
             source=self.name,
@@ -172,10 +171,10 @@ class PackWork:
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
             notes=self.source.notes,
-            duplicates=len(found.found),
-            other_label=found.other_label,
+            duplicates=len(duplicates.found),
+            other_label=duplicates.other_label,
             dropped=dropped,
-            duplicates_file=os.fspath(found.file) if found.found else None,
+            duplicates_file=os.fspath(duplicates.file) if duplicates.found else None,
             held=0 if self.addition is None else self.addition.base.count,
         )
 

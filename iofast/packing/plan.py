@@ -1,7 +1,7 @@
 """The plan of a packing run: its settings and chunks, stored so that a killed run can be resumed.
 
-Everything in it decides the bytes of the result, or where one chunk ends and the next begins. What does not (workers,
-error budget) may differ between a run and the one that goes on with its work.
+Everything in it decides the bytes of the result or the ends of chunks. Other options (workers, error budget) may differ
+between a run and the one that resumes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iofast import kernel
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.errors import TargetError
-from iofast.packing.options import PackOptions, as_given
+from iofast.packing.options import PackOptions, as_option
 from iofast.source import Source
 from iofast.version import __version__
 
@@ -24,14 +24,14 @@ VERSION = 2
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software
-_CHUNKS = 64  # at least, so that a small source keeps all workers busy
+_CHUNKS = 64  # at least so many, so that a small source keeps all workers busy
 
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """`images` in chunks of `chunk`, from a source with this fingerprint, made with these settings.
+    """`images` in chunks of `chunk`, from a source with the fingerprint `source`, made with `settings`.
 
-    `shard_records`: how many of them a shard is made of at most; None for LMDB, and until the run begins.
+    `shard_records`: the most positions of a shard; None for LMDB, and until the run begins.
     """
 
     images: int
@@ -59,7 +59,7 @@ class PackPlan:
         for name in sorted({*self.settings, *old.settings}):
             now, then = self.settings.get(name), old.settings.get(name)
             if now != then:
-                raise _other(folder, f"{as_given(name, then)}, not {now}")
+                raise _other(folder, f"{as_option(name, then)}, not {now}")
         if self.images != old.images:
             raise _other(folder, f"{old.images:,} images, not {self.images:,}")
         if self.source != old.source:
@@ -107,6 +107,6 @@ def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[
 
 def _other(folder: Path, difference: str) -> TargetError:
     return TargetError(
-        f"{folder} holds the work of a run with {difference}: give that command again to go on with it, "
+        f"{folder} holds the work of a run with {difference}: give that command again to resume it, "
         "or delete the folder to start anew"
     )

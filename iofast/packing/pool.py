@@ -1,8 +1,7 @@
 """The worker processes of a packing run. Dead workers are replaced.
 
-Whatever a worker does, `results` ends: with every chunk done, or with an error. A worker that dies on a chunk is
-replaced and the chunk done again image by image; an image on which two workers die then, or one is stuck, is one failed
-image.
+`WorkerPool.results` always ends, with every chunk done or with an error. When a worker dies on a chunk, another worker
+repeats the chunk image by image. An image on which two workers die then, or one is stuck, is a failed image.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from iofast.errors import OptionError, SourceError, TargetError, WorkerError
 from iofast.packing.child import Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
 
 MAX_WORKERS = 1024
-AHEAD = 2  # chunks per worker: one in work and one queued
+AHEAD = 2  # chunks per worker: one in progress and one queued
 JOURNAL = 64 << 20  # bytes after which a worker begins another journal, so that old ones can be removed
-SILENCE = 300.0  # seconds without a message after which an image counts as stuck; the largest take ten
-_TICK = 1.0  # seconds; longest wait for events, and the most that one wait adds to silence
-_STILLBORN = 3  # workers in a row that die before they are ready, after which the run fails
-_FRUITLESS = 8  # deaths per worker without an image in work or a finished chunk, after which the run fails
+SILENCE = 300.0  # seconds without a message after which an image counts as stuck; the largest images take ten
+_TICK = 1.0  # seconds: the longest wait for events, and the most that one wait adds to silence
+_STILLBORN = 3  # the run fails after so many workers in a row died before they were ready,
+_FRUITLESS = 8  # or after so many deaths per worker without an announced image or a finished chunk
 _READ = 1 << 18
 
 
@@ -37,7 +36,7 @@ def check_workers(count: int) -> None:
 class Done(NamedTuple):
     """A finished chunk: the journal and offset of its block, sizes in bytes, and (position, reason) of failures.
 
-    `left_out`: how many images the recipe did not want.
+    `left_out`: the number of images that `min_size` and `max_aspect` do not admit.
     """
 
     chunk: int
@@ -52,9 +51,8 @@ class Done(NamedTuple):
 class WorkerPool:
     """`count` workers, which run during a `with` block.
 
-    `fork`: they may be copies of this process, where it has no threads; those that replace dead ones are new processes.
-    This module is light: workers are started before the rest of packing is imported, which takes as long as their own
-    imports.
+    With `fork` they are forks of this process if it has no threads; replacements of dead workers are new processes.
+    This module imports little: workers start before the rest of packing is imported, so that both imports overlap.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class WorkerPool:
         self._spare: list[Child] = []
 
     def start(self) -> None:
-        """Start the processes. They import while the source is scanned; `results` gives them work."""
+        """Start the processes. They import while this process scans the source; `results` gives them chunks."""
         forks = self._fork and can_fork()
         for _ in range(self.count):
             self._spare.append(fork() if forks else spawn(self._command))
@@ -81,9 +79,9 @@ class WorkerPool:
     def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
         """Do all `jobs`, with journals in `folder`; yield each chunk when it is finished, in any order.
 
-        `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
-        Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written,
-        `SourceError` when a container can no longer be read.
+        `setup` is the set-up message of `worker.Worker` without the journal, of which each worker has its own.
+        Raises `WorkerError` if workers cannot be started, `TargetError` if a journal cannot be written,
+        `SourceError` if a container can no longer be read.
         """
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
@@ -96,7 +94,7 @@ class WorkerPool:
             if not any(worker.jobs for worker in self._workers):
                 return
             for worker, mask in self._wait():
-                if worker not in self._workers:  # replaced already; the event is stale
+                if worker not in self._workers:  # it was replaced; the event is stale
                     continue
                 if mask & selectors.EVENT_WRITE:
                     self._flush(worker)
@@ -137,7 +135,7 @@ class WorkerPool:
 
     def _begin_journal(self, worker: Child) -> None:
         worker.journal = self._folder / f"journal-{self._serial:04d}"
-        worker.told = False
+        worker.has_setup = False
         self._serial += 1
 
     def _hand_out(self, jobs: Iterator[ChunkJob]) -> None:
@@ -145,9 +143,9 @@ class WorkerPool:
         for depth in range(1, AHEAD + 1):
             for worker in self._workers:
                 if len(worker.jobs) < depth and (job := self._again.popleft() if self._again else next(jobs, None)):
-                    if not worker.told:  # as late as possible: it creates a journal in the folder
+                    if not worker.has_setup:  # as late as possible: the set-up creates a journal in the folder
                         worker.send({"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
-                        worker.told = True
+                        worker.has_setup = True
                     job.journal = worker.journal
                     worker.jobs.append(job)
                     worker.send(job.message())
@@ -181,7 +179,7 @@ class WorkerPool:
         try:
             messages = list(worker.frames.feed(data))
         except ValueError as error:
-            raise WorkerError(f"a worker's answer is not understood: {error}") from error
+            raise WorkerError(f"a worker's answer cannot be read: {error}") from error
         for message in messages:
             done = self._understand(worker, message)
             if done is not None:
@@ -209,7 +207,7 @@ class WorkerPool:
         return Done(job.chunk, job.journal, message["offset"], *sizes, failed, message["left_out"])
 
     def _replace(self, worker: Child) -> None:
-        """Replace a dead worker. Its chunks are repeated, the one in work image by image."""
+        """Replace a dead worker. Its chunks are repeated, the one in progress image by image."""
         worker.kill()  # its pipe is closed, but it may still run
         code = worker.process.wait()
         for stream in (worker.answers, worker.feed):
@@ -218,12 +216,12 @@ class WorkerPool:
         self._workers.remove(worker)
         self._stillborn += not worker.ready
         self._fruitless += worker.began is None
-        cause, words = cause_of_death(code), worker.last_words()
+        cause, line = cause_of_death(code), worker.last_line()
         if worker.ready and worker.jobs:
             stuck = worker.silent > self._silence
             worker.blame("it was stuck" if stuck else cause, proven=stuck)
         self._again.extend(worker.jobs)
         worker.close()
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
-            raise WorkerError(f"workers die without doing anything: {cause}{f': {words}' if words else ''}")
+            raise WorkerError(f"workers die without doing anything: {cause}{f': {line}' if line else ''}")
         self._join(spawn(self._command))

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class PackProgress:
-    """Show warnings only, as Python warnings. Used when `pack` is called as a function."""
+    """Show only warnings, as Python warnings. Used when `pack` is called as a function."""
 
     def warn(self, text: str) -> None:
         """Warn about the source."""
         warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
 
     def begin(self, images: int, done: int) -> None:
-        """Begin: there are `images`, of which an earlier run has done `done`."""
+        """Begin with `images`, of which an earlier run has done `done`."""
 
     def step(self, images: int, size: int, failed: int) -> None:
         """Advance by `images` whose files have `size` bytes; `failed`: failures so far."""
@@ -32,14 +32,13 @@ class PackProgress:
 
 
 class Bar(PackProgress):
-    """A bar on stderr where that is a terminal, with images/s, MB/s and the time left. It vanishes at the end."""
+    """A bar on stderr, if that is a terminal, with images/s, MB/s and the time left. It vanishes at the end.
+
+    `typed` rewrites the names of options in a warning as they are on a command line.
+    """
 
     def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:
-        self._name, self._visible, self._typed = (
-            name,
-            visible,
-            typed,
-        )  # `typed` rewrites option names as on a command line
+        self._name, self._visible, self._typed = name, visible, typed
         self._bar: tqdm[NoReturn] | None = None
         self._bytes = 0
 
@@ -47,9 +46,8 @@ class Bar(PackProgress):
         print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - the command's own output
 
     def begin(self, images: int, done: int) -> None:
-        if not self._visible or not sys.stderr.isatty():
-            return
-        self._bar = open_bar(images, " images", initial=done)
+        if self._visible and sys.stderr.isatty():
+            self._bar = open_bar(images, " images", initial=done)
 
     def step(self, images: int, size: int, failed: int) -> None:
         if self._bar is None:

@@ -11,10 +11,10 @@ VERSION = 1  # of the JSON; increased only if a field changes its meaning or is 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimate from transcoding `sample` images. Sizes in bytes, `seconds` on this machine now.
+    """An estimate from transcoding `sample` images. Sizes are in bytes, `seconds` on this machine now.
 
-    `bytes_peak` is the most disk that is used at a time (journal and container together); `bytes_free` is what the
-    target's file system has.
+    `bytes_peak` is the most disk space in use at one time (journal and container together); `bytes_free` is the free
+    space of the target's file system.
     """
 
     sample: int
@@ -29,11 +29,11 @@ class PackReport:
     """What `pack` did with the images of `source`.
 
     `packed` + `failed` + `left_out` + `dropped` = `images`, unless `estimate` is set: then nothing was written, and
-    `failed` and `left_out` count the sample's. `left_out` images are those that `min_size` and `max_aspect` do not
-    admit. `duplicates` images equal an earlier one, `other_label` of them under another label; `dropped` of them were
-    left out; they are listed in `duplicates_file`. `bytes_in` is the size of the source's image files, `bytes_out` of
-    the container, in which `held` records stood before. `resumed` images were already done by an earlier run that was
-    cut short. `errors` counts failed images by cause; each is in `errors_file`. `notes` say what else is there.
+    `failed` and `left_out` count images of the sample. `min_size` and `max_aspect` do not admit `left_out` images.
+    `duplicates` images equal an earlier one, `other_label` of them have another label, and `dropped` of them were not
+    packed; `duplicates_file` lists them. `bytes_in` is the size of the source's image files, `bytes_out` that of the
+    container, which had `held` records before. An interrupted run had done `resumed` of the images already. `errors`
+    counts failed images by cause; `errors_file` lists them. `notes` mention other files in the source.
     """
 
     source: str
@@ -62,13 +62,13 @@ class PackReport:
 
     @property
     def images_per_second(self) -> float:
-        """Images per second of this run, without those of an earlier one."""
+        """Images per second of this run, without those of an interrupted one."""
         done = self.packed + self.failed + self.left_out + self.dropped - self.resumed
         return done / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def status(self) -> int:
-        """The exit status of `iofast pack`: 0, or 3 where some images failed."""
+        """The exit status of `iofast pack`: 0, or 3 if some images failed."""
         return 3 if self.failed else 0
 
     def to_json(self) -> str:

@@ -18,21 +18,19 @@ DUPLICATES = ".duplicates.jsonl"
 def begin(
     work: PackWork, place: Target, pool: WorkerPool, failures: Failures, base: Reader | None
 ) -> tuple[Writer, Builder]:
-    """Return a writer and its builder with all that is written already, and note in `work` what else is finished.
+    """Return a writer and its builder with all records that are written already, and find other finished chunks.
 
-    Images that failed before are tried again. Where one now succeeds its record belongs in the middle of what was
-    written, so that is kept up to there only: the bytes are those of a run to which nothing ever happened.
+    Images that failed before are tried again. If one now succeeds, records behind its position are written again, so
+    that the bytes are those of a run without interruption.
     """
     writer, builder = _begin(work, place, pool, base, None)
     try:
-        holes = builder.holes
-        work.again = len(holes)
         mended = _try_again(work, place, pool, failures, builder)
         if mended:
             writer.abort()
             writer, builder = _begin(work, place, pool, base, min(mended))
-            work.again = len(builder.holes)
-        work.take_up(place.partial, builder.next, pool.journals() if writer.resumes else None)
+        work.again = len(builder.holes)
+        work.find_finished(place.partial, builder.next, pool.journals() if writer.resumes else None)
     except BaseException:
         writer.abort()
         raise
@@ -58,7 +56,7 @@ def _begin(
 
 
 def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failures, builder: Builder) -> list[int]:
-    """Positions of images that an earlier run left out and that can be packed now."""
+    """Positions of images that failed in an earlier run and can be packed now."""
     holes = builder.holes
     size = max(1, min(work.plan.chunk, -(-len(holes) // (2 * work.workers))))
     numbers = range(0, len(holes), size)
@@ -69,5 +67,5 @@ def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failur
         for failure in work.failures(done):
             failures.add(failure)
         records = read_block(done.journal, done.offset).records
-        mended += [record.position for record in records if not builder.dropped(record.position, record.fields)]
+        mended += [record.position for record in records if not builder.is_dropped(record.position, record.fields)]
     return mended

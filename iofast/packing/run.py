@@ -1,11 +1,11 @@
-"""`pack`: scan, plan, transcode in workers, build the container at the same time, publish it."""
+"""`pack`: scan, plan, transcode in workers while the container is built, publish."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -42,11 +42,11 @@ def pack(
 ) -> PackReport:
     """Pack the images of `source` into the container `target`; its suffix selects the format.
 
-    `source` is a folder, a manifest file, or a container that `open_reader` opens, other programs' and patterns of
-    shards included.
-    Options are a `PackOptions`, or its fields as keywords, or both (a keyword wins). Images that fail are listed in
-    `<target>.errors.jsonl` and leave holes in the keys. A run that was cut short goes on when called again.
-    Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than `max_errors`.
+    `source` is a folder, a manifest file, or a container that `open_reader` opens, including those of other programs
+    and patterns of shards. Options are a `PackOptions`, or its fields as keywords, or both (keywords take precedence).
+    Images that fail are listed in `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an
+    interrupted run. Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than
+    `max_errors`.
     """
     for what, path in (("source", source), ("target", target)):
         if not isinstance(path, str | os.PathLike):
@@ -75,11 +75,12 @@ def run(
         if options.dry_run:
             return forecast(work, place.path, pool)
         with place:
-            if work.addition is None or not work.addition.stands(place):
-                return _write(work, place, pool, progress)
+            packing = _Run(work, place, pool, progress)
+            if work.addition is None or not work.addition.is_published(place):
+                return packing.write()
             if work.addition.plan == work.plan.digest():
-                return _report_of(work, place, _failures(work, place))
-            place.discard()  # left by another command that only had to clean up
+                return packing.complete()
+            place.discard()  # left by another append that was killed during cleanup
 
 
 def _planned(source: FilePath, place: Target, options: PackOptions, progress: PackProgress, workers: int) -> PackWork:
@@ -87,21 +88,20 @@ def _planned(source: FilePath, place: Target, options: PackOptions, progress: Pa
     addition = find_addition(place) if options.append else None
     if addition is not None:
         addition.check(options, place.path.name)
-    found = listed(source, options, place)
-    unmoved = options.sample_recipe().check_fields(found.columns)
-    for warning in (*found.warnings, *unmoved):
+    images = listed(source, options, place)
+    for warning in (*images.warnings, *options.sample_recipe().check_fields(images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     if addition is not None:
-        found = addition.joined(found, place.path.name)
+        images = addition.joined(images, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
-    plan = make_plan(found, common, estimate.size_in_hand(found, options.recipe()))
-    return PackWork(os.fspath(source), found, options, plan, workers, addition=addition)
+    plan = make_plan(images, common, estimate.mean_size_in_memory(images, options.recipe()))
+    return PackWork(os.fspath(source), images, options, plan, workers, addition=addition)
 
 
 def _check_paths(source: Path, place: Target) -> None:
     place.check_folder()
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
-        raise TargetError(f"{place.path} lies inside the source {source}: the next scan would meet it; put it outside")
+        raise TargetError(f"{place.path} lies inside the source {source}: the next scan would find it; put it outside")
 
 
 def _check_possible(options: PackOptions, place: Target) -> None:
@@ -120,137 +120,145 @@ def _check_possible(options: PackOptions, place: Target) -> None:
     if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
         raise OptionError(
             f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
-            "`iofast doctor` says why"
+            "`iofast doctor` shows the reason"
         )
 
 
-def _failures(work: PackWork, place: Target) -> Failures:
-    images, options = len(work.source), work.options
-    file = place.path.with_name(place.path.name + ".errors.jsonl")
-    return Failures(images, options.allowed_errors(images), file, work.first)
+@dataclass(slots=True)
+class _Run:
+    """One run of packing, with its target locked."""
 
+    work: PackWork
+    target: Target
+    pool: WorkerPool
+    progress: PackProgress
+    failures: Failures = field(init=False)
 
-def _write(work: PackWork, place: Target, pool: WorkerPool, progress: PackProgress) -> PackReport:
-    """Transcode and publish, with the target locked."""
-    failures = _failures(work, place)
-    try:
-        _take_up(work, place)
-        if place.interrupted:
-            return _report_of(work, place, failures)
-        estimate.require_space(work, place)
-        with contextlib.ExitStack() as stack:
-            base = None if work.addition is None else stack.enter_context(work.addition.open(place))
-            return _transcode(work, place, pool, (failures, progress), base)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {place.going_on}") from None
-    except ErrorBudgetError as error:
-        raise ErrorBudgetError(
-            f"{error}; mend or delete them, or give a larger max_errors=, and {place.going_on}"
-        ) from None
-    except OSError as error:
-        words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {because(error)}"
-        if isinstance(error, TargetError) and not place.partial.exists():  # published, except its sidecars
-            raise
-        raise TargetError(f"{words}; {place.going_on}" if work.begun else words) from error
+    def __post_init__(self) -> None:
+        images = len(self.work.source)
+        self.failures = Failures(
+            images, self.work.options.allowed_errors(images), self._beside(".errors.jsonl"), self.work.first
+        )
 
+    def write(self) -> PackReport:
+        """Transcode and publish. Errors mention that the same command resumes the run, if it does."""
+        work, target = self.work, self.target
+        try:
+            self._begin_or_resume()
+            if target.interrupted:
+                return self.complete()
+            estimate.require_space(work, target)
+            with contextlib.ExitStack() as stack:
+                base = None if work.addition is None else stack.enter_context(work.addition.open(target))
+                return self._transcode(base)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; {target.going_on}") from None
+        except ErrorBudgetError as error:
+            raise ErrorBudgetError(
+                f"{error}; mend or delete them, or give a larger max_errors=, and {target.going_on}"
+            ) from None
+        except OSError as error:
+            if isinstance(error, TargetError) and not target.partial.exists():  # published, except its sidecars
+                raise
+            is_ours = isinstance(error, TargetError)
+            words = str(error) if is_ours else f"{target.path} cannot be written: {because(error)}"
+            raise TargetError(f"{words}; {target.going_on}" if work.begun else words) from error
 
-def _take_up(work: PackWork, place: Target) -> None:
-    """Resume an earlier run, or begin with an empty folder."""
-    old = load_plan(place.partial / PACK_PLAN)
-    if old is None:
-        if place.interrupted:  # finished by another command than `pack`
-            place.complete()
-            place.acquire()
-        if isinstance(place, ShardTarget) and (place.partial / COPY_PLAN).exists():  # which can be resumed
-            raise TargetError(f"{place.partial} holds the work of a convert that was interrupted: finish or delete it")
-        place.clear()
+    def complete(self) -> PackReport:
+        """Finish a run that was stopped during publication or cleanup, and report it."""
+        work, target = self.work, self.target
+        if target.interrupted:
+            target.complete()
+        else:
+            target.discard()
+        self.failures.load()
+        duplicates = Duplicates(self._beside(DUPLICATES), work.first)
+        duplicates.load()
+        work.finished = dict.fromkeys(range(work.plan.chunks))
+        with open_reader(target.path) as reader:
+            packed, size = len(reader), self._size(reader.manifest)
         if work.addition is not None:
-            work.addition.save(place)
-        work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
-        place.note(PACK_PLAN, asdict(work.plan))
-        return
-    work.plan.check_same(old, place.partial)
-    # keep the ends of chunks and shards: journals and shards of the earlier run follow them
-    work.plan = replace(work.plan, chunk=old.chunk, shard_records=old.shard_records)
+            packed -= work.addition.base.count
+        return work.report(target.path, self.failures, packed, size, duplicates)
 
+    def _begin_or_resume(self) -> None:
+        """Load the plan of an earlier run, or begin with an empty folder. Raises `TargetError` for other work."""
+        work, target = self.work, self.target
+        old = load_plan(target.partial / PACK_PLAN)
+        if old is not None:
+            work.plan.check_same(old, target.partial)
+            # keep the ends of chunks and shards: journals and shards of the earlier run have them
+            work.plan = replace(work.plan, chunk=old.chunk, shard_records=old.shard_records)
+            return
+        if target.interrupted:  # finished by another command than `pack`
+            target.complete()
+            target.acquire()
+        if isinstance(target, ShardTarget) and (target.partial / COPY_PLAN).exists():  # `convert` can resume it
+            raise TargetError(f"{target.partial} holds the work of an interrupted convert: finish or delete it")
+        target.clear()
+        if work.addition is not None:
+            work.addition.save(target)
+        work.plan = replace(work.plan, shard_records=estimate.shard_records(work, target))
+        target.note(PACK_PLAN, asdict(work.plan))
 
-def _report_of(work: PackWork, place: Target, failures: Failures) -> PackReport:
-    """Finish a run that was stopped during publication or cleanup, and report it."""
-    if place.interrupted:
-        place.complete()
-    else:
-        place.discard()
-    failures.load()
-    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES), work.first)
-    duplicates.load()
-    work.finished = dict.fromkeys(range(work.plan.chunks))
-    with open_reader(place.path) as reader:
-        packed, size = len(reader), _size(reader.manifest, place.path)
-    if work.addition is not None:
-        packed -= work.addition.base.count
-    return work.report(place.path, failures, packed, size, duplicates)
-
-
-def _size(manifest: Manifest, path: Path) -> int:
-    """Bytes of a container, including index and manifest."""
-    files = (path.with_name(path.name + suffix) for suffix in (".manifest", ".index"))
-    beside = sum(file.stat().st_size for file in files if file.exists())
-    return sum(shard.size for shard in manifest.shards) + beside
-
-
-def _transcode(
-    work: PackWork, place: Target, pool: WorkerPool, told: tuple[Failures, PackProgress], base: Reader | None
-) -> PackReport:
-    """Transcode all chunks, build the container and publish it."""
-    failures, progress = told
-    work.begun = True
-    writer, builder = begin(work, place, pool, failures, base)
-    progress.begin(len(work.source), work.resumed)
-    try:
-        _fill(work, place, pool, told, builder)
-        work.origin().check()
-        manifest = builder.finish(work.description())
-    except NothingLeftError:
-        writer.abort()
-        if work.addition is None:
+    def _transcode(self, base: Reader | None) -> PackReport:
+        """Transcode all chunks, build the container and publish it."""
+        work, target = self.work, self.target
+        work.begun = True
+        writer, builder = begin(work, target, self.pool, self.failures, base)
+        self.progress.begin(len(work.source), work.resumed)
+        try:
+            self._fill(builder)
+            work.origin().check()
+            manifest = builder.finish(work.description())
+        except NothingLeftError:
+            writer.abort()
+            if work.addition is None:
+                raise
+            self._save_lists(builder)
+            target.discard()
+            return self._report(builder, work.addition.base)
+        except BaseException:
+            writer.abort()
             raise
-        return _unchanged(work, work.addition.base, place, failures, builder.duplicates)
-    except BaseException:
-        writer.abort()
-        raise
-    finally:
-        progress.end()
-    failures.save()
-    builder.duplicates.save(work.path)
-    if work.addition is not None:
-        replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(place)
-    files = writer.files
-    place.publish(files, removed=writer.obsolete)
-    return work.report(place.path, failures, builder.packed, _size(manifest, place.path), builder.duplicates)
+        finally:
+            self.progress.end()
+        self._save_lists(builder)
+        if work.addition is not None:
+            replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(target)
+        target.publish(writer.files, removed=writer.obsolete)
+        return self._report(builder, manifest)
 
+    def _save_lists(self, builder: Builder) -> None:
+        self.failures.save()
+        builder.duplicates.save(self.work.path)
 
-def _unchanged(work: PackWork, base: Manifest, place: Target, failures: Failures, duplicates: Duplicates) -> PackReport:
-    """Report that there was nothing to append."""
-    failures.save()
-    duplicates.save(work.path)
-    place.discard()
-    return work.report(place.path, failures, 0, _size(base, place.path), duplicates)
+    def _report(self, builder: Builder, manifest: Manifest) -> PackReport:
+        path = self.target.path
+        return self.work.report(path, self.failures, builder.packed, self._size(manifest), builder.duplicates)
 
+    def _fill(self, builder: Builder) -> None:
+        """Write all finished chunks, and transcode the others."""
+        work, failures = self.work, self.failures
+        for chunk, where in work.finished.items():
+            if where is not None:
+                builder.add(chunk, *where)
+        for done in self.pool.results(work.setup(), self.target.partial, work.jobs()):
+            for failure in work.failures(done):
+                failures.add(failure)
+            work.bytes_in += done.bytes_in
+            builder.add(done.chunk, done.journal, done.offset)
+            builder.advance()
+            self.progress.step(len(work.span(done.chunk)), done.bytes_in, len(failures))
+        if len(failures) == len(work.source):
+            raise SourceError(f"no image of {len(failures):,} could be packed: see {failures.save()}")
 
-def _fill(
-    work: PackWork, place: Target, pool: WorkerPool, told: tuple[Failures, PackProgress], builder: Builder
-) -> None:
-    """Write all finished chunks, and transcode the others."""
-    failures, progress = told
-    for chunk, where in work.finished.items():
-        if where is not None:
-            builder.add(chunk, *where)
-    for done in pool.results(work.setup(), place.partial, work.jobs()):
-        for failure in work.failures(done):
-            failures.add(failure)
-        work.bytes_in += done.bytes_in
-        builder.add(done.chunk, done.journal, done.offset)
-        builder.advance()
-        progress.step(len(work.span(done.chunk)), done.bytes_in, len(failures))
-    if len(failures) == len(work.source):
-        raise SourceError(f"no image of {len(failures):,} could be packed: see {failures.save()}")
+    def _beside(self, suffix: str) -> Path:
+        """The file beside the container whose name ends in `suffix`."""
+        return self.target.path.with_name(self.target.path.name + suffix)
+
+    def _size(self, manifest: Manifest) -> int:
+        """Bytes of the container, including index and manifest."""
+        files = (self._beside(suffix) for suffix in (".manifest", ".index"))
+        beside = sum(file.stat().st_size for file in files if file.exists())
+        return sum(shard.size for shard in manifest.shards) + beside

@@ -1,4 +1,4 @@
-"""One sample: from the bytes of the source to the record that is stored."""
+"""Make the record of one sample from its bytes in the source."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from iofast.record import RAW_FIELDS, ImageInfo, holds_places
 if TYPE_CHECKING:
     from iofast.source.listing import Column
 
-_LEAST_STEP = 1 << 9  # bytes of a gzip member that are tried first: zlib copies what is behind its end
-MAX_UNZIPPED = 1 << 28  # bytes of a gzip'd image; a few hundred kilobytes can claim any number
+_LEAST_STEP = 1 << 9  # bytes of a gzip member that are passed first: zlib copies all bytes behind its end
+MAX_UNZIPPED = 1 << 28  # bytes of a gzipped image; a few hundred kilobytes can claim any number
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _JPEG = b"\xff\xd8\xff"
 _GZIP = b"\x1f\x8b"
@@ -32,9 +32,9 @@ class SampleRecipe:
     """Every option that shapes a sample.
 
     `min_size` (pixels of the short side) and `max_aspect` (long side over short) leave images out, by their upright
-    size in the source. `boxes` and `keypoints` are the fields whose JSON holds them, boxes as `box_format` says.
-    `upright`: masks, boxes and keypoints were made on upright images, not on the pixels as they are stored.
-    `mask_fill`: the value of a mask beside a padded image.
+    size in the source. `boxes` and `keypoints` name the fields whose JSON contains them; boxes are in `box_format`.
+    `upright`: masks, boxes and keypoints belong to upright images, not to the pixels as they are stored.
+    `mask_fill`: the value of a mask in the padding of its image.
     """
 
     image: kernel.TranscodeRecipe
@@ -58,11 +58,11 @@ class SampleRecipe:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """The recipe that `asdict` gave `settings` of."""
+        """The recipe from its members, as `asdict` gives them."""
         return cls(**{**settings, "image": kernel.TranscodeRecipe(**settings["image"])})
 
     def check_fields(self, columns: Sequence[Column]) -> list[str]:
-        """Raise `OptionError` unless what follows the image can; warnings of what looks as if it did and does not."""
+        """Return warnings for fields that should follow the image but do not. Raises `OptionError` if one cannot."""
         fields = [column.field for column in columns]
         for name, field in (("boxes", self.boxes), ("keypoints", self.keypoints)):
             if field is not None and field not in fields:
@@ -74,23 +74,26 @@ class SampleRecipe:
         for column in columns:
             if column.field.endswith(".png") and self._leaves_behind(column):
                 raise OptionError(
-                    f"the column of {column.field} holds values, and masks that follow their images are files: name a "
+                    f"the column of {column.field} holds values, but masks that follow their images are files: name a "
                     "column of their paths as mask_column"
                 )
-        left = [field for field in fields if holds_places(field) and field not in (self.boxes, self.keypoints)]
-        told = "is stored as it is, though images are resized:"
+        if self.image.size is None:
+            return []
         json, other = "as boxes= or keypoints= it follows them", "only masks that are PNG files follow them"
-        resized = left if self.image.size is not None else []
-        return [f"field {field} {told} {json if field.endswith('json') else other}" for field in resized]
+        return [
+            f"field {field} is stored as it is, though images are resized: {json if field.endswith('json') else other}"
+            for field in fields
+            if holds_places(field) and field not in (self.boxes, self.keypoints)
+        ]
 
     def _leaves_behind(self, column: Column) -> bool:
-        """Whether a column has no files, but values that are no PNGs or would keep the size that their image had."""
-        from iofast.source.listing import PLAIN  # in the parent alone: it would cost the workers their start
+        """Whether a column has values instead of files, which are no PNGs or would keep the size of the original."""
+        from iofast.source.listing import PLAIN  # here: workers do not need it, and it would delay their start
 
         plain = (column.states == PLAIN).nonzero()[0]
-        return bool(len(plain)) and (
-            self.image.size is not None or not column.values[int(plain[0])].startswith(b"\x89PNG")
-        )
+        if not len(plain):
+            return False
+        return self.image.size is not None or not column.values[int(plain[0])].startswith(b"\x89PNG")
 
     def admits(self, width: int, height: int) -> bool:
         """Whether an image of this upright size is packed."""
@@ -100,58 +103,61 @@ class SampleRecipe:
 
 
 class Image(NamedTuple):
-    """One sample of a chunk: as the parent's frame lists it. Paths are as os.fsdecode gives them."""
+    """One image of a chunk, as the packing process lists it. Paths are as `os.fsdecode` gives them."""
 
     position: int
     split: int
     label: int
-    path: str  # relative to the chunk's root, or absolute; so are those of `files`. Of a record: its key
-    files: Sequence[tuple[str, str]] = ()  # field and path of each file that belongs to the sample beside the image
+    path: str  # relative to the chunk's root, or absolute, as are those of `files`; of a record: its key
+    files: Sequence[tuple[str, str]] = ()  # field and path of each file beside the image
     texts: Mapping[str, str] = {}  # fields that lie in no file and have to follow the image
     place: int = -1  # of a record: its dense index in the container
 
 
-def make_record(
-    data: bytes,
-    image: Image,
-    recipe: SampleRecipe,
-    attached: Mapping[str, bytes] | None = None,
-    upright: Collection[str] = (),
-) -> JournalRecord | None:
-    """The record of one image file and of the fields `attached` to it; None where the recipe leaves it out.
+class ReadSample(NamedTuple):
+    """A sample as read from its source: the image file, the fields beside it, and its row with the original path.
 
-    `upright`: fields that belong to upright pixels, whatever the recipe says. Without the fields that the source's own
-    columns become, but for those that follow the image. Raises `DecodeError`.
+    `upright`: fields that belong to upright pixels, whatever the recipe says.
     """
-    data = unzipped(data)
-    beside = {**(attached or {}), **{field: text.encode() for field, text in image.texts.items()}}
+
+    data: bytes
+    beside: Mapping[str, bytes]
+    image: Image
+    upright: Collection[str] = ()
+
+
+def make_record(sample: ReadSample, recipe: SampleRecipe) -> JournalRecord | None:
+    """The record of one sample; None if the recipe leaves it out. Raises `DecodeError`.
+
+    It lacks fields that the source's columns become, unless they follow the image; `Builder` adds them.
+    """
+    image, data = sample.image, unzipped(sample.data)
+    beside = {**sample.beside, **{field: text.encode() for field, text in image.texts.items()}}
     header = kernel.read_header(data) if recipe.min_size or recipe.max_aspect or beside else None
     if header is not None and not recipe.admits(header.width, header.height):
         return None
-    made = kernel.transcode(data, recipe.image)
+    packed = kernel.transcode(data, recipe.image)
     about = {
         "path": os.fsencode(image.path).decode("utf-8", "backslashreplace"),
-        "original_width": made.original_width,
-        "original_height": made.original_height,
-        "packed": _packed(data, made, recipe.image),
+        "original_width": packed.original_width,
+        "original_height": packed.original_height,
+        "packed": _kind_of_packing(data, packed, recipe.image),
     }
-    if made.field in RAW_FIELDS:
-        about |= {"width": made.width, "height": made.height}
-    fields = {made.field: made.data, "json": _JSON.encode(about).encode("ascii")}
+    if packed.field in RAW_FIELDS:
+        about |= {"width": packed.width, "height": packed.height}
+    fields = {packed.field: packed.data, "json": _JSON.encode(about).encode("ascii")}
     if image.label >= 0:
         fields["cls"] = b"%d" % image.label
     if header is not None:
-        turned = replace(recipe, upright=True) if upright else recipe
-        fields |= {
-            field: _following(field, payload, header, turned if field in upright else recipe)
-            for field, payload in beside.items()
-        }
-    info = ImageInfo(image.label, made.width, made.height, made.orientation)
+        upright = replace(recipe, upright=True) if sample.upright else recipe
+        for field, payload in beside.items():
+            fields[field] = _following(field, payload, header, upright if field in sample.upright else recipe)
+    info = ImageInfo(image.label, packed.width, packed.height, packed.orientation)
     return JournalRecord(image.position, image.split, info, fields)
 
 
 def _following(field: str, payload: bytes, image: kernel.Header, recipe: SampleRecipe) -> bytes:
-    """What a field beside the image becomes when the image is changed."""
+    """A field beside the image, changed as the image is."""
     try:
         if field.endswith(".png"):
             return transcode_mask(payload, recipe.image, image, upright=recipe.upright, fill=recipe.mask_fill)
@@ -164,25 +170,25 @@ def _following(field: str, payload: bytes, image: kernel.Header, recipe: SampleR
         raise DecodeError(f"{field}: {error}") from None
 
 
-def _packed(data: bytes, made: kernel.Transcoded, recipe: kernel.TranscodeRecipe) -> str:
-    """What was done with the image, in one word."""
-    if made.data == data:
+def _kind_of_packing(data: bytes, packed: kernel.Transcoded, recipe: kernel.TranscodeRecipe) -> str:
+    """kept, resized, rewritten (a JPEG with the same pixels) or encoded."""
+    if packed.data == data:
         return "kept"
-    if (made.width, made.height) != (made.original_width, made.original_height):
+    if (packed.width, packed.height) != (packed.original_width, packed.original_height):
         return "resized"
     same = recipe.format == "keep" and data.startswith(_JPEG)
-    if same and recipe.icc == "srgb":  # writing a JPEG again keeps its profile, converting it does not
-        same = bool(markers.profile(made.data)) == bool(markers.profile(data))
+    if same and recipe.icc == "srgb":  # rewriting a JPEG keeps its colour profile, converting it does not
+        same = bool(markers.profile(packed.data)) == bool(markers.profile(data))
     return "rewritten" if same else "encoded"
 
 
 def unzipped(data: bytes) -> bytes:
-    """What a gzip file holds, and any other file's bytes as they are. Raises `DecodeError`."""
+    """The contents of a gzip file; other bytes as they are. Raises `DecodeError`."""
     if not data.startswith(_GZIP):
         return data
     parts: list[bytes] = []
     at = size = 0
-    while data.startswith(_GZIP, at):  # a file may hold several members, one behind the other
+    while data.startswith(_GZIP, at):  # a file may have several members
         unpacker, step = zlib.decompressobj(wbits=31), _LEAST_STEP
         while not unpacker.eof:
             piece = data[at : at + step]

@@ -1,9 +1,8 @@
-"""One packing worker: `python -m iofast.packing.worker`, fed chunks of images on stdin, writing records to its journal.
+"""A packing worker, `python -m iofast.packing.worker`: read chunks of images from stdin, write records to a journal.
 
-A process of its own: a file that crashes a codec takes nobody else along. `iofast pack` forks it; where the parent may
-have threads it is a new process.
-It says `ready`, then for each chunk `done`, now and then `alive`, and `fatal` when no further image can succeed. Chunks
-that are `careful` (a worker has died on them) announce each image before they touch it.
+It is a process of its own, so that a file which crashes a codec ends only this process. It sends `ready`, then `done`
+for each chunk, `alive` now and then, and `fatal` when no further image can succeed. In a `careful` chunk, on which a
+worker has died, it announces each image first.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from iofast.packing.messages import Frames, Message, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
 
-_BEAT = 0.25  # seconds between messages while a chunk is in work
+_BEAT = 0.25  # seconds between messages during a chunk
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ = 1 << 16
 
 
 def main(parent: int | None = None) -> int:
     """Work until stdin ends. `parent`: pid of the packing process, by default from the arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; only the parent handles it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     _die_with(int(sys.argv[1]) if parent is None else parent)
     incoming, outgoing = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # output of libraries must not get between the frames
+    os.dup2(2, 1)  # libraries must not print between the frames
     worker = Worker(outgoing)
     worker.send({"ready": os.getpid()})
     for message in _messages(incoming):
@@ -65,7 +64,7 @@ class Worker:
                 self._set_up(message["setup"])
             else:
                 self._chunk(message)
-        except (TargetError, SourceError) as error:  # of journal or container; errors of images are caught below
+        except (TargetError, SourceError) as error:  # of journal or container; `_chunk` catches those of images
             self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "target"})
             return False
         return True
@@ -88,23 +87,29 @@ class Worker:
             try:
                 if reason := message["skip"].get(str(image.position)):
                     raise DecodeError(reason)
-                found = self._origin.read(image)
-                record = make_record(found.data, found.image, self._recipe, found.beside, found.upright)
+                sample = self._origin.read(image)
+                record = make_record(sample, self._recipe)
                 if record is None:
                     left_out += 1
                     continue
                 records.append(record)
-                bytes_in += len(found.data) + sum(map(len, found.beside.values()))
+                bytes_in += len(sample.data) + sum(map(len, sample.beside.values()))
             except Exception as error:  # a damaged image may raise anything, and must not end the run
                 reason = self._origin.blame(image, _reason(error))
                 failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
         if message["careful"]:
-            self.send({"begin": None})  # no image is in work from here on
+            self.send({"begin": None})  # no image is to blame from here on
         place = self._journal.append(message["chunk"], records, failures)
-        failed = [(failure.position, failure.reason) for failure in failures]
-        bytes_out = sum(len(payload) for record in records for payload in record.fields.values())
-        sizes = {"bytes_in": bytes_in, "bytes_out": bytes_out}
-        self.send({"done": message["chunk"], "offset": place.offset, "failed": failed, "left_out": left_out, **sizes})
+        self.send(
+            {
+                "done": message["chunk"],
+                "offset": place.offset,
+                "failed": [(failure.position, failure.reason) for failure in failures],
+                "left_out": left_out,
+                "bytes_in": bytes_in,
+                "bytes_out": sum(len(payload) for record in records for payload in record.fields.values()),
+            }
+        )
 
     def _show_life(self, number: int, image: Image, careful: bool) -> None:
         if careful:
@@ -131,7 +136,7 @@ def _messages(incoming: int) -> Iterator[dict[str, Any]]:
 
 
 def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process with its parent: a worker would notice only after its image."""
+    """Have the kernel kill this process when its parent dies, not only after the present image."""
     if sys.platform != "linux":
         return  # elsewhere the worker ends when stdin does, after its chunk
     import ctypes

@@ -1,4 +1,4 @@
-"""Files that belong to a sample beside its image: found by their names in folders, named by columns in manifests."""
+"""Files beside the image of a sample: in folders found by their names, in manifests named by columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, che
 from iofast.source.listing import FILE, MISSING, Column, Strings, few
 
 _IMAGES = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp", "ppm", "pgm")
-_OWN = {JSON_FIELD: "meta.json", **dict.fromkeys(_IMAGES, "mask.png")}  # what is ours by its plain name gets another
+_OWN = {JSON_FIELD: "meta.json", **dict.fromkeys(_IMAGES, "mask.png")}  # packing itself writes these plain names
 _TAKEN = (*IMAGE_FIELDS, *RAW_FIELDS, JSON_FIELD, LABEL_FIELD)
 
 
@@ -25,9 +25,9 @@ class Side(NamedTuple):
 
 
 def parse_sides(texts: Iterable[str]) -> tuple[Side, ...]:
-    """From texts such as `txt`, `seg.png`, `_mask.gif`, `json=boxes.json` (a suffix, then the field's name).
+    """Parse texts such as `txt`, `seg.png`, `_mask.gif`, `json=boxes.json` (a suffix, then the field's name).
 
-    A suffix that begins with a letter or digit has a dot before it. Raises `OptionError`.
+    A suffix that begins with a letter or digit gets a dot before it. Raises `OptionError`.
     """
     sides: list[Side] = []
     for text in texts:
@@ -36,23 +36,26 @@ def parse_sides(texts: Iterable[str]) -> tuple[Side, ...]:
             raise OptionError(f"fields must be suffixes of files such as seg.png or txt, found {text!r}")
         field = field_name(named, text) if named else side_field(plain_suffix(suffix), text)
         if any(field == other.field for other in sides):
-            raise OptionError(f"fields: {text!r} would be the field {field!r} again")
+            raise OptionError(f"fields: {text!r} would become the field {field!r}, as one before it")
         sides.append(Side(("." if suffix[0].isalnum() else "") + suffix, field))
     return tuple(sides)
 
 
 def plain_suffix(suffix: str) -> str:
-    """A suffix as a field could be called."""
+    """A suffix without leading dots and the like, as a field name."""
     return suffix.lstrip("._- ").lower()
 
 
 def side_field(plain: str, text: str) -> str:
-    """The field that what is called `plain` beside an image becomes. Raises `OptionError` as `field_name` does."""
+    """The field for files beside an image whose plain suffix is `plain`. Raises `OptionError` as `field_name` does."""
     return field_name(_OWN.get(plain, plain), text)
 
 
 def field_name(wanted: str, text: str) -> str:
-    """The field that a file named like `wanted` becomes: image files become `.png`, since masks are stored as PNG."""
+    """The field for files with the suffix `wanted`; image files become `.png`, since masks are stored as PNG.
+
+    Raises `OptionError`, which quotes `text`, for names that are not allowed.
+    """
     name = wanted.lower()
     stem, _, kind = name.rpartition(".")
     if stem and kind in _IMAGES:
@@ -63,16 +66,16 @@ def field_name(wanted: str, text: str) -> str:
         raise OptionError(f"fields: {text!r}: {error}") from None
     if name in _TAKEN:
         label = "; labels come from class folders or a manifest" if name == LABEL_FIELD else ""
-        raise OptionError(f"fields: {text!r} would be the field {name!r}, which packing writes itself{label}")
+        raise OptionError(f"fields: {text!r} would become the field {name!r}, which packing writes itself{label}")
     return name
 
 
 def attach(
     paths: Strings, sides: Iterable[Side], found: Mapping[str, Mapping[str, str]]
 ) -> tuple[tuple[Column, ...], list[str]]:
-    """A column for each side that names each image's file, and warnings.
+    """Return warnings and, for each side, a column with each image's file.
 
-    `found` maps a suffix to the files that have it: path without the suffix to the suffix as it is written there.
+    `found` maps a suffix to its files: path without the suffix to the suffix as written.
     """
     columns, warnings = [], []
     stems = [os.path.splitext(os.fsdecode(path))[0] for path in paths]

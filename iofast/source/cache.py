@@ -1,9 +1,9 @@
-"""Index files in the user's cache folder: arrays behind a sealed JSON header, written whole, mapped by every rank.
+"""Index files in the user's cache folder: arrays behind a sealed JSON header, mapped by every rank.
 
 Layout, little-endian: 16 bytes magic, u64 length of the header, the header (JSON with its own CRC32C; `arrays` maps a
-name to [dtype, count, offset, CRC32C]), then the arrays, each at a multiple of 64. Nothing in it is trusted: places and
-checksums are checked here; values by whoever loads his index, who builds it again where one cannot be. A checksum of
-everything costs 25 ms for ImageNet's 80 MB, once for each process that opens it.
+name to [dtype, count, offset, CRC32C]), then the arrays, each at a multiple of 64. Nothing in it is trusted. `load`
+checks places and checksums (25 ms for ImageNet's 80 MB, once per process); callers validate the values and rebuild an
+invalid index.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from iofast.kernel import crc32c
 from iofast.source.text_files import check_file
 
 MAGIC = b"iofast-cache\0\0\0\4"  # the last byte is the version; an older or newer one is built again
-# The time stamp of a folder or file may not change for what happens within this time of a change before (2 s on FAT,
-# 4 ms on ext4), so an index built that soon after one cannot know whether it has seen all of it.
+# Two changes of a folder or file within this time may leave the same time stamp (2 s on FAT, 4 ms on ext4). An index
+# that was built so soon after a change may have missed another one.
 SETTLED = 2_000_000_000  # ns
 
 _ALIGN = 64
-_NAMES = {  # dtype -> first or last part of the names of arrays, as in file.0 and keys.bounds
+_NAMES = {  # dtype -> first or last part of the names of its arrays, as in file.0 and keys.bounds
     "|u1": ("orientation", "format", "blob", "states"),
     "<i4": ("label", "labels", "width", "height"),
     "<u4": ("file", "crc"),
@@ -50,7 +50,7 @@ Index = TypeVar("Index")
 def cache_folder() -> Path | None:
     """`$XDG_CACHE_HOME/iofast`, by default `~/.cache/iofast`.
 
-    None where there is no home, or where the folder cannot be made or another user may write to it.
+    None without a home, or if the folder cannot be created or another user may write to it.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -64,7 +64,7 @@ def cache_folder() -> Path | None:
 
 
 def cache_file(*words: bytes) -> Path | None:
-    """Where the index of what `words` name belongs, None where there is no cache folder."""
+    """The index file of the data set that `words` identify, None without a cache folder."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -73,42 +73,34 @@ def cache_file(*words: bytes) -> Path | None:
 
 
 def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
-    """(N, 2): size and time of the last change of each file. Raises `SourceError` where there is no file."""
-    found = []
+    """Size (bytes) and last change (ns) of each file, int64 (N, 2). Raises `SourceError` for a missing file."""
+    rows = []
     for path in paths:
         try:
             check_file(path)
             status = os.stat(path)
         except OSError as error:
             raise SourceError(f"{path} cannot be read: {because(error)}") from None
-        found.append((status.st_size, status.st_mtime_ns))
-    return np.array(found, np.int64).reshape(-1, 2)
+        rows.append((status.st_size, status.st_mtime_ns))
+    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[bool]:
-    """Wait until no other process builds this index; False where the file system cannot lock, or write."""
-    try:
-        descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield False
-        return
-    try:
-        yield _flock(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _flock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
+    """Wait until no other process builds this index; False if the file system cannot lock or write."""
+    with contextlib.ExitStack() as stack:
+        locked = False
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(file.with_suffix(".lock"), flags, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locked = True
+        yield locked
 
 
 def is_settled(changed: NDArray[np.int64], scanned: tuple[int, int]) -> bool:
-    """Whether what was changed at these times had come to rest when a scan began, and stayed so until it ended."""
+    """Whether none of these changes is so close to a scan (begin and end in ns) that the scan may have missed one."""
     began, ended = scanned
     return not bool(((changed > began - SETTLED) & (changed < ended + SETTLED)).any())
 
@@ -120,31 +112,31 @@ def cached(
     parts: Callable[[Index], tuple[dict[str, object], Arrays]],
     loaded: Callable[[Path], Index | None],
 ) -> Index:
-    """The index of `file` where it is `valid`, else a new one, whose `parts` are stored and `loaded` again.
+    """The index in `file` if it is `valid`, else a new one, whose `parts` are stored and `loaded` again.
 
-    Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
-    be used costs time, never an error.
+    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time, never
+    an error.
     """
     if file is None:
         return build()
-    found = valid(file)
-    if found is not None:
-        return found
+    index = valid(file)
+    if index is not None:
+        return index
     with locked(file):
-        found = valid(file)
-        if found is not None:
-            return found
+        index = valid(file)
+        if index is not None:
+            return index
         index = build()
         try:
             store(file, *parts(index))
         except (OSError, ContainerError):  # a full or read-only disk, or a header beyond its limit
             return index
-        found = loaded(file)
-        return index if found is None else found
+        stored = loaded(file)
+        return index if stored is None else stored
 
 
 def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an index file: temporary name, fsync, rename. Raises `OSError`, and leaves nothing behind then."""
+    """Write an index file: temporary name, fsync, rename. Raises `OSError`; then nothing is left."""
     little = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for name, array in arrays.items()}
     header = _header(members, little)
     with owned.writing(file, 0o600) as out:
@@ -155,7 +147,7 @@ def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArra
 
 
 def outdate(file: Path) -> None:
-    """Have the next opening build this index again; who has it open goes on with it."""
+    """Make the next opening build this index again. Readers that have it open keep it."""
     with contextlib.suppress(OSError):
         os.utime(file, ns=(0, 0))
 
@@ -171,12 +163,12 @@ def is_outdated(file: Path) -> bool:
 def load(file: Path) -> tuple[dict[str, Any], Arrays]:
     """Map an index file: its members and its arrays, which stay valid when the file is replaced.
 
-    Raises `OSError` where there is none of this user's own, `ContainerError` where its bytes contradict the layout.
+    Raises `OSError` for a missing file or another user's, `ContainerError` if its bytes contradict the layout.
     """
     with os.fdopen(owned.open_file(file), "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if size < len(MAGIC) + 8:
-            raise ContainerError(f"{file} is no index: {size} bytes")
+            raise ContainerError(f"{file} is no index: it has {size} bytes")
         mapped = mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ)
     start = len(MAGIC) + 8
     length = int.from_bytes(mapped[len(MAGIC) : start], "little")
@@ -188,7 +180,7 @@ def load(file: Path) -> tuple[dict[str, Any], Arrays]:
     try:
         arrays = {name: _array(mapped, size, place) for name, place in members.pop("arrays").items()}
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ContainerError(f"{file} has arrays that are not described as in an index: {error!r:.80}") from None
+        raise ContainerError(f"{file}: the descriptions of its arrays are invalid: {error!r:.80}") from None
     for name, array in arrays.items():
         if array.dtype != _dtype(name, array.dtype):
             raise ContainerError(f"{file}: {name} is of {array.dtype}, expected {_dtype(name, array.dtype)}")
@@ -196,7 +188,7 @@ def load(file: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def _dtype(name: str, unknown: np.dtype[Any]) -> np.dtype[Any]:
-    """What an array of this name is made of; `unknown` for a name that no index has."""
+    """The dtype of an array of this name; `unknown` for a name that no index has."""
     parts = name.split(".")
     return np.dtype(_DTYPES.get(parts[0]) or _DTYPES.get(parts[-1]) or unknown)
 
@@ -210,7 +202,7 @@ def check_members(
     classes: Sequence[str] | None = None,
     class_order: str = CLASS_ORDERS[0],
 ) -> None:
-    """Raise `ContainerError` or `TypeError` for what no manifest can say, so that an index is built again instead."""
+    """Raise `ContainerError` or `TypeError` for members that no manifest can have."""
     for name, start, stop in splits:
         if not 0 <= start <= stop <= count:
             raise ContainerError(f"split {name} is from {start} to {stop} of {count} records")
@@ -220,14 +212,14 @@ def check_members(
 
 
 def check_strings(blob: NDArray[Any], bounds: NDArray[Any]) -> None:
-    """Raise `ContainerError` where the strings of an index, and a byte behind each, do not follow each other."""
-    within = len(bounds) > 0 and int(bounds.max()) <= len(blob)  # before they are signed: 2**63 would be negative
+    """Raise `ContainerError` unless the strings of an index, each followed by one byte, lie in the blob in order."""
+    within = len(bounds) > 0 and int(bounds.max()) <= len(blob)  # unsigned: 2**63 would become negative below
     if not within or bounds[0] != 0 or (np.diff(bounds.astype(np.int64)) < 1).any():
         raise ContainerError(f"{len(bounds)} bounds do not rise within a blob of {len(blob)} bytes")
 
 
 def check_columns(arrays: Mapping[str, NDArray[Any]], files: int) -> None:
-    """Raise `ContainerError` where places or sizes of images are none; `file…` are numbers below `files` or absent."""
+    """Raise `ContainerError` for impossible values; columns `file…` have numbers below `files`, or `ABSENT`."""
     for name, array in arrays.items():
         least, most = array.min(initial=0), array.max(initial=0)
         kind = name.partition(".")[0]
@@ -240,17 +232,15 @@ def check_columns(arrays: Mapping[str, NDArray[Any]], files: int) -> None:
 
 
 def _header(members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The header; the places of the arrays depend on its length, so they are written with a fixed number of digits."""
-    width = 16
-    crcs = {name: f"{crc32c(array.data) if array.size else 0:08x}" for name, array in arrays.items()}
-    blank = {
-        name: [array.dtype.str, f"{array.size:{width}d}", " " * width, crcs[name]] for name, array in arrays.items()
+    """The header. The offsets of the arrays depend on its length, so they have a fixed number of digits."""
+    places = {
+        name: [array.dtype.str, f"{array.size:16d}", " " * 16, f"{crc32c(array.data) if array.size else 0:08x}"]
+        for name, array in arrays.items()
     }
-    offset = len(MAGIC) + 8 + len(seal({**members, "arrays": blank}))
-    places = {}
+    offset = len(MAGIC) + 8 + len(seal({**members, "arrays": places}))
     for name, array in arrays.items():
         offset += -offset % _ALIGN
-        places[name] = [array.dtype.str, f"{array.size:{width}d}", f"{offset:{width}d}", crcs[name]]
+        places[name][2] = f"{offset:16d}"
         offset += array.nbytes
     return seal({**members, "arrays": places})
 

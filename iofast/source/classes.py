@@ -1,4 +1,4 @@
-"""Which number each class gets."""
+"""Number the classes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def natural_key(name: str) -> list[str | int]:
 
 
 def order_classes(names: Collection[str], class_order: str, root: Path, *, exact: bool) -> tuple[list[str], list[str]]:
-    """`names` in the wanted order, and warnings. Raises `SourceError`.
+    """Return `names` in the given order, and warnings. Raises `SourceError`.
 
-    With the order `file`, `classes.txt` in `root` must name all of `names`, and with `exact` no other.
+    With the order `file`, `classes.txt` in `root` must list all of `names`, and with `exact` no other name.
     """
     if class_order == "file":
         return _order_of_file(names, root / CLASS_FILE, exact=exact)
@@ -33,22 +33,22 @@ def order_classes(names: Collection[str], class_order: str, root: Path, *, exact
     at = next(index for index, (one, other) in enumerate(zip(lexicographic, natural, strict=True)) if one != other)
     return ordered, [
         f"lexicographic and natural class order differ: class {at} is {printable(lexicographic[at])!r} or "
-        f"{printable(natural[at])!r}; taken is the {class_order} order"
+        f"{printable(natural[at])!r}; the {class_order} order is used"
         + (", in which models trained with ImageFolder expect them" if class_order == "lexicographic" else "")
     ]
 
 
 def check_distinct(names: Collection[str], root: Path) -> tuple[str, ...]:
-    """Class names as they are stored: text. Raises `SourceError` where two look the same after that."""
+    """Class names as stored text. Raises `SourceError` if two become equal."""
     stored = tuple(printable(name) for name in names)
     if len(set(stored)) < len(stored):
         twice = next(name for name in stored if stored.count(name) > 1)
-        raise SourceError(f"two class folders in {root} are both written {twice!r} as text")
+        raise SourceError(f"two class folders in {root} both become {twice!r} as text")
     return stored
 
 
 def read_class_file(path: Path) -> tuple[str, ...]:
-    """The classes that a text file names, one per line; blank lines at the end do not count. Raises `SourceError`."""
+    """The classes of a text file, one per line; blank lines at the end are ignored. Raises `SourceError`."""
     try:
         names = b"".join(lines(path)).decode().rstrip().splitlines()
     except (OSError, UnicodeError) as error:

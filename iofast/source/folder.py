@@ -22,14 +22,14 @@ from iofast.kernel import Payloads
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
 from iofast.source.cache import outdate
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
-from iofast.source.image_files import content, in_memory, open_file
+from iofast.source.image_files import beginning, content, open_file
 from iofast.source.listing import Source, SourceOptions, printable
 
 _log = logging.getLogger("iofast")
 
 IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
-# Held by one reader at one moment, over all threads, and less where the process may have few; further files are read
-# into memory, which costs 35 us for a file of 110 KiB where opening costs 4, mostly for fresh memory.
+# Most files open at a time in one reader, over all threads; fewer if the process may have few. Further files are read
+# into memory: 35 us for a file of 110 KiB, mostly for fresh memory, where opening costs 4.
 MAX_DESCRIPTORS = 64
 
 _FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif"}
@@ -38,11 +38,11 @@ _FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif"}
 class FolderReader(Reader):
     """Random access to the images of a folder (or of the files a .csv, .tsv, .jsonl or .parquet manifest names).
 
-    The first opening lists the folder and reads every header in parallel; the result is kept in the cache folder
-    (`$XDG_CACHE_HOME/iofast`) and used again until a file is added or removed. An image that cannot be decoded has
-    width and height 0. The image field is `jpg` whatever the file's format; only `record` names it by its real one.
-    Fields beside the image are `cls` where there are labels, `json` (the path) and a manifest's columns. There are no
-    checksums. Raises `SourceError` as `scan` does.
+    The first opening lists the folder and reads every header in parallel; the cache folder (`$XDG_CACHE_HOME/iofast`)
+    keeps the result until a file is added or removed. An image that cannot be decoded has width and height 0. The image
+    field is `jpg` whatever the file's format; only `record` names it by its format. Fields beside the image are `cls`
+    if there are labels, `json` (the path) and a manifest's columns. There are no checksums. Raises `SourceError` as
+    `scan` does.
     """
 
     container = "folder"
@@ -70,7 +70,7 @@ class FolderReader(Reader):
         return self._open().source
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
-        """Where the images lie; see `Reader.locate`. Fields beside the image lie in no file: use `view`."""
+        """Places of images; see `Reader.locate`. Fields beside the image have none: use `view`."""
         index = self._open()
         if field not in (None, IMAGE_FIELD):
             known = field in self.manifest.fields
@@ -96,7 +96,7 @@ class FolderReader(Reader):
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
         """The files of some rows, opened; see `Reader.payloads`.
 
-        Lengths are those of the files as they are now. A file that cannot be opened fails alone, when it is read.
+        Lengths are the present ones. A file that cannot be opened fails alone, when it is read.
         """
         source = self._open().source
         base = os.fsencode(source.root)
@@ -104,34 +104,29 @@ class FolderReader(Reader):
         paths = [os.path.join(base, source.paths[row]) if row != ABSENT else b"" for row in files]
         fds = np.full(len(paths), UNREADABLE, np.int32)
         offsets, lengths = np.zeros(len(paths), np.uint64), np.zeros(len(paths), np.uint64)
-        held: list[int] = []
         buffers: list[NDArray[np.uint8]] = []
-        granted = self._descriptors.take(len(paths))
+        permits = self._descriptors.take(len(paths))
         try:
             for row, path in enumerate(paths):
-                if row < len(granted):
+                if row < len(permits):
                     fds[row], lengths[row] = open_file(path)
-                    if fds[row] != UNREADABLE:
-                        held.append(int(fds[row]))
-                else:
-                    lengths[row], data = 1, in_memory(path)
-                    if data is not None:
-                        buffers.append(data)
-                        fds[row], offsets[row], lengths[row] = -1, data.ctypes.data, len(data)
+                    continue
+                data, lengths[row] = beginning(path), 1
+                if data is not None:
+                    buffers.append(np.frombuffer(data, np.uint8))
+                    fds[row], offsets[row], lengths[row] = -1, buffers[-1].ctypes.data, len(data)
             yield located.payloads(slice(start, stop), fds, offsets, lengths)
         finally:
-            for descriptor in held:
+            for descriptor in fds[(fds >= 0) & (fds != UNREADABLE)].tolist():
                 os.close(descriptor)
-            self._descriptors.give_back(granted)
+            self._descriptors.give_back(permits)
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The bytes of the image file, or of another field. Raises `SourceError` if the file cannot be read."""
-        if field in (None, IMAGE_FIELD):
-            return memoryview(self._read(index))
-        fields = self._fields(index)
-        if field not in fields:
+        value = self._value(index, field)
+        if value is None:
             raise KeyError(f"{self.name(index)} has no field {field!r}")
-        return memoryview(fields[field])
+        return memoryview(value)
 
     def values(
         self,
@@ -147,8 +142,7 @@ class FolderReader(Reader):
         values: list[bytes | None] = []
         for row, index in enumerate(self.locate(indices).indices.tolist()):
             try:
-                image = field in (None, IMAGE_FIELD)
-                values.append(self._read(index) if image else self._value(index, str(field)))
+                values.append(self._value(index, field))
             except SourceError as error:
                 if failed is None:
                     raise
@@ -158,8 +152,14 @@ class FolderReader(Reader):
 
     def record(self, index: int) -> Record:
         """The record that packing without any change would make of this file."""
-        data = self._read(index)
-        return Record(format_key(index), {self._image_field(index, data): data, **self._fields(index)})
+        data = content(self.source.file(index))
+        try:
+            kind = kernel.read_header(data).format
+        except DecodeError:
+            kind = os.path.splitext(self.name(index))[1][1:].lower()
+        base = os.fsencode(self.source.root)
+        files = {field: content(os.path.join(base, path)) for field, path in self.source.files(index)}
+        return Record(format_key(index), {_FIELD_OF_FORMAT.get(kind, kind): data, **self._listed(index), **files})
 
     def note_changed(self, index: int, now: str) -> None:
         """See `Reader.note_changed`. The next opening builds the index again."""
@@ -172,7 +172,7 @@ class FolderReader(Reader):
         return printable(self.source.file(index))
 
     def close(self) -> None:
-        """Let go of the index, unless it is not in the cache and would have to be built again."""
+        """Free the index if the cache has it."""
         if self._index is not None and self._index.file is not None:
             self._index = None
 
@@ -185,48 +185,32 @@ class FolderReader(Reader):
             self._index = index
         return index
 
-    def _read(self, index: int) -> bytes:
-        return content(self.source.file(index))
-
-    def _fields(self, index: int) -> dict[str, bytes]:
-        return self._said(index) | self._files(index)
-
-    def _value(self, index: int, field: str) -> bytes | None:
-        """One field beside the image, no other file read."""
-        path = dict(self.source.files(index)).get(field)
+    def _value(self, index: int, field: str | None) -> bytes | None:
+        """The image or one other field; reads no other file."""
+        if field in (None, IMAGE_FIELD):
+            return content(self.source.file(index))
+        path = dict(self.source.files(index)).get(str(field))
         if path is None:
-            return self._said(index).get(field)
+            return self._listed(index).get(str(field))
         return content(os.path.join(os.fsencode(self.source.root), path))
 
-    def _said(self, index: int) -> dict[str, bytes]:
-        """What the listing says."""
+    def _listed(self, index: int) -> dict[str, bytes]:
+        """Fields with values from the listing."""
         source = self.source
-        said = {"path": printable(source.path(index))}
-        fields = {JSON_FIELD: json.dumps(said, separators=(",", ":")).encode()}
+        about = json.dumps({"path": printable(source.path(index))}, separators=(",", ":"))
         label = source.label(index)
-        return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index)
-
-    def _files(self, index: int) -> dict[str, bytes]:
-        """The files that belong to a sample beside its image, as they are."""
-        base = os.fsencode(self.source.root)
-        return {field: content(os.path.join(base, path)) for field, path in self.source.files(index)}
-
-    def _image_field(self, index: int, data: bytes) -> str:
-        try:
-            found = kernel.read_header(data).format
-        except DecodeError:
-            found = os.path.splitext(self.name(index))[1][1:].lower()
-        return _FIELD_OF_FORMAT.get(found, found)
+        labels = {LABEL_FIELD: b"%d" % label} if label >= 0 else {}
+        return {JSON_FIELD: about.encode(), **labels, **source.extra(index)}
 
 
 class _Descriptors:
-    """How many more files one reader may hold open. Without a lock, which a fork could copy while it is held."""
+    """Permits for the files that one reader may still open. There is no lock: a fork could copy it locked."""
 
     def __init__(self) -> None:
         self._free = deque(range(bounded(MAX_DESCRIPTORS)))
 
     def take(self, wanted: int) -> list[int]:
-        """As many permits of `wanted` as there are; never waits, for the caller can do without."""
+        """Up to `wanted` permits; never waits, since the caller can work without."""
         taken: list[int] = []
         with contextlib.suppress(IndexError):
             while len(taken) < wanted:
@@ -234,7 +218,7 @@ class _Descriptors:
         return taken
 
     def give_back(self, taken: list[int]) -> None:
-        """After `take`."""
+        """Return permits of `take`."""
         self._free.extend(taken)
 
 

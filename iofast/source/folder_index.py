@@ -1,11 +1,10 @@
-"""The index of a plain folder: its listing and every image's size, from the cache or from reading all headers."""
+"""The index of a plain folder: its listing and the size of each image, cached or built by reading all headers."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.bars import open_bar
 from iofast.errors import ContainerError
 from iofast.source.cache import (
     Arrays,
@@ -27,18 +25,17 @@ from iofast.source.cache import (
     load,
 )
 from iofast.source.image_files import read_header
+from iofast.source.in_threads import in_threads
 from iofast.source.listing import Column, Source, SourceOptions, Strings, Watched
 from iofast.source.scan import scan
 
-THREADS = 16  # also on few cores: on a disk or network most of the time is waiting
-CHUNK = 256  # images per task
 LOOKS = 1024  # files whose size and time are compared when a cached index is opened: 3 ms
 COLUMNS = ("width", "height", "orientation", "size", "times")  # of `FolderIndex`
 
 
 @dataclass(frozen=True, slots=True)
 class FolderIndex:
-    """A listing with what the headers said: columns in listing order, 0 x 0 where a header could not be read."""
+    """A listing, and columns from the headers in listing order; 0 x 0 for an unreadable header."""
 
     source: Source
     fingerprint: str  # the source's
@@ -46,18 +43,16 @@ class FolderIndex:
     height: NDArray[np.int32]
     orientation: NDArray[np.uint8]  # EXIF 1-8, still to be applied
     size: NDArray[np.uint64]  # bytes of the file
-    times: NDArray[np.int64]  # ns since 1970: when the file was changed, 0 where it could not be read
-    scanned: tuple[int, int]  # ns since 1970: when the scan began and ended
-    file: Path | None = None  # the index file that this is a map of
+    times: NDArray[np.int64]  # last change of the file in ns since 1970, 0 if unreadable
+    scanned: tuple[int, int]  # begin and end of the scan in ns since 1970
+    file: Path | None = None  # the mapped index file
 
 
 def open_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIndex:
     """The index of a folder or manifest file: the cached one if nothing was changed since, else a new one.
 
-    Every folder is looked at, and `LOOKS` of the files: a change of another one is found when it is read.
-
-    Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
-    be used costs time, never an error. Raises `SourceError` as `scan` does.
+    Every folder and `LOOKS` of the files are checked; a change of another file is noticed when it is read. Raises
+    `SourceError` as `scan` does. See `cached`.
     """
     asked = time.time_ns()
     return cached(
@@ -70,17 +65,17 @@ def open_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIn
 
 
 def reopen_index(root: str | os.PathLike[str], options: SourceOptions, fingerprint: str) -> FolderIndex:
-    """The index as another process of this run has opened it, or as the folder is now where that one is gone.
+    """The cached index with this fingerprint, or the present one if it is gone.
 
-    Does not look at the folder if the cached index has this fingerprint, so all workers see the same images.
+    The folder is not checked for changes, so that all workers see the same images.
     """
     file = _file(root, options)
-    found = None if file is None else _loaded(file, root)
-    return found if found is not None and found.fingerprint == fingerprint else open_index(root, options)
+    index = None if file is None else _loaded(file, root)
+    return index if index is not None and index.fingerprint == fingerprint else open_index(root, options)
 
 
 def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIndex:
-    """Scan, and read the header of every image in parallel; with a progress bar if that takes over a second."""
+    """Scan, and read the header of every image in parallel, with a progress bar after a second."""
     began = time.time_ns()
     source = scan(root, options)
     ended = time.time_ns()
@@ -89,26 +84,13 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
     base = os.fsencode(source.root)
 
-    def read(start: int) -> int:
-        stop = min(start + CHUNK, count)
+    def read(start: int, stop: int) -> None:
         for row in range(start, stop):
             path = os.path.join(base, source.paths[row])
             size[row], times[row], width[row], height[row], orientation[row] = read_header(path)
-        return stop - start
 
-    _run(read, count)
+    in_threads(read, count, " images", "reading headers")
     return FolderIndex(source, source.fingerprint(), width, height, orientation, size, times, (began, ended))
-
-
-def _run(read: Callable[[int], int], count: int) -> None:
-    pool = ThreadPoolExecutor(THREADS, "iofast-headers")
-    try:
-        tasks = [pool.submit(read, start) for start in range(0, count, CHUNK)]
-        with open_bar(count, " images", "reading headers", delay=1) as bar:
-            for task in as_completed(tasks):
-                bar.update(task.result())
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _file(root: str | os.PathLike[str], options: SourceOptions) -> Path | None:
@@ -118,7 +100,7 @@ def _file(root: str | os.PathLike[str], options: SourceOptions) -> Path | None:
 
 
 def _valid(file: Path, root: str | os.PathLike[str], asked: int) -> FolderIndex | None:
-    """The cached index if it is as good as one built now."""
+    """The cached index if it equals one built now."""
     index = _loaded(file, root)
     if index is None or is_outdated(file) or not _unchanged(index.source) or not _files_unchanged(index):
         return None
@@ -133,12 +115,12 @@ def _unchanged(source: Source) -> bool:
             os.stat(os.path.join(base, path)).st_mtime_ns == stamp
             for path, stamp in zip(source.watched.paths, source.watched.stamps.tolist(), strict=True)
         )
-    except (OSError, ValueError):  # gone, or no name of a file
+    except (OSError, ValueError):  # missing, or not a file name
         return False
 
 
 def _files_unchanged(index: FolderIndex) -> bool:
-    """Whether files, evenly spaced, are as they were indexed; those that could not be read then do not count."""
+    """Whether evenly spaced files are unchanged; those that were unreadable then are skipped."""
     base = os.fsencode(index.source.root)
     rows = np.linspace(0, len(index.size) - 1, min(LOOKS, len(index.size))).astype(np.intp)
     known = zip(rows.tolist(), index.size[rows].tolist(), index.times[rows].tolist(), strict=True)
@@ -157,7 +139,7 @@ def _loaded(file: Path, root: str | os.PathLike[str]) -> FolderIndex | None:
         members, arrays = load(file)
         return _whole(file, Path(os.path.abspath(root)), members, arrays)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # absent, or written by something else: built again
+        return None  # missing or damaged: build it again
 
 
 def _parts(index: FolderIndex) -> tuple[dict[str, object], Arrays]:
@@ -207,27 +189,29 @@ def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -
         notes=tuple(members["notes"]),
     )
     began, ended = members["scanned"]
-    if any(len(column) != len(source) for column in (*(arrays[name] for name in COLUMNS), source.listed_labels)):
-        raise ContainerError(f"{file} has columns of other lengths than its {len(source)} paths")
-    fields = sorted({*source.fields, "jpg", "json"})
+    columns = {name: arrays[name] for name in COLUMNS}
+    _check(file, source, columns)
     check_members(
         len(source),
         members["fingerprint"],
-        fields=fields,
+        fields=sorted({*source.fields, "jpg", "json"}),
         splits=source.splits,
         classes=source.classes,
         class_order=source.class_order,
     )
-    check_columns({name: arrays[name] for name in COLUMNS}, 0)
-    check_columns({"label": source.listed_labels}, 0)
-    order = source.order
-    if not source.splits:
-        raise ContainerError(f"{file} has no splits")
-    if order is not None and not np.array_equal(np.sort(order), np.arange(len(source))):
-        raise ContainerError(f"{file} has an order that is none of its {len(source)} paths")
     for name in ("paths", "watched", *(f"column.{column.field}" for column in source.columns)):
         check_strings(arrays[f"{name}.blob"], arrays[f"{name}.bounds"])
-    if any(len(column.values) != len(source) or len(column.states) != len(source) for column in source.columns):
-        raise ContainerError(f"{file} has fields of other lengths than its {len(source)} paths")
-    known = {name: arrays[name] for name in COLUMNS}
-    return FolderIndex(source, members["fingerprint"], scanned=(int(began), int(ended)), file=file, **known)
+    return FolderIndex(source, members["fingerprint"], scanned=(int(began), int(ended)), file=file, **columns)
+
+
+def _check(file: Path, source: Source, columns: Arrays) -> None:
+    """Raise `ContainerError` for values that no scan produces; a file in the cache is not trusted."""
+    count = len(source)
+    fields = [array for column in source.columns for array in (column.values, column.states)]
+    if any(len(array) != count for array in (*columns.values(), source.listed_labels, *fields)):
+        raise ContainerError(f"{file} has columns of other lengths than its {count} paths")
+    check_columns({**columns, "label": source.listed_labels}, 0)
+    if not source.splits:
+        raise ContainerError(f"{file} has no splits")
+    if source.order is not None and not np.array_equal(np.sort(source.order), np.arange(count)):
+        raise ContainerError(f"{file} has an order that is not a permutation of its {count} paths")

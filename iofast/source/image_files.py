@@ -1,12 +1,9 @@
-"""One file of a plain folder: opened, read, its header looked at. Nothing here waits for ever or trusts a length."""
+"""Open, read and probe the files of a plain folder. Nothing here blocks on a pipe or trusts a length."""
 
 from __future__ import annotations
 
 import os
 import stat
-
-import numpy as np
-from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import UNREADABLE
@@ -15,13 +12,13 @@ from iofast.errors import DecodeError, SourceError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.source.listing import printable
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block for ever
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block forever
 
 
 def open_file(path: bytes) -> tuple[int, int]:
-    """Descriptor and size of a regular file; (UNREADABLE, 1) where that fails.
+    """Descriptor and size of a regular file; (UNREADABLE, 1) for anything else.
 
-    Raises `SourceError` where there is no descriptor left: that says nothing of the file, and the next one fails too.
+    Raises `SourceError` if no descriptor is left: that is no property of the file, and the next one would fail too.
     """
     try:
         descriptor = opened(path, _FLAGS)
@@ -38,49 +35,35 @@ def open_file(path: bytes) -> tuple[int, int]:
     return UNREADABLE, 1
 
 
-def in_memory(path: bytes) -> NDArray[np.uint8] | None:
-    """The file's bytes, at an address that stays while the array does; None where they cannot be read."""
-    descriptor, length = open_file(path)
+def beginning(path: bytes, length: int = MAX_BYTES) -> bytes | None:
+    """The first bytes of a file, fewer if it has no more; None if it cannot be read. Raises as `open_file` does."""
+    descriptor, size = open_file(path)
     if descriptor == UNREADABLE:
         return None
     try:
-        return np.frombuffer(os.pread(descriptor, min(length, MAX_BYTES), 0), np.uint8)
+        return os.pread(descriptor, min(size, length), 0)
     except OSError:
         return None
-    finally:
-        os.close(descriptor)
-
-
-def beginning(path: bytes, length: int) -> bytes:
-    """The first bytes of a file, fewer where it has no more; none where it cannot be read."""
-    descriptor, _ = open_file(path)
-    if descriptor == UNREADABLE:
-        return b""
-    try:
-        return os.pread(descriptor, length, 0)
-    except OSError:
-        return b""
     finally:
         os.close(descriptor)
 
 
 def content(path: bytes) -> bytes:
-    """All bytes of a file. Raises `SourceError` where it cannot be read, is no file or has more than an image may."""
+    """All bytes of a regular file of at most `MAX_BYTES`. Raises `SourceError`."""
     try:
-        descriptor = opened(path, _FLAGS)
-        with open(descriptor, "rb") as file:
+        with open(opened(path, _FLAGS), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SourceError(f"cannot read {printable(path)}: it is not a file")
-            data = file.read(min(status.st_size, MAX_BYTES) + 1)  # so much memory is taken before anything is read
-            if len(data) > status.st_size:  # it has grown
+            data = file.read(min(status.st_size, MAX_BYTES) + 1)  # allocates this much before it reads
+            if len(data) > status.st_size:  # the file has grown
                 data += file.read(MAX_BYTES)
-    except (OSError, ValueError) as error:
-        if isinstance(error, SourceError):
-            raise
-        if isinstance(error, ValueError):  # a NUL in the path, which only a damaged index has
-            raise SourceError(f"cannot read {printable(path)}: {error}") from None
+    except OSError as error:
         raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}{advice(error)}") from None
+    except SourceError:  # a ValueError, too
+        raise
+    except ValueError as error:  # a NUL in the path, which only a damaged index has
+        raise SourceError(f"cannot read {printable(path)}: {error}") from None
     if len(data) > MAX_BYTES:
         raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
     return data
@@ -89,7 +72,7 @@ def content(path: bytes) -> bytes:
 def read_header(path: bytes) -> tuple[int, int, int, int, int]:
     """(bytes, time of change, upright width, upright height, orientation) of an image file.
 
-    Zeros, and orientation 1, where it cannot be read; where it is no image, of the sizes in pixels. The time is in
+    An unreadable file has zeros and orientation 1; a file that is no image has width and height 0. The time is in
     nanoseconds since 1970. Raises `SourceError` as `open_file` does.
     """
     descriptor, size = open_file(path)

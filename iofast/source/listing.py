@@ -1,6 +1,6 @@
-"""The listing of what is to be packed or read: paths, labels, splits and further columns, without a Python object each.
+"""The listing of the images of a source: paths, labels, splits and further columns, without a Python object for each.
 
-A million images take their paths plus 13 bytes each: one blob, u64 bounds, i32 labels.
+A million images take the bytes of their paths plus 13 bytes each: one blob, u64 bounds, i32 labels.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from iofast.errors import OptionError
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
-# Column.states: no value; the value as it is stored; text, to be quoted as JSON; the path of the file that holds it;
-# perhaps a value, in the record that the image lies in
+# Column.states: no value; the stored value; text to be quoted as JSON; the path of a file that contains the value;
+# perhaps a value, in the record of the image
 MISSING, PLAIN, QUOTED, FILE, RECORD = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """How a source is read.
+    """How a source is read. Raises `OptionError` for an unknown `class_order`.
 
     `class_order`: `lexicographic` numbers class folders as torchvision's ImageFolder does, `natural` puts 9 before 10,
-    `file` takes the order of `classes.txt` in the root (beside a manifest), one class per line. The columns name what
-    a manifest calls path, label and split; None looks for the usual names (docs/pack.md). `fields`: suffixes of files
-    beside the images that belong to their samples (`attached.parse_sides`); `mask_columns` and `file_columns`: a
-    manifest's columns that name such files.
+    `file` takes the order of `classes.txt` in the root (beside a manifest), one class per line. `path_column`,
+    `label_column` and `split_column` are a manifest's columns; None means the usual names (docs/pack.md). `fields`:
+    suffixes of files beside the images that belong to their samples (`attached.parse_sides`); `mask_columns` and
+    `file_columns`: columns of a manifest with paths of such files.
     """
 
     class_order: str = "lexicographic"
@@ -54,14 +54,14 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """N byte strings in one blob, each followed by one byte that belongs to none; `bounds` has N + 1 entries."""
+    """N byte strings in one blob, each followed by one byte that is not part of it; `bounds` has N + 1 entries."""
 
     blob: bytes | memoryview
     bounds: NDArray[np.uint64]
 
     @classmethod
     def split(cls, blob: bytes) -> Self:
-        """From strings without NUL, each ended by a NUL."""
+        """From strings that are each followed by a NUL, and have none themselves."""
         ends = np.flatnonzero(np.frombuffer(blob, np.uint8) == 0)
         return cls(blob, np.concatenate((np.zeros(1, np.uint64), ends.astype(np.uint64) + np.uint64(1))))
 
@@ -77,7 +77,7 @@ class Strings:
 
     @classmethod
     def join(cls, parts: Iterable[tuple[bytes | bytearray, Sequence[int]]]) -> Self:
-        """From several blobs, each with the ends of its strings and the byte behind each."""
+        """From several blobs, each with the ends of its strings (including the byte that follows each)."""
         blob, bounds = bytearray(), [np.zeros(1, np.uint64)]
         for own, ends in parts:
             bounds.append(np.array(ends, np.uint64) + np.uint64(len(blob)))
@@ -98,14 +98,14 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The field of each record that a manifest's further column becomes, or files beside the images."""
+    """A field of the records that is not the image: a column of a manifest, or files beside the images."""
 
     field: str
     values: Strings
     states: NDArray[np.uint8]  # MISSING, PLAIN, QUOTED, FILE or RECORD per row
 
     def value(self, row: int) -> bytes | None:
-        """The payload of this field for one listing row, None where the row has none, or it lies elsewhere."""
+        """The payload of this field for one listing row; None if the row has none, or has it elsewhere."""
         state = int(self.states[row])
         if state in (MISSING, FILE, RECORD):
             return None
@@ -113,13 +113,13 @@ class Column:
         return json.dumps(value.decode(), ensure_ascii=False).encode() if state == QUOTED else value
 
     def file(self, row: int) -> bytes | None:
-        """The path, as the source's own paths are, of the file that holds the value; None where none does."""
+        """The path, in the form of `Source.path`, of the file that contains the value; None without such a file."""
         return self.values[row] if self.states[row] == FILE else None
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Which folders and files decided the listing, and their modification times (ns) from just before each was read."""
+    """The folders and files that decided the listing, with modification times (ns) from just before each was read."""
 
     paths: Strings
     stamps: NDArray[np.int64]
@@ -127,10 +127,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRows:
-    """Of a source whose images are no files, but the records of one container, in its order.
+    """A container whose records, in its order, are the images of a source.
 
-    `fields` maps each field beside an image to what it becomes, and `upright` are those of the latter that belong to
-    upright pixels already. `state` tells the container from itself before a change. `sizes`: bytes of each image.
+    `fields` maps each field beside an image to the field that it becomes; `upright` are those of the latter that belong
+    to upright pixels already. `state` changes when the container does. `sizes`: bytes of each image.
     """
 
     fields: Mapping[str, str]
@@ -141,25 +141,25 @@ class ContainerRows:
 
 @dataclass(frozen=True)
 class Source:
-    """Every image to be packed or read, in packing order: split by split, inside a split in listing order.
+    """The images to pack or read, in packing order: split by split, inside a split in listing order.
 
-    Indices count in packing order. Arrays that are not properties stand in listing order; `order` maps one to the
-    other and is None where they are the same. Nothing is said about files existing: they may vanish at any time.
+    Indices count in packing order. Arrays are in listing order, except properties. `order` maps an index to its listing
+    row; None means that both orders are equal. The files may have vanished.
     """
 
     root: Path
     kind: str  # classes | flat | manifest | records
     classes: tuple[str, ...] | None
-    splits: tuple[tuple[str, int, int], ...]  # (name, start, stop) in packing order; one called "all" if there are none
+    splits: tuple[tuple[str, int, int], ...]  # (name, start, stop) in packing order; only "all" without splits
     paths: Strings  # of records: their keys
     listed_labels: NDArray[np.int32]
     watched: Watched
     class_order: str = "lexicographic"
     columns: tuple[Column, ...] = ()
     order: NDArray[np.int64] | None = None
-    held: ContainerRows | None = None
+    container: ContainerRows | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    notes: tuple[str, ...] = field(default=(), compare=False)  # of files that were left out and that nobody misses
+    notes: tuple[str, ...] = field(default=(), compare=False)  # about left-out files that are usual beside images
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -171,7 +171,7 @@ class Source:
         return index if self.order is None else int(self.order[index])
 
     def path(self, index: int) -> bytes:
-        """The path relative to `root`, in the file system's bytes; what a manifest gave as absolute stays so."""
+        """The path relative to `root`, in the file system's bytes; an absolute path of a manifest stays absolute."""
         return self.paths[self.row(index)]
 
     def file(self, index: int) -> bytes:
@@ -179,13 +179,13 @@ class Source:
         return os.path.join(os.fsencode(self.root), self.path(index))
 
     def size(self, index: int) -> int:
-        """The bytes of the image. Raises `OSError` where it is a file that cannot be looked at."""
-        if self.held is not None:
-            return int(self.held.sizes[self.row(index)])
+        """The size of the image in bytes. Raises `OSError` for an unreadable file."""
+        if self.container is not None:
+            return int(self.container.sizes[self.row(index)])
         return os.stat(self.file(index)).st_size
 
     def label(self, index: int) -> int:
-        """The class number, -1 where there is none."""
+        """The class number, -1 without a label."""
         return int(self.listed_labels[self.row(index)])
 
     @cached_property
@@ -195,11 +195,13 @@ class Source:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that `extra` and `files` may give."""
+        """The fields that `extra` and `files` may return."""
         return tuple(column.field for column in self.columns)
 
     def extra(self, index: int) -> dict[str, bytes]:
-        """What the manifest's further columns say, as fields of the record; a missing value gives no field."""
+        """Fields of the record with values from the manifest's further columns; missing values have none."""
+        if not self.columns:
+            return {}
         row = self.row(index)
         values = ((column.field, column.value(row)) for column in self.columns)
         return {name: value for name, value in values if value is not None}
@@ -210,21 +212,16 @@ class Source:
         return any(bool((column.states >= FILE).any()) for column in self.columns)
 
     def files(self, index: int) -> list[tuple[str, bytes]]:
-        """(field, path) of each file that belongs to the sample beside its image; paths as `path` gives them."""
+        """(field, path) of each file beside the image; paths in the form of `path`."""
         row = self.row(index)
-        found = ((column.field, column.file(row)) for column in self.columns)
-        return [(field, path) for field, path in found if path is not None]
-
-    def split_of(self, index: int) -> str:
-        """The name of the split that holds `index`, "all" in a source without splits. Raises `IndexError`."""
-        self.row(index)
-        return next(name for name, start, stop in self.splits if start <= index < stop)
+        paths = ((column.field, column.file(row)) for column in self.columns)
+        return [(field, path) for field, path in paths if path is not None]
 
     def shuffled(self, seed: int) -> Source:
-        """The same images with each split permuted, the same for a seed on every machine and in every version.
+        """The same images with each split permuted; the order depends only on `seed` and the names of splits.
 
         Inside a split of n images, image i gets the i-th little-endian u64 of the first 8n bytes of SHAKE-256 over
-        "iofast/shuffle/<seed>/<split>" and the images are sorted by it, equal ones as they stood.
+        "iofast/shuffle/<seed>/<split>", and the images are sorted by it with a stable sort.
         """
         order = np.arange(len(self), dtype=np.int64) if self.order is None else self.order.copy()
         for name, start, stop in self.splits:
@@ -233,15 +230,15 @@ class Source:
         return replace(self, order=order)
 
     def fingerprint(self) -> str:
-        """`sha256:<hex>` over everything this listing says, in this order; not over the root, nor files' contents."""
-        said: dict[str, object] = {
+        """`sha256:<hex>` over the listing in this order, without the root and the contents of files."""
+        members: dict[str, object] = {
             "classes": self.classes,
             "splits": self.splits,
             "fields": self.fields,
             "order": self.order is not None,
         }
-        said |= {} if self.held is None else {"held": [self.held.state, dict(self.held.fields)]}
-        digest = hashlib.sha256(json.dumps(said).encode())
+        members |= {} if self.container is None else {"held": [self.container.state, dict(self.container.fields)]}
+        digest = hashlib.sha256(json.dumps(members).encode())
         for column in (self.listed_labels, self.order):
             digest.update(b"" if column is None else np.ascontiguousarray(column).data)
         for strings, states in ((self.paths, None), *((column.values, column.states) for column in self.columns)):

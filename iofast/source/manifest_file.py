@@ -1,8 +1,8 @@
-"""A manifest file as a source: which images, with which labels, splits and further fields.
+"""A manifest file as a source: its images, with labels, splits and further fields.
 
 Paths are relative to the manifest's folder; `..` and absolute paths are allowed, since the file is the user's own and
-is only read. Each further column becomes a field of every record: one whose name has an extension keeps its name
-(`boxes.json`); else `.txt` is added where all values are text, `.bin` where they are bytes and `.json` elsewhere.
+images are only read. Each further column becomes a field of the records. A column name with an extension is the field's
+name (`boxes.json`); otherwise `.txt` is added if all values are text, `.bin` if they are bytes, else `.json`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ LABEL_COLUMNS = ("label", "class", "target")
 SPLIT_COLUMNS = ("split",)
 
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
-_INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # what pandas writes for its row index
+_INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
 
 
 def read_manifest(path: Path, options: SourceOptions) -> Source:
-    """The images that a .csv, .tsv, .jsonl or .parquet file names. Raises `SourceError` naming file and line."""
+    """The images of a .csv, .tsv, .jsonl or .parquet file. Raises `SourceError` naming file and line."""
     watched = _watch(path, options)
     table = read_table(path)
     path_column = _find(table, "path", options.path_column, PATH_COLUMNS)
@@ -59,13 +59,14 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
     if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
         raise SourceError(f"{path}: one column cannot be two of path {path_column!r}, label and split")
     paths = _paths(table, table.columns.pop(path_column))
-    files = [_files(table, name, mask=True) for name in options.mask_columns]
-    files += [_files(table, name, mask=False) for name in options.file_columns]
+    fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
+    fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
     labels, classes, warnings = _labels(table, _pop(table, label_column), options)
     splits, order = _splits(table, _pop(table, split_column))
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
         warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
+    fields += [(name, _field(table, name)) for name in table.columns if name not in ignored]
     return Source(
         root=path.parent,
         kind="manifest",
@@ -75,7 +76,7 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
         listed_labels=labels,
         watched=watched,
         class_order=options.class_order,
-        columns=_distinct(table, (*files, *_fields(table, [name for name in table.columns if name not in ignored]))),
+        columns=_distinct(path, fields),
         order=order,
         warnings=tuple(warnings),
     )
@@ -88,15 +89,15 @@ def _watch(path: Path, options: SourceOptions) -> Watched:
 
 
 def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> str | None:
-    """The name of the column, None if there is none. Raises `SourceError` where it was asked for or is ambiguous."""
+    """The name of the column, None without one. Raises `SourceError` if `wanted` is missing or several are usual."""
     if wanted is not None:
         if wanted not in table.columns:
             raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
         return wanted
-    found = [name for name in usual if name in table.columns]
-    if len(found) > 1:
-        raise SourceError(f"{table.path} has several {what} columns, say which: {', '.join(found)}")
-    return found[0] if found else None
+    names = [name for name in usual if name in table.columns]
+    if len(names) > 1:
+        raise SourceError(f"{table.path} has several {what} columns, choose one: {', '.join(names)}")
+    return names[0] if names else None
 
 
 def _pop(table: Table, name: str | None) -> ColumnText | None:
@@ -119,7 +120,7 @@ def _paths(table: Table, cells: ColumnText) -> Strings:
 
 
 def _check_text(table: Table, name: str, cells: ColumnText) -> None:
-    """Refuse text that is not UTF-8, which a CSV file may hold."""
+    """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
     if BYTES in cells.kinds:
         return
     try:
@@ -132,14 +133,14 @@ def _check_text(table: Table, name: str, cells: ColumnText) -> None:
 def _labels(
     table: Table, cells: ColumnText | None, options: SourceOptions
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-    """Labels in listing order, classes (None where the labels are numbers of unknown classes), warnings."""
+    """Labels in listing order, class names (None if the labels are numbers without names), warnings."""
     if cells is None:
         return np.full(len(table), -1, np.int32), None, []
     _check_text(table, "label", cells)
     values = list(cells.strings())
     for row, kind in enumerate(cells.kinds):
         if kind == JSON:
-            values[row] = values[row].removesuffix(b".0")  # Parquet turns integers with gaps into floating point
+            values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
         if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
             table.fail(row, "the label is neither text nor an integer")
     given = set(values) - {b""}
@@ -149,9 +150,9 @@ def _labels(
         [name.decode() for name in given], options.class_order, table.path.parent, exact=False
     )
     if len(names) > MAX_CLASSES or max(map(len, names)) > MAX_CLASS_NAME:
-        found = f"{len(names)} classes with names of up to {max(map(len, names))} characters"
         raise SourceError(
-            f"{table.path} has {found}, at most {MAX_CLASSES} of {MAX_CLASS_NAME} can be: is it the label?"
+            f"{table.path}: expected at most {MAX_CLASSES} classes with names of up to {MAX_CLASS_NAME} characters, "
+            f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
         )
     numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
     return np.array([numbers[value] for value in values], np.int32), tuple(names), warnings
@@ -172,7 +173,7 @@ def _numbered(
 def _splits(
     table: Table, cells: ColumnText | None
 ) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
-    """Split ranges in packing order, and the listing row of each position if rows have to move for that."""
+    """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
     if cells is None or set(cells.kinds) <= {MISSING}:
         return ((WHOLE, 0, len(table)),), None
     values = list(cells.strings())
@@ -192,21 +193,21 @@ def _splits(
     return ranges(zip(names, counts, strict=True)), order if moved else None
 
 
-def _files(table: Table, name: str, *, mask: bool) -> Column:
-    """A column whose values are paths of files, which become the field. Raises `SourceError`."""
+def _file_field(table: Table, name: str, *, mask: bool) -> Column:
+    """A field from a column whose values are paths of files. Raises `SourceError`."""
     if name not in table.columns:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
     cells = table.columns.pop(name)
     for row, kind in enumerate(cells.kinds):
         if kind not in (TEXT, MISSING):
-            table.fail(row, f"column {printable_column(name)}: a path is text")
+            table.fail(row, f"column {printable_column(name)}: a path must be text")
     values = cells.strings()
-    kinds = {os.path.splitext(value)[1].lower() for value in values if value}
-    legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+    suffixes = {os.path.splitext(value)[1].lower() for value in values if value}
+    legal = _legal(name)
     if mask:
-        legal = legal if legal.endswith(".png") else f"{legal}.png"
-    elif "." not in legal and kinds != {b"." + legal.encode()}:  # a column `txt` of such files is the field itself
-        legal += printable(next(iter(kinds))) if len(kinds) == 1 and kinds != {b""} else ".bin"
+        legal = f"{legal.removesuffix('.png')}.png"
+    elif "." not in legal and suffixes != {b"." + legal.encode()}:  # a column `txt` of .txt files is the field `txt`
+        legal += printable(next(iter(suffixes))) if len(suffixes) == 1 and suffixes != {b""} else ".bin"
     try:
         field = field_name(legal, name)
     except OptionError as error:
@@ -215,40 +216,42 @@ def _files(table: Table, name: str, *, mask: bool) -> Column:
     return Column(field, values, states)
 
 
-def _distinct(table: Table, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    names = [column.field for column in columns]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise SourceError(f"{table.path}: two columns would both be the field {few(sorted(twice))}")
-    return columns
-
-
-def _fields(table: Table, names: list[str]) -> tuple[Column, ...]:
-    columns: dict[str, Column] = {}
+def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column, ...]:
+    """The columns of `fields`, pairs with their names. Raises `SourceError` if two become one field."""
     taken: dict[str, str] = {}
-    for name in names:
-        cells = table.columns[name]
-        kinds = set(cells.kinds) - {MISSING}
-        if BYTES in kinds and len(kinds) > 1:
-            raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
-        _check_text(table, printable_column(name), cells)
-        field = _field_name(table, name, kinds)
-        if field in taken:
-            raise SourceError(f"{table.path}: columns {few((taken[field], name))} would both be the field {field!r}")
-        taken[field] = name
-        states = np.where(cells.states() == MISSING, MISSING, PLAIN)
-        if kinds == {TEXT, JSON}:
-            states[cells.states() == TEXT] = QUOTED
-        columns[field] = Column(field, cells.strings(), states.astype(np.uint8))
-    return tuple(columns.values())
+    for name, column in fields:
+        if column.field in taken:
+            names = few((taken[column.field], name))
+            raise SourceError(f"{path}: columns {names} would both become the field {column.field!r}")
+        taken[column.field] = name
+    return tuple(column for _, column in fields)
+
+
+def _field(table: Table, name: str) -> Column:
+    """A field from a column of values. Raises `SourceError`."""
+    cells = table.columns[name]
+    kinds = set(cells.kinds) - {MISSING}
+    if BYTES in kinds and len(kinds) > 1:
+        raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
+    _check_text(table, printable_column(name), cells)
+    states = np.where(cells.states() == MISSING, MISSING, PLAIN)
+    if kinds == {TEXT, JSON}:
+        states[cells.states() == TEXT] = QUOTED
+    return Column(_field_name(table, name, kinds), cells.strings(), states.astype(np.uint8))
+
+
+def _legal(name: str) -> str:
+    """A column's name with only characters that the name of a field may have."""
+    return re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
 
 
 def _field_name(table: Table, name: str, kinds: set[int]) -> str:
-    legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+    legal = _legal(name)
     if "." not in legal:
         legal += ".json" if JSON in kinds else ".bin" if BYTES in kinds else ".txt"
     try:
         if not re.search("[0-9a-z]", legal.rpartition(".")[0]):
-            raise ContainerError("no letter or digit is left of it")
+            raise ContainerError("it has no letter or digit")
         return check_field(legal)
     except ContainerError as error:
         raise SourceError(f"{table.path}: column {printable_column(name)} cannot become a field: {error}") from None

@@ -1,4 +1,4 @@
-"""`scan`: what is there to be packed or read: class folders, flat folders, nested splits, or a manifest file."""
+"""`scan`: list the images of a folder (class folders, flat, or nested splits) or of a manifest file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.walk import Ancestors, Folder, FoundImages, Walk
 
-_CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")  # of those, what users try to pack
+_CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")
 
 
 class SplitImages(NamedTuple):
-    """One split: its images by class folder, or under the class "" in a flat folder."""
+    """One split: its images by class folder; those of a flat folder have the class ""."""
 
     split: str
     groups: dict[str, FoundImages]
@@ -35,7 +35,7 @@ class SplitImages(NamedTuple):
 
 @dataclass(slots=True)
 class _Scan:
-    """One scan of a folder, with the warnings it has met."""
+    """One scan of a folder, with its warnings so far."""
 
     root: Path
     options: SourceOptions
@@ -46,8 +46,8 @@ class _Scan:
 def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Source:
     """List the images of a folder or of a manifest file (.csv, .tsv, .jsonl, .parquet). Raises `SourceError`.
 
-    A folder whose subfolders with images are all named train, val, valid, validation or test holds nested splits; each
-    of these, or else the folder itself, holds class folders, or is flat: images and no class. No image is decoded.
+    Subfolders are splits if all that have images are named train, val, valid, validation or test. Each split, or else
+    the folder itself, has class folders, or is flat: images without classes. No image is decoded.
     """
     options = options or SourceOptions()
     path = Path(os.path.abspath(root))
@@ -78,22 +78,17 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
 def _scan_folder(root: Path, options: SourceOptions) -> Source:
     sides = parse_sides(options.fields)
     scan = _Scan(root, options, Walk(root, sides={side.suffix: {} for side in sides}))
-    every = list(_parts(scan))
-    parts = [part for part in every if part.total]
+    splits = list(_splits(scan))
+    parts = [part for part in splits if part.total]
     if not parts:
         raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}")
-    if len(parts) < len(every):
-        scan.warnings.append(f"splits without images left out: {few(part.split for part in every if not part.total)}")
+    if len(parts) < len(splits):
+        scan.warnings.append(f"splits without images left out: {few(part.split for part in splits if not part.total)}")
     classes = _classes(scan, parts)
-    blobs: list[bytes] = []
-    labels: list[int] = []
-    counts: list[int] = []
-    for part in parts:
-        for label, images in _in_order(part, classes):
-            blobs.append(images.blob)
-            labels.append(label)
-            counts.append(images.total)
-    paths = Strings.split(b"".join(blobs))
+    numbers = {"": -1} | {name: label for label, name in enumerate(classes or ())}
+    groups = [(label, part.groups[name]) for part in parts for name, label in numbers.items() if name in part.groups]
+    paths = Strings.split(b"".join(images.blob for _, images in groups))
+    labels = np.array([label for label, _ in groups], np.int32)
     columns, attached = attach(paths, sides, scan.walk.sides)
     return Source(
         root=root,
@@ -101,7 +96,7 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
         classes=None if classes is None else check_distinct(classes, root),
         splits=ranges((part.split, part.total) for part in parts),
         paths=paths,
-        listed_labels=np.repeat(np.array(labels, np.int32), counts),
+        listed_labels=np.repeat(labels, [images.total for _, images in groups]),
         watched=scan.walk.watched(),
         class_order=options.class_order,
         columns=columns,
@@ -110,7 +105,7 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
     )
 
 
-def _parts(scan: _Scan) -> Iterator[SplitImages]:
+def _splits(scan: _Scan) -> Iterator[SplitImages]:
     top = _listed(scan, "", ())
     splits = [name for name in top.folders if name in SPLIT_ORDER]
     others = [name for name in top.folders if name not in SPLIT_ORDER]
@@ -131,7 +126,7 @@ def _parts(scan: _Scan) -> Iterator[SplitImages]:
 
 
 def _check_mixed(scan: _Scan, classes: list[str]) -> None:
-    """Warn of a class folder that is called like a split, for that may be meant. Raises `SourceError` for several."""
+    """Warn about a class folder with the name of a split, since it may be one. Raises `SourceError` for several."""
     splits = [name for name in classes if name in SPLIT_ORDER]
     others = [name for name in classes if name not in SPLIT_ORDER]
     if len(splits) > 1:
@@ -154,11 +149,13 @@ def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
 
 
 def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, FoundImages]) -> dict[str, FoundImages]:
-    """The images of one split by class folder; of a folder without class folders under "". `known` are listed."""
+    """The images of one split by class folder, or all under "" without class folders. `known` need no listing."""
     loose = FoundImages.of(prefix, folder.images)
-    paths = {name: f"{prefix}/{name}" if prefix else name for name in folder.folders}
     groups = {
-        name: known[name] if name in known else scan.walk.images(path, folder.ancestors) for name, path in paths.items()
+        name: known[name]
+        if name in known
+        else scan.walk.images(f"{prefix}/{name}" if prefix else name, folder.ancestors)
+        for name in folder.folders
     }
     where = f"{prefix}/" if prefix else "the root"
     if any(images.total for images in groups.values()):
@@ -171,7 +168,7 @@ def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, FoundImag
 
 
 def _classes(scan: _Scan, parts: list[SplitImages]) -> list[str] | None:
-    """The class folders of all splits in order, None if all are flat."""
+    """The class folders of all splits in order, None if all splits are flat."""
     names = {name for part in parts for name in part.groups} - {""}
     if not names:
         if scan.options.class_order == "file":
@@ -187,11 +184,3 @@ def _classes(scan: _Scan, parts: list[SplitImages]) -> list[str] | None:
     if parts[0].split == "train" and "" not in parts[0].groups and (unseen := names - set(parts[0].groups)):
         scan.warnings.append(f"classes that 'train' lacks: {few(sorted(unseen))}")
     return ordered
-
-
-def _in_order(part: SplitImages, classes: list[str] | None) -> Iterator[tuple[int, FoundImages]]:
-    if "" in part.groups:
-        yield -1, part.groups[""]
-    for label, name in enumerate(classes or ()):
-        if name in part.groups:
-            yield label, part.groups[name]

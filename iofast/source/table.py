@@ -1,4 +1,4 @@
-"""Reading a manifest file into columns of bytes: CSV, TSV, JSON lines, Parquet."""
+"""Read a manifest file (CSV, TSV, JSON lines, Parquet) into columns of bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,8 +19,8 @@ from iofast.errors import SourceError
 from iofast.source.listing import Strings, printable
 from iofast.source.text_files import check_file, encoding_of, lines
 
-MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # Cells.kinds
-MAX_COLUMNS = MAX_FIELDS - 2  # with image and path there are as many fields as a manifest can have
+MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # ColumnText.kinds
+MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
 
 Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
 
@@ -50,7 +51,7 @@ class ColumnText:
         self.kinds.append(kind)
 
     def pad(self, rows: int) -> None:
-        """Make it `rows` long with missing values."""
+        """Append missing values up to `rows`."""
         for _ in range(rows - len(self.kinds)):
             self.add(None)
 
@@ -65,7 +66,7 @@ class ColumnText:
 
 @dataclass(slots=True)
 class Table:
-    """One manifest file, column by column; `lines` says where in the file each row stands."""
+    """One manifest file, column by column; `lines` has the line of each row in the file."""
 
     path: Path
     columns: dict[str, ColumnText] = field(default_factory=dict)
@@ -106,7 +107,7 @@ def _append(table: Table, line: int, values: dict[str, object]) -> None:
     for name, value in values.items():
         cells = table.columns.get(name)
         if cells is None:
-            if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, whether it has a value or not
+            if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
                 fail(table.path, line, f"more than {MAX_COLUMNS} different columns")
             cells = table.columns[name] = ColumnText()
         if len(cells.kinds) < len(table):
@@ -122,7 +123,7 @@ def printable_column(name: str) -> str:
     """A column's name in quotes, whatever its characters."""
     try:
         return repr(name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON may contain
         return ascii(name)
 
 
@@ -133,15 +134,13 @@ def _read_delimited(path: Path, delimiter: str) -> Iterator[Row]:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] | None = None
         try:
-            for row in reader:
-                if header is None and row:
+            for row in filter(None, reader):
+                if header is None:
                     header = _checked_header(path, row)
-                elif header is not None and row:
-                    if len(row) != len(header):
-                        fail(
-                            path, reader.line_num, f"expected {len(header)} columns as in the header, found {len(row)}"
-                        )
-                    yield reader.line_num, {name: value or None for name, value in zip(header, row, strict=True)}
+                    continue
+                if len(row) != len(header):
+                    fail(path, reader.line_num, f"expected {len(header)} columns as in the header, found {len(row)}")
+                yield reader.line_num, {name: value or None for name, value in zip(header, row, strict=True)}
         except csv.Error as error:
             fail(path, reader.line_num, str(error))
 
@@ -154,14 +153,6 @@ def _checked_header(path: Path, names: list[str]) -> list[str]:
             raise SourceError(f"{path} has two columns {printable_column(name)}")
         seen.add(name)
     return names
-
-
-def _read_csv(path: Path) -> Iterator[Row]:
-    return _read_delimited(path, ",")
-
-
-def _read_tsv(path: Path) -> Iterator[Row]:
-    return _read_delimited(path, "\t")
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
@@ -196,7 +187,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                     yield row, values
     except pyarrow.ArrowException as error:
         raise SourceError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from None
-    except (ValueError, ArithmeticError) as error:  # values that Python has no type for: years, text, nanoseconds
+    except (ValueError, ArithmeticError) as error:  # values without a Python type: years, text, nanoseconds
         raise SourceError(
             f"{path} has a value that cannot be read from row {row + 1} on: {_first_line(error)}"
         ) from None
@@ -207,8 +198,8 @@ def _first_line(error: Exception) -> str:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".csv": partial(_read_delimited, delimiter=","),
+    ".tsv": partial(_read_delimited, delimiter="\t"),
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }

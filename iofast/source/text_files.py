@@ -1,4 +1,4 @@
-"""Text files of users: manifests, class names, lists of labels. Whatever encoding a program or a shell gave them."""
+"""Read text files of users (manifests, class names, lists of labels) in UTF-8, UTF-16 or UTF-32."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_START = 64  # bytes that tell an encoding
+_START = 64  # bytes that identify an encoding
 _MARKS = (
     (b"\xff\xfe\0\0", "utf-32"),
     (b"\0\0\xfe\xff", "utf-32"),
-    (b"\xff\xfe", "utf-16"),  # what Excel calls Unicode text, and what PowerShell writes
+    (b"\xff\xfe", "utf-16"),  # Excel's "Unicode text", and PowerShell's output
     (b"\xfe\xff", "utf-16"),
 )
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise `OSError` where there is no file. A pipe that nobody writes would be waited for without end."""
+    """Raise `OSError` unless this is a regular file. Opening a pipe without a writer would block forever."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
 
@@ -27,7 +27,14 @@ def encoding_of(path: Path) -> str:
     """The encoding of a text file, by its first bytes. Raises `OSError`."""
     check_file(path)
     with path.open("rb") as file:
-        return _encoding(file.read(_START))
+        start = file.read(_START)
+    for mark, name in _MARKS:
+        if start.startswith(mark):
+            return name
+    nul = [byte == 0 for byte in start[:4]]  # every second byte of ASCII characters in UTF-16
+    if nul == [False, True, False, True]:
+        return "utf-16-le"
+    return "utf-16-be" if nul == [True, False, True, False] else "utf-8-sig"
 
 
 def lines(path: Path) -> Iterator[bytes]:
@@ -40,14 +47,3 @@ def lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         for number, line in enumerate(file):
             yield line if number else line.removeprefix(b"\xef\xbb\xbf")
-
-
-def _encoding(start: bytes) -> str:
-    for mark, name in _MARKS:
-        if start.startswith(mark):
-            return name
-    if len(start) >= 4 and start[0] and start[2] and not start[1] and not start[3]:
-        return "utf-16-le"
-    if len(start) >= 4 and start[1] and start[3] and not start[0] and not start[2]:
-        return "utf-16-be"
-    return "utf-8-sig"

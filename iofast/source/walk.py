@@ -1,4 +1,4 @@
-"""Walking a tree of images in torchvision's order, remembering what was passed by.
+"""Walk a tree of images in torchvision's order, and count the files that are left out.
 
 The order inside a class is that of `sorted(os.walk(folder, followlinks=True))` with sorted file names: folders by their
 whole path as text, so that `b-c` comes before `b/d`.
@@ -15,15 +15,15 @@ import numpy as np
 
 from iofast.errors import SourceError
 from iofast.source.listing import Strings, Watched, few
-from iofast.source.suffixes import EXTENSIONS, Unusual
+from iofast.source.suffixes import EXTENSIONS, Unusual, listed
 
-IGNORED_FOLDERS = ("__MACOSX",)  # what macOS adds to ZIP files: resource forks, under the images' names
+IGNORED_FOLDERS = ("__MACOSX",)  # macOS adds it to ZIP files: resource forks, under the images' names
 
 Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
 
 
 class Folder(NamedTuple):
-    """What one folder holds, sorted: images and subfolders, both by name."""
+    """The contents of one folder: images and subfolders, both sorted by name."""
 
     images: list[str]
     folders: list[str]
@@ -31,7 +31,7 @@ class Folder(NamedTuple):
 
 
 class FoundImages(NamedTuple):
-    """Images of one folder or class: how many, and their paths relative to the root, each ended by a NUL."""
+    """Images of one folder or class: their number, and their paths relative to the root, each followed by a NUL."""
 
     total: int
     blob: bytes
@@ -46,17 +46,15 @@ class FoundImages(NamedTuple):
 
 @dataclass(slots=True)
 class Walk:
-    """One walk below `root`: lists folders, and counts what it leaves out."""
+    """One walk below `root`: lists folders, and counts the files that it leaves out."""
 
     root: Path
     hidden: int = 0  # images whose name begins with a dot
     sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
-    unusual: Unusual = field(default_factory=Unusual)  # files whose suffix is no image's
+    unusual: Unusual = field(default_factory=Unusual)
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
-    seen: dict[str, int] = field(
-        default_factory=dict
-    )  # relative path of each folder -> mtime in ns, before its listing
+    mtimes: dict[str, int] = field(default_factory=dict)  # folder or file -> mtime in ns, before it was read
 
     def folder(self, prefix: str, ancestors: Ancestors = ()) -> Folder | None:
         """The folder at `prefix`, None if it is one of its own ancestors. Raises `SourceError` if it is unreadable."""
@@ -67,7 +65,7 @@ class Walk:
             if identity in ancestors:
                 self.loops.append(prefix)
                 return None
-            self.seen[prefix] = status.st_mtime_ns
+            self.mtimes[prefix] = status.st_mtime_ns
             with os.scandir(path) as entries:
                 images, folders, others = self._sort_out(prefix, entries)
         except OSError as error:
@@ -77,34 +75,34 @@ class Walk:
 
     def images(self, prefix: str, ancestors: Ancestors) -> FoundImages:
         """All images in and below the folder at `prefix`, in torchvision's order."""
-        found: list[tuple[str, FoundImages]] = []
+        parts: list[tuple[str, FoundImages]] = []
         pending = [(prefix, ancestors)]
         while pending:
             place, above = pending.pop()
             folder = self.folder(place, above)
             if folder is not None:
-                found.append((place, FoundImages.of(place, folder.images)))
+                parts.append((place, FoundImages.of(place, folder.images)))
                 pending += [(f"{place}/{name}", folder.ancestors) for name in folder.folders]
-        found.sort(key=lambda item: item[0])
-        return FoundImages(sum(images.total for _, images in found), b"".join(images.blob for _, images in found))
+        parts.sort(key=lambda part: part[0])
+        return FoundImages(sum(images.total for _, images in parts), b"".join(images.blob for _, images in parts))
 
     def watch(self, name: str) -> None:
-        """Count a file of the root among what decides the listing; a missing one counts as older than any."""
+        """Add a file of the root, which may be missing, to those that decide the listing."""
         path = self.root / name
-        self.seen[name] = path.stat().st_mtime_ns if path.exists() else 0
+        self.mtimes[name] = path.stat().st_mtime_ns if path.exists() else 0
 
     def watched(self) -> Watched:
-        """Every folder that was listed, and every file named to `watch`."""
-        paths = Strings.gather(os.fsencode(prefix) for prefix in self.seen)
-        return Watched(paths, np.array(list(self.seen.values()), np.int64))
+        """Every folder that was listed, and every file given to `watch`."""
+        paths = Strings.gather(map(os.fsencode, self.mtimes))
+        return Watched(paths, np.array(list(self.mtimes.values()), np.int64))
 
     def warnings(self) -> list[str]:
-        """One line for each kind of images that were left out and may be missed."""
+        """A line for each kind of left-out images that the user may want."""
         loops = [f"links to a folder above them skipped: {few(sorted(self.loops))}"] if self.loops else []
         return [*loops, *self.unusual.warnings()]
 
     def notes(self) -> list[str]:
-        """One line for each kind of files that folders of images usually have, too."""
+        """A line for each kind of left-out files that is usual in folders of images."""
         lines = []
         if self.hidden:
             lines.append(f"hidden image files skipped (names that begin with a dot): {self.hidden:,}")
@@ -113,20 +111,19 @@ class Walk:
         return [*lines, *self.unusual.notes()]
 
     def found(self) -> str:
-        """What there was instead of images, for the message that there were none."""
-        folders = len(self.seen) - 1
-        unusual = self.unusual
-        what = [f"files that are no images: {unusual.others()}"] if unusual.other else []
-        what += [f"images of formats that are not supported: {unusual.formats()}"] if unusual.unsupported else []
-        what += [f"{self.hidden:,} hidden images"] if self.hidden else []
-        what += [f"{folders:,} subfolders"] if folders else []
-        return " and ".join(what) or "an empty folder"
+        """The contents of a tree without images, for the error message."""
+        folders, unusual = len(self.mtimes) - 1, self.unusual
+        parts = (
+            (unusual.other, f"files that are no images: {listed(unusual.other)}"),
+            (unusual.unsupported, f"images of formats that are not supported: {listed(unusual.unsupported)}"),
+            (self.hidden, f"{self.hidden:,} hidden images"),
+            (folders, f"{folders:,} subfolders"),
+        )
+        return " and ".join(text for count, text in parts if count) or "an empty folder"
 
     def _sort_out(self, prefix: str, entries: os._ScandirIterator[str]) -> tuple[list[str], list[str], list[str]]:
-        """Images by their suffix, folders, and what is neither; without what is hidden."""
-        images: list[str] = []
-        folders: list[str] = []
-        others: list[str] = []
+        """Names of images by their suffix, of folders, and of other files, none of them hidden."""
+        images, folders, others = list[str](), list[str](), list[str]()
         for entry in entries:
             name = entry.name
             if _is_folder(entry):
@@ -146,7 +143,7 @@ class Walk:
         return images, folders, others
 
     def _side(self, name: str) -> str | None:
-        """The longest suffix of `sides` that a file's name ends in, with something before it."""
+        """The longest suffix of `sides` in a file's name, with at least one character before it."""
         ends = [end for end in self.sides if name.lower().endswith(end.lower()) and len(name) > len(end)]
         return max(ends, key=len, default=None)
 
@@ -154,5 +151,5 @@ class Walk:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads nowhere readable: as os.walk does, it counts as a file
+    except OSError:  # a link to nothing readable counts as a file, as in os.walk
         return False

@@ -227,7 +227,7 @@ def test_a_shard_whose_list_lacks_records_is_not_gone_on_with(tmp_path: Path, su
 def test_cached_index_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
     text = seal({"arrays": {"a": ["<u8", "0"]}})
     (tmp_path / "x").write_bytes(cache.MAGIC + len(text).to_bytes(8, "little") + text)
-    with pytest.raises(ContainerError, match="not described"):
+    with pytest.raises(ContainerError, match="descriptions of its arrays are invalid"):
         cache.load(tmp_path / "x")
 
 

@@ -69,7 +69,7 @@ def test_lists_of_labels_that_lack_images_or_have_others(tmp_path: Path, capsys:
     (tmp_path / "list.txt").write_text("0 1\n1 0\n7 1\n8 1\n9 0\n")
     wanted = [
         "images without a line in the list of labels: 3 of 5",
-        "lines in the list of labels that are of no image: 3",
+        "lines in the list of labels without an image: 3",
     ]
     for _ in range(2):
         with open_reader(path, {"labels": str(tmp_path / "list.txt")}) as reader:

@@ -134,7 +134,7 @@ class TestShards:
         (tmp_path / "images" / "a.jpg").write_bytes(picture(1))
         with pytest.raises(KeyboardInterrupt):
             convert(source, target, SMALL, progress=after(STOP, KeyboardInterrupt()))
-        with pytest.raises(TargetError, match="holds the work of a convert that was interrupted"):
+        with pytest.raises(TargetError, match="holds the work of an interrupted convert"):
             pack(tmp_path / "images", target, workers=1)
         assert convert(source, target, SMALL).resumed == in_full_shards(target, STOP) > 0
 

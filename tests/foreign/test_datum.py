@@ -1,4 +1,4 @@
-"""Caffe's Datum, compared with protobuf, and with what no protobuf would take."""
+"""Caffe's Datum, compared with protobuf."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ def test_flips_and_cuts(data: Any) -> None:
     ("data", "message"),
     [
         (b"\x35\0\0\0\0", "a Datum of floats"),
-        (b"\x0a\x01a", "field 1 of wire type 2 at 0 is none of a Caffe Datum"),
+        (b"\x0a\x01a", "field 1 of wire type 2 at 0 is not one of a Caffe Datum"),
         (b"\x40\x01", "field 8 of wire type 0"),
         (b"\x22\x7fabc", "data of 127 bytes at 2 goes beyond the 5 bytes"),
         (b"\x08" + varint(-1), "field 1 of the Datum is -1"),
-        (b"\x08" + b"\xff" * 11, "the number at 1 of the Datum ends nowhere"),
+        (b"\x08" + b"\xff" * 11, "the number at 1 of the Datum is cut off"),
         (b"\x38\x01" * 65, "more than 64 parts"),
     ],
 )
-def test_what_is_no_datum(data: bytes, message: str) -> None:
+def test_other_bytes_are_an_error(data: bytes, message: str) -> None:
     with pytest.raises(NoDatumError, match=message):
         parse(data)
 

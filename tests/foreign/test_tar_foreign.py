@@ -1,14 +1,12 @@
-"""Tar shards of other programs: what WebDataset makes of them, indexed once, watched for changes, never trusted."""
+"""Tar shards of other programs: records as in WebDataset, names, labels, damage."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import os
 import pickle
 import random
 import tarfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,24 +18,10 @@ from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError
-from iofast.foreign import cached_index as index
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.foreign.tar import TarShards
 from iofast.record import Record
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
-
-
-def settle(*paths: Path) -> None:
-    """As if the files had been written long ago: an index of files that change right now is not used again."""
-    for path in paths:
-        os.utime(path, ns=(10**18, path.stat().st_mtime_ns - 60 * 10**9))
 
 
 def records(path: Path) -> list[Record]:
@@ -46,7 +30,7 @@ def records(path: Path) -> list[Record]:
 
 
 def theirs(*paths: Path) -> list[Record]:
-    """What webdataset makes of the shards."""
+    """The records that webdataset reads from the shards."""
     from webdataset.tariterators import group_by_keys, tar_file_expander
 
     found: list[dict[str, bytes]] = []
@@ -148,13 +132,13 @@ def test_labels_below_their_base(tmp_path: Path) -> None:
     assert open_reader(path).columns(np.arange(1)).label.tolist() == [0]
     with pytest.raises(ContainerError, match=r"x\.tar: a: its label is 0, expected 1 \(the label base\) or more"):
         open_reader(path, {"label_base": 1})
-    with pytest.raises(OptionError, match="channels means nothing for tar shards"):
+    with pytest.raises(OptionError, match="channels does not apply to tar shards"):
         open_reader(path, {"channels": "rgb"})
-    with pytest.raises(OptionError, match="names means nothing for tar shards"):
+    with pytest.raises(OptionError, match="names does not apply to tar shards"):
         open_reader(path, {"names": {"path": "x"}})
 
 
-def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
+def test_links_and_folders_are_skipped(tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "global"}) as tar:
@@ -169,8 +153,11 @@ def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
     assert records(path) == theirs(path) == [Record("c", {"jpg": b"abc", "txt": b"abc"})]
 
 
+META = {"__meta__/x.json": b"ignored"}  # as in WebDataset
+
+
 def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"})
+    path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"} | META)
     with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
         assert list(reader) == [Record("a", {"jpg": b"1"})]
         assert reader.left_out == ("members whose names make no key and field: 3 left out",)
@@ -214,7 +201,7 @@ def test_part_of_a_set_of_ours(tmp_path: Path) -> None:
         ("x.tar", b"", "is not a file, or is empty"),
     ],
 )
-def test_what_is_no_tar(tmp_path: Path, name: str, data: bytes, error: str) -> None:
+def test_other_files_are_an_error(tmp_path: Path, name: str, data: bytes, error: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ContainerError, match=error):
         open_reader(tmp_path / name)
@@ -285,82 +272,3 @@ def test_any_bytes_are_records_or_an_error(tmp_path_factory: pytest.TempPathFact
         assert "x.tar" in str(caught)  # noqa: PT017
     else:
         assert all(record.fields for record in found)
-
-
-# The cache.
-
-
-def test_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    paths = [foreign(tmp_path / f"x-{i}.tar", {f"{i}.txt": b"%d" % i}) for i in range(3)]
-    settle(*paths)
-    first = records(tmp_path / "x-*.tar")
-    with monkeypatch.context() as patch:
-        patch.setattr(TarShards, "scan", lambda *_: pytest.fail("was indexed again"))
-        assert records(tmp_path / "x-*.tar") == first
-        with open_reader(tmp_path / "x-*.tar") as reader:
-            copy = pickle.loads(pickle.dumps(reader))
-            assert list(copy) == first
-    foreign(paths[1], {"new.txt": b"n"})  # the same size
-    assert [record.key for record in records(tmp_path / "x-*.tar")] == ["0", "new", "2"]
-    assert len(list((own_cache / "iofast").glob("*.index"))) == 1
-
-
-def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
-    paths = [foreign(tmp_path / f"x-{i}.tar", {"a.txt": b"1"}) for i in range(2)]
-    settle(*paths)
-    reader = open_reader(tmp_path / "x-*.tar")
-    reader.record(0)
-    foreign(paths[1], {"b.txt": b"2"})
-    with pytest.raises(ContainerError, match=r"x-1\.tar was changed since it was indexed"):
-        reader.record(1)
-    copy = pickle.dumps(reader)
-    open_reader(tmp_path / "x-*.tar").close()
-    with pytest.raises(ContainerError, match="have changed since it was opened"):
-        pickle.loads(copy).record(0)
-
-
-def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "cache_file", lambda *_: None)
-    path = foreign(tmp_path / "x.tar", {"a.txt": b"1"})
-    reader = open_reader(path)
-    copy = pickle.loads(pickle.dumps(reader))
-    reader.close()
-    assert list(reader) == list(copy) == [Record("a", {"txt": b"1"})]
-
-
-def test_many_open_at_once(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", {f"{i}.txt": b"%d" % i for i in range(200)})
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(len(records(path)))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [200] * 6
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4), st.booleans()
-)
-@settings(max_examples=150)
-def test_an_index_that_was_damaged(
-    tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[float, int]], cut: bool
-) -> None:
-    """The cache is a file like any other: whatever stands in it, records or one clear error."""
-    folder = tmp_path_factory.mktemp("damaged")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        path = foreign(folder / "x.tar", {"a.jpg": b"1", "a.cls": b"3", "b.jpg": b"22"})
-        settle(path)
-        records(path)
-        (cache,) = (folder / "iofast").glob("*.index")
-        data = bytearray(cache.read_bytes())
-        for at, value in flips:
-            data[int(at * len(data))] = value
-        cache.write_bytes(data[: int(flips[0][0] * len(data))] if cut else data)
-        try:
-            found = records(path)
-        except IofastError as caught:
-            assert "x.tar" in str(caught) or ".index" in str(caught)  # noqa: PT017
-        else:
-            assert all(len(payload) < 20_480 for record in found for payload in record.fields.values())

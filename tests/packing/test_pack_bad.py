@@ -1,4 +1,4 @@
-"""Packing images of which some are damaged: a budget of errors, holes in the keys, a file that lists them."""
+"""Packing damaged images: an error budget, holes in the keys, and a file that lists them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iofast.packing.sample import unzipped
 
 
 class TestBadImages:
-    def test_fewer_than_allowed_leave_holes(self, tmp_path: Path) -> None:
+    def test_failures_within_the_budget_leave_holes(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=7, bad=2)
         report = pack(source, tmp_path / "out.lmdb", max_errors=2)
         assert (report.packed, report.failed, report.status) == (7, 2, 3)
@@ -42,7 +42,7 @@ class TestBadImages:
         assert not (tmp_path / "out.lmdb").exists()
         assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 2
 
-    def test_a_larger_budget_or_mended_images_go_on_from_there(self, tmp_path: Path) -> None:
+    def test_resumed_with_a_larger_budget_or_mended_images(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=150, bad=2)
         with pytest.raises(ErrorBudgetError):
             pack(source, tmp_path / "out.lmdb", max_errors=0)
@@ -56,13 +56,13 @@ class TestBadImages:
         assert pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb").errors_file is None
         assert not (tmp_path / "out.lmdb.errors.jsonl").exists()
 
-    def test_if_all_fail_there_is_no_container(self, tmp_path: Path) -> None:
+    def test_no_container_if_all_images_fail(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=0, bad=3)
         with pytest.raises(SourceError, match="no image of 3"):
             pack(source, tmp_path / "out.lmdb", max_errors="100%")
         assert not (tmp_path / "out.lmdb").exists()
 
-    def test_what_is_no_file_fails_and_holds_nobody_up(self, tmp_path: Path) -> None:
+    def test_pipes_and_missing_files_are_failed_images(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=3)
         os.mkfifo(source / "pipe.jpg")
         (source / "empty.jpg").touch()
@@ -86,7 +86,7 @@ class TestBadImages:
 
 
 class TestGzip:
-    """Images that are packed with gzip: any number of members, one behind the other."""
+    """Gzipped images with any number of members."""
 
     def test_members(self) -> None:
         parts = [b"", b"x" * 511, bytes(range(256)) * 5000, b"", b"end"]
@@ -94,8 +94,8 @@ class TestGzip:
         assert unzipped(packed) == b"".join(parts)
         assert unzipped(packed + b"tail") == b"".join(parts)
 
-    def test_each_byte_is_handed_over_a_few_times_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """16 MB of empty members took minutes, because each member was handed all bytes behind it."""
+    def test_each_byte_is_passed_to_zlib_a_few_times_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """16 MB of empty members took minutes, because zlib copied all bytes behind each member."""
         data, handed = gzip.compress(b"", mtime=0) * 5000, 0
         real = zlib.decompressobj
 

@@ -1,8 +1,7 @@
-"""Packing into every container: equal records, equal bytes for any number of workers, and going on after a kill."""
+"""Packing into every container: equal records, equal bytes for any number of workers, resumed after a kill."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -11,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from container_sets import in_shards
+from container_sets import in_shards, records
 from pack_kills import kill
+from packing_runs import digests, interrupt
 from PIL import Image
 from tfrecord_messages import Example
 
@@ -24,9 +24,6 @@ from iofast.containers.shards import parse_size
 from iofast.containers.tfrecord_framing import frames
 from iofast.errors import OptionError, TargetError
 from iofast.packing import PackOptions, pool
-from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackProgress
-from iofast.packing.run import run
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
 SHARD = 60_000
@@ -46,18 +43,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def digests(target: Path) -> dict[str, str]:
-    """The files of a container, without what else is in the folder."""
-    stem = target.stem
-    files = sorted(path for path in target.parent.iterdir() if path.is_file() and path.name.startswith(stem))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def records(target: Path) -> list[tuple[str, dict[str, bytes]]]:
-    with open_reader(target) as reader:
-        return [(record.key, dict(record.fields)) for record in reader]
-
-
 FORMATS: list[dict[str, Any]] = [
     {"resize": 32, "format": "jpeg"},
     {"format": "keep"},
@@ -67,37 +52,32 @@ FORMATS: list[dict[str, Any]] = [
 ]
 
 
-def check_workers(images: Path, tmp_path: Path, options: dict[str, Any], counts: Sequence[int]) -> None:
-    """The files are the same; and the three containers hold the same records under the same fingerprint."""
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        (FORMATS[0], (1, 8)),
+        (FORMATS[1], (1, 2)),
+        *(pytest.param(options, (1, 2, 3, 8), marks=pytest.mark.slow) for options in FORMATS),
+    ],
+)
+def test_the_number_of_workers_is_in_no_byte(
+    images: Path, tmp_path: Path, options: dict[str, Any], counts: Sequence[int]
+) -> None:
+    """All containers also have the same records and the same fingerprint."""
     found = []
     for name in NAMES:
-        made = {}
+        packed = {}
         for workers in counts:
             target = tmp_path / str(workers) / name
             target.parent.mkdir(exist_ok=True)
             pack(images, target, workers=workers, **in_shards(target, SHARD), **options)
-            made[workers] = digests(target)
-        assert len({json.dumps(each) for each in made.values()}) == 1
-        found.append(records(target))
+            packed[workers] = digests(target.parent)
+        assert len({json.dumps(each) for each in packed.values()}) == 1
+        found.append([(record.key, dict(record.fields)) for record in records(target)])
         with open_reader(target) as reader:
             assert reader.manifest.splits == {"train": ((0, 104),), "val": ((104, 130),)}
             found[-1].append((reader.manifest.fingerprint, {}))
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", FORMATS, ids=lambda options: options["format"])
-def test_the_number_of_workers_is_in_no_byte(images: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    check_workers(images, tmp_path, options, (1, 2, 3, 8))
-
-
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(n, marks=() if n < 2 else pytest.mark.slow, id=FORMATS[n]["format"]) for n in range(len(FORMATS))],
-)
-def test_one_worker_and_more(images: Path, tmp_path: Path, number: int) -> None:
-    """The short form: another number against one worker for each format."""
-    check_workers(images, tmp_path, FORMATS[number], (1, (8, 2, 3, 2, 3)[number]))
 
 
 def test_names_of_shards(images: Path, tmp_path: Path) -> None:
@@ -124,7 +104,7 @@ def test_names_of_shards(images: Path, tmp_path: Path) -> None:
 
 
 def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
-    """An image that fails leaves a hole in its shard and moves no border; a shard is that of any other run with it."""
+    """A failed image leaves a hole in its shard and does not change any other shard."""
     pack(images, tmp_path / "a.tar", resize=32, shard_records=30)
     with open_reader(tmp_path / "a.tar") as reader:
         assert [shard.count for shard in reader.manifest.shards] == [30, 30, 30, 14, 26]
@@ -145,7 +125,7 @@ def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
         pack(images, tmp_path / "x.lmdb", shard_records=5)
 
 
-def test_a_split_that_the_name_says_already(images: Path, tmp_path: Path) -> None:
+def test_a_split_that_is_part_of_the_name(images: Path, tmp_path: Path) -> None:
     """`train.tar` has train-000000.tar, whether there are other splits or not."""
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "train").symlink_to(images / "train")
@@ -171,26 +151,9 @@ def test_sizes(text: int | str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "0", "1e9", "10MBit", True, 0.5])
-def test_sizes_that_are_none(text: Any) -> None:
+def test_invalid_sizes(text: Any) -> None:
     with pytest.raises(OptionError, match="size"):
         PackOptions(shard_size=text)
-
-
-class Interrupt(PackProgress):
-    """Ends the run in the middle, as Ctrl-C does."""
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-
-    def step(self, images: int, size: int, failed: int) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise KeyboardInterrupt
-
-
-def interrupt(images: Path, target: Path, at: int = 20, **options: Any) -> None:
-    with pytest.raises(KeyboardInterrupt, match="goes on from there"), WorkerPool(2) as workers:
-        run(images, target, PackOptions(resize=32, **in_shards(target, SHARD), **options), Interrupt(at), workers)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +163,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     for name in NAMES:
         (folder / name).mkdir()
         pack(images, folder / name / name, resize=32, **in_shards(name, SHARD))
-    return {name: digests(folder / name / name) for name in NAMES}
+    return {name: digests(folder / name) for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -208,20 +171,29 @@ class TestResume:
     def test_an_interrupted_run_goes_on(
         self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Journals so short that most are gone when the run is interrupted; three times."""
+        """Interrupted three times, with journals so short that most are gone by then."""
         monkeypatch.setattr(pool, "JOURNAL", 4000)
         for at in (12, 9, 15):
-            interrupt(images, tmp_path / name, at)
+            interrupt(images, tmp_path / name, at, resize=32, **in_shards(name, SHARD))
         journals = len(list((tmp_path / f"{name}.partial").glob("journal-*")))
         assert journals > 10 or not name.endswith("lmdb")  # of shards as many are left as wait for an earlier chunk
         report = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
         assert report.resumed > 40
         assert (report.packed, report.failed) == (130, 0)
-        assert digests(tmp_path / name) == whole[name]
+        assert digests(tmp_path) == whole[name]
         assert not (tmp_path / f"{name}.partial").exists()
 
-    def test_other_options_are_told_apart(self, images: Path, tmp_path: Path, name: str) -> None:
-        interrupt(images, tmp_path / name)
+    def test_a_shard_may_end_within_a_chunk(self, images: Path, tmp_path: Path, name: str) -> None:
+        """Chunks have two images."""
+        options: dict[str, Any] = {"resize": 32} if name.endswith("lmdb") else {"resize": 32, "shard_records": 7}
+        interrupt(images, tmp_path / name, 30, **options)
+        pack(images, tmp_path / name, **options)
+        (tmp_path / "whole").mkdir()
+        pack(images, tmp_path / "whole" / name, **options)
+        assert digests(tmp_path) == digests(tmp_path / "whole")
+
+    def test_other_options_are_an_error(self, images: Path, tmp_path: Path, name: str) -> None:
+        interrupt(images, tmp_path / name, 20, resize=32, **in_shards(name, SHARD))
         with pytest.raises(TargetError, match="quality=90, not 50"):
             pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD), quality=50)
         if name.endswith("lmdb"):
@@ -233,12 +205,12 @@ class TestResume:
     def test_killed_at_some_moment(self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str) -> None:
         kill(images, tmp_path / name, 5, resize=32, **in_shards(name, SHARD))
         pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
-        assert digests(tmp_path / name) == whole[name]
+        assert digests(tmp_path) == whole[name]
 
     def test_images_that_failed_are_tried_again(
         self, images: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One stays bad, one is mended meanwhile: the bytes are those of a run that never saw it broken."""
+        """One image stays bad, one is mended: the bytes are those of a run with the mended image."""
         monkeypatch.setattr(pool, "JOURNAL", 4000)
         source = tmp_path / "images"
         for path in sorted(images.glob("train/c0/*.jpg")):
@@ -248,13 +220,13 @@ class TestResume:
         files[3].write_bytes(b"bad")
         good = files[9].read_bytes()
         files[9].write_bytes(b"bad for now")
-        interrupt(source, tmp_path / name, 30, max_errors=2)
+        interrupt(source, tmp_path / name, 30, max_errors=2, resize=32, **in_shards(name, SHARD))
         files[9].write_bytes(good)
         mended = pack(source, tmp_path / name, resize=32, **in_shards(name, SHARD), max_errors=1)
         assert (mended.failed, mended.packed) == (1, len(files) - 1)
         (tmp_path / "anew").mkdir()
         pack(source, tmp_path / "anew" / name, resize=32, **in_shards(name, SHARD), max_errors=1)
-        assert digests(tmp_path / name) == digests(tmp_path / "anew" / name)
+        assert digests(tmp_path) == digests(tmp_path / "anew")
         assert len((tmp_path / f"{name}.errors.jsonl").read_text().splitlines()) == 1
 
     def test_two_runs_exclude_each_other(self, images: Path, tmp_path: Path, name: str) -> None:
@@ -264,17 +236,9 @@ class TestResume:
             pack(images, tmp_path / name, resize=32)
         assert pack(images, tmp_path / name, resize=32).packed == 130
 
-    def test_a_dry_run_estimates_well(self, images: Path, tmp_path: Path, name: str) -> None:
-        dry = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD), dry_run=True)
-        assert os.listdir(tmp_path) == []
-        real = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
-        assert dry.estimate is not None
-        assert 0.6 < dry.estimate.bytes_out / real.bytes_out < 1.7
-        assert dry.estimate.bytes_peak > dry.estimate.bytes_out
-
 
 def test_labels_that_count_from_one(images: Path, tmp_path: Path) -> None:
-    """0 is the background for who reads the Examples; `cls` and the index count from 0 as everywhere."""
+    """In the Examples 0 is the background; `cls` and the index count from 0 as everywhere."""
     target = tmp_path / "out.tfrecord"
     wanted: dict[str, Any] = {"resize": 16, "workers": 1}
     pack(images, target, label_base=1, **wanted)

@@ -1,4 +1,4 @@
-"""Equal images are found, and dropped where that is asked for: the same for any number of workers and after a kill."""
+"""Duplicates are found, and dropped on request, independent of the number of workers and of kills."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packing_runs import interrupt
 from PIL import Image
 
 from iofast import open_reader, pack
-from iofast.packing import PackOptions, duplicates, pool
-from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackProgress
-from iofast.packing.run import run
+from iofast.packing import duplicates, pool
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
 
@@ -69,8 +67,7 @@ def test_dropped_for_any_number_of_workers_and_after_a_kill(
         made.append({path.name: path.read_bytes() for path in target.parent.iterdir()})
     (tmp_path / "cut").mkdir()
     for at in (30, 20):
-        with pytest.raises(KeyboardInterrupt), WorkerPool(2) as workers_:
-            run(images, tmp_path / "cut" / name, PackOptions(drop_duplicates=True), _Interrupt(at), workers_)
+        interrupt(images, tmp_path / "cut" / name, at, drop_duplicates=True)
     report = pack(images, tmp_path / "cut" / name, drop_duplicates=True)
     assert (report.packed, report.dropped, report.failed) == (107, 13, 0)
     assert report.resumed > 30
@@ -82,7 +79,7 @@ def test_dropped_for_any_number_of_workers_and_after_a_kill(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_what_was_there_before(images: Path, tmp_path: Path, name: str) -> None:
+def test_duplicates_of_records_before_the_append(images: Path, tmp_path: Path, name: str) -> None:
     pack(images, tmp_path / name, drop_duplicates=True)
     before = {key: first for key, first in listed(tmp_path / name).items() if key < 119}  # the last one was dropped
     more = tmp_path / "more" / "c0"
@@ -124,16 +121,6 @@ def test_marks(keys: list[int], recent: int) -> None:
         for mark, key in enumerate(keys):
             assert sorted(marks.find(key)) == [at for at in range(mark) if keys[at] == key]
             marks.add(key, mark)
-
-
-class _Interrupt(PackProgress):
-    def __init__(self, at: int) -> None:
-        self._left = at
-
-    def step(self, images: int, size: int, failed: int) -> None:
-        self._left -= 1
-        if not self._left:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("name", NAMES)

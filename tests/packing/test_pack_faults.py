@@ -1,26 +1,23 @@
-"""Packing while the disk fills, reads fail, and files vanish or change: the short form of `make torture PART=kills`."""
+"""Packing while the disk fills, reads fail, and files vanish or change; a short form of `make torture PART=kills`."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from container_sets import in_shards
+from packing_runs import pack_with
 from PIL import Image
 from test_pack_containers import NAMES
 
 from iofast import open_reader, pack
 from iofast.errors import DecodeError
-from iofast.packing import PackOptions, estimate
+from iofast.packing import estimate
 from iofast.packing.origin import read_file
-from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackProgress
-from iofast.packing.run import run
 from tools.torture import _packs
 from tools.torture._packs import Case
 from tools.torture.kills import Rounds
@@ -44,7 +41,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
-    """From some write on every write fails: one line, nothing under the final name, and the same command goes on."""
+    """From some write on, every write fails: one line, no target, and the same command resumes."""
     case = Case(name, images, None)
     whole, folder = tmp_path / "whole", tmp_path / "full"
     for each in (whole, folder):
@@ -126,7 +123,7 @@ import os, sys
 from iofast.packing import origin, worker
 real = origin.read_file
 def read_file(path):
-    if b"07" in path:
+    if os.path.basename(path) == b"07.jpg":
         os.unlink(path)
     return real(path)
 origin.read_file = read_file
@@ -140,8 +137,7 @@ def test_a_file_that_vanishes(images: Path, tmp_path: Path, name: str) -> None:
     source.mkdir()
     for path in images.iterdir():
         (source / path.name).write_bytes(path.read_bytes())
-    with WorkerPool(2, (sys.executable, "-c", FAKE)) as pool:
-        report = run(source, tmp_path / name, PackOptions(max_errors=1), PackProgress(), pool)
+    report = pack_with(source, tmp_path / name, FAKE, max_errors=1)
     assert (report.packed, report.failed) == (39, 1)
     assert dict(report.errors) == {"the file cannot be read": 1}
 

@@ -1,12 +1,10 @@
-"""Packing the records of containers: what is unusual about the container, or happens to it meanwhile."""
+"""Packing the records of containers: unusual containers, and containers that change meanwhile."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
-import sys
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ import pytest
 from container_sets import mask, picture, records
 from foreign_lmdbs import datum, pixels, planes
 from foreign_lmdbs import write as write_lmdb
+from packing_runs import pack_with, sha256
 from PIL import Image as Pictures
 from tar_sets import foreign
 
@@ -34,10 +33,6 @@ from iofast.packing.sample import Image
 SMALL: dict[str, Any] = {"resize": 24, "workers": 1}
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def folder(root: Path, classes: tuple[str, ...], count: int = 6) -> Path:
     """Pictures of these classes."""
     for number in range(count):
@@ -53,7 +48,7 @@ def theirs(path: Path, names: list[str]) -> Path:
 
 
 def reading(source: Path) -> RecordOrigin:
-    """What a worker reads the container with."""
+    """The origin of a worker that packs the container."""
     with open_reader(source) as reader:
         return RecordOrigin(os.fspath(source), None, {}, listing.state_of(reader, source))
 
@@ -65,7 +60,7 @@ def rows(count: int) -> list[Image]:
 class TestWhatItSays:
     @pytest.mark.parametrize("named", [True, False])
     def test_annotations_are_turned_once(self, tmp_path: Path, named: bool) -> None:
-        """Half a turn tells no mask by its size: packing has turned it, and boxes only where it was told of them."""
+        """Packing turns masks always, but boxes only with the option `boxes`. Half a turn keeps the size."""
         root = folder(tmp_path / "images", ("a",), 4)
         for number, turned in enumerate((1, 3, 6, 8)):
             path = root / "a" / f"{number:03d}.jpg"
@@ -156,7 +151,7 @@ class TestWhatItSays:
         entries = {b"%03d" % n: datum(planes(pixels(n)), (3, 16, 24), n % 3) for n in range(4)}
         source = write_lmdb(tmp_path / "caffe", entries)
         settings: dict[str, Any] = {"foreign": {"channels": channels}, "workers": 1}
-        with pytest.raises(OptionError, match="holds raw pixels"):
+        with pytest.raises(OptionError, match="contains raw pixels"):
             pack(source, tmp_path / "out.lmdb", **settings)
         pack(source, tmp_path / "out.lmdb", format="png", **settings)
         for number, record in enumerate(records(tmp_path / "out.lmdb")):
@@ -216,9 +211,7 @@ class TestWhileItIsRead:
             "origin.RecordOrigin._fetch = lambda self, at: os._exit(9) if 5 in at else fetch(self, at)\n"
             "sys.exit(worker.main())"
         )
-        options = PackOptions(resize=24, max_errors=1)
-        with WorkerPool(1, (sys.executable, "-c", program)) as pool:
-            report = run(source, tmp_path / "out.lmdb", options, PackProgress(), pool)
+        report = pack_with(source, tmp_path / "out.lmdb", program, resize=24, max_errors=1)
         assert (report.packed, report.failed) == (69, 1)
         assert json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text())["path"] == "05"
 
@@ -233,7 +226,7 @@ class TestWhileItIsRead:
             run(source, tmp_path / "out.lmdb", PackOptions(resize=24), Writes(), pool)
         assert not (tmp_path / "out.lmdb").exists()
 
-    def test_going_on_with_other_names(self, tmp_path: Path) -> None:
+    def test_resuming_with_other_names_is_an_error(self, tmp_path: Path) -> None:
         members = [("1.one", picture(1)), ("1.two", picture(2)), ("2.one", b"none"), ("2.two", b"none")]
         source = foreign(tmp_path / "their.tar", members)
         with pytest.raises(ErrorBudgetError):
@@ -249,7 +242,7 @@ class TestWhileItIsRead:
         with pytest.raises(DecodeError, match="the image is larger than 1 GiB"):
             opened.read(rows(1)[0])
 
-    def test_the_place_of_a_failure_is_told_whatever_is_damaged(self, tmp_path: Path) -> None:
+    def test_the_reason_names_the_container_even_if_the_record_has_no_name(self, tmp_path: Path) -> None:
         source = theirs(tmp_path / "their.tar", ["a"])
         opened = reading(source)
         assert opened.blame(rows(1)[0], "broken") == f"broken (in {source})"

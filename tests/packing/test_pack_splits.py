@@ -1,4 +1,4 @@
-"""Splits by seeded shares: a function of each image's path, the seed and the shares alone."""
+"""Splits by seeded shares depend only on each image's path, the seed and the shares."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def listing(paths: list[str]) -> Source:
 
 
 def members(source: Source) -> dict[bytes, str]:
-    return {source.path(i): source.split_of(i) for i in range(len(source))}
+    return {source.path(i): name for name, start, stop in source.splits for i in range(start, stop)}
 
 
 @given(st.permutations([f"c{i % 7}/{i}.jpg" for i in range(200)]), st.integers(0, 100), st.integers(0, 200))
-def test_an_image_keeps_its_split_whatever_stands_beside_it(paths: list[str], seed: int, cut: int) -> None:
+def test_the_split_of_an_image_does_not_depend_on_other_images(paths: list[str], seed: int, cut: int) -> None:
     shares = parse_shares("val=0.3,test=0.2")
     whole, part = (
         members(divide(listing(sorted(paths)), shares, seed)),
@@ -57,33 +57,20 @@ def test_shares_are_about_right_and_seeds_differ() -> None:
     assert members(found[0]) != members(found[1])
 
 
-def test_a_split_without_images_is_left_out_and_said() -> None:
+def test_a_split_without_images_is_left_out_with_a_warning() -> None:
     source = divide(listing(["a", "b"]), parse_shares({"val": 1e-9}), 0)
     assert source.splits == (("train", 0, 2),)
-    assert source.warnings == ("splits that got no image: val",)
+    assert source.warnings == ("splits without an image: val",)
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        "",
-        "val",
-        "val=x",
-        "val=0",
-        "val=-0.1",
-        "val=1",
-        "val=0.6,test=0.4",
-        "train=0.5",
-        "all=0.1",
-        "a b=0.1",
-        "val=0.1,val=0.2",
-        "val=nan",
-        "val=inf",
-        {},
-        5,
+        *("val", "val=x", "val=0", "val=-0.1", "val=1", "val=nan", "val=inf", "val=0.6,test=0.4", "val=0.1,val=0.2"),
+        *("", "train=0.5", "all=0.1", "a b=0.1", {}, 5),
     ],
 )
-def test_shares_that_cannot_be(value: object) -> None:
+def test_invalid_shares(value: object) -> None:
     with pytest.raises(OptionError, match="split"):
         PackOptions(split=value)  # type: ignore[arg-type]
 

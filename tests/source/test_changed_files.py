@@ -1,4 +1,4 @@
-"""Images that were rewritten in place after they were indexed: whatever reads them gives what is there now."""
+"""Images that were rewritten in place after they were indexed are read as they are now."""
 
 from __future__ import annotations
 
@@ -53,12 +53,6 @@ def after(number: int) -> bytes:
 CHANGED = [number for number in range(COUNT) if before(number) != after(number)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "iofast"
-
-
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Everything here decodes with this implementation of the kernel."""
@@ -87,7 +81,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Path:
-    """What the folder becomes, where it never was anything else."""
+    """A folder that had the new images from the start."""
     return write(tmp_path / "fresh", after)
 
 
@@ -216,7 +210,7 @@ def test_a_change_that_reading_finds_is_in_the_next_index(root: Path, monkeypatc
     assert FastDataset(root).reader.changed == 0
 
 
-def test_without_a_transform_another_size_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_transform_the_error_advises_to_open_again(tmp_path: Path) -> None:
     (tmp_path / "same").mkdir()
     for number in range(4):
         (tmp_path / "same" / f"{number}.jpg").write_bytes(picture(number, 40, 40))

@@ -1,4 +1,4 @@
-"""Plain folders as readers: what they say, what the kernel gets, files that change, threads."""
+"""Plain folders as readers: columns, fields, payloads, changing files, threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_images import image, make_folder
+from folder_images import image
 from PIL import Image
 
 from iofast import FastDataset, kernel
@@ -17,19 +17,6 @@ from iofast.errors import DecodeError, SourceError
 from iofast.record import image_field
 from iofast.source import folder as folder_module
 from iofast.source.folder import MAX_DESCRIPTORS, FolderReader
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder for each test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "iofast"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """See `make_folder`."""
-    return make_folder(tmp_path)
 
 
 def decode(reader: FolderReader, rows: list[int], size: int = 8) -> tuple[np.ndarray, list[int]]:
@@ -65,7 +52,7 @@ def test_locate_gives_upright_sizes_and_labels(root: Path) -> None:
     assert reader.locate(np.array([3, 1, 3])).label.tolist() == [1, 0, 1]
 
 
-def test_manifest_says_what_the_folder_holds(root: Path) -> None:
+def test_the_manifest_describes_the_folder(root: Path) -> None:
     manifest = FolderReader(root).manifest
     assert (manifest.count, manifest.classes, manifest.fields) == (5, ("cat", "dog"), ("cls", "jpg", "json"))
     assert manifest.splits == {"all": ((0, 5),)}

@@ -1,4 +1,4 @@
-"""The index of a plain folder: built once, found again, shared by processes, never trusted too far."""
+"""The index of a plain folder: built once, reused, shared by processes, validated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_images import image, make_folder, settle
+from folder_images import image, settle
 
 from iofast.errors import ContainerError, SourceError
 from iofast.source import folder_index as index_module
@@ -26,19 +26,6 @@ from iofast.source.folder import FolderReader
 reader = FolderReader(sys.argv[1])
 print(len(reader), reader.locate(range(len(reader))).width.sum(), reader.manifest.fingerprint)
 """
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder for each test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "iofast"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """See `make_folder`."""
-    return make_folder(tmp_path)
 
 
 @pytest.fixture
@@ -91,7 +78,7 @@ def test_an_index_from_just_after_a_change_is_not_trusted(root: Path, builds: li
     assert len(builds) == 3
 
 
-def test_a_cache_that_cannot_be_used_is_done_without(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_cache_is_no_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = root.parent / "file"
     blocked.write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
@@ -145,7 +132,7 @@ def test_many_processes_open_at_once_and_one_reads_the_headers(root: Path, cache
     assert len(list(cache.glob("*.index"))) == 1
 
 
-def test_whoever_waits_for_the_lock_uses_what_was_built(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_wait_for_the_lock_use_the_new_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     real = index_module.build_index
 

@@ -1,4 +1,4 @@
-"""Manifest files as sources: CSV, TSV, JSON lines, Parquet; what they may say and how they are refused."""
+"""Manifest files as sources: CSV, TSV, JSON lines, Parquet, and their errors."""
 
 from __future__ import annotations
 
@@ -115,7 +115,6 @@ def test_split_column_orders_the_rows(tmp_path: Path) -> None:
     assert source.splits == (("train", 0, 1), ("val", 1, 2), ("test", 2, 4), ("extra", 4, 5))
     assert paths(source) == [b"3.jpg", b"5.jpg", b"1.jpg", b"4.jpg", b"2.jpg"]
     assert [source.extra(index)["n.txt"] for index in range(5)] == [b"3", b"5", b"1", b"4", b"2"]
-    assert source.split_of(3) == "test"
     shuffled = source.shuffled(3)
     assert shuffled.splits == source.splits
     assert {shuffled.path(2), shuffled.path(3)} == {b"1.jpg", b"4.jpg"}
@@ -147,7 +146,7 @@ BAD = [
     ("m.csv", "", "has no rows"),
     ("m.csv", "path,label\n", "has no rows"),
     ("m.csv", "photo,label\n1.jpg,2\n", "has no column path or file or .* or image: found 'photo', 'label'"),
-    ("m.csv", "path,file\n1.jpg,2\n", "several path columns, say which: path, file"),
+    ("m.csv", "path,file\n1.jpg,2\n", "several path columns, choose one: path, file"),
     ("m.csv", "path,a,a\n1.jpg,2,3\n", "two columns 'a'"),
     ("m.csv", "path,label\n1.jpg,2\n2.jpg\n", "line 3: expected 2 columns as in the header, found 1"),
     ("m.csv", 'path,label\n"1.jpg,2\n', r"m\.csv, line 2: unexpected end of data"),
@@ -160,7 +159,7 @@ BAD = [
     ("m.csv", "path,split\n1.jpg,../x\n", "line 2: split name '../x' is not"),
     ("m.csv", "path,标签\n1.jpg,x\n", "column '标签' cannot become a field"),
     ("m.csv", "path,a..b\n1.jpg,x\n", r"column 'a\.\.b' cannot become a field: field name 'a\.\.b'"),
-    ("m.csv", "path,Note,note\n1.jpg,x,y\n", r"columns Note, note would both be the field 'note\.txt'"),
+    ("m.csv", "path,Note,note\n1.jpg,x,y\n", r"columns Note, note would both become the field 'note\.txt'"),
     ("m.jsonl", '{"path": "1.jpg"}\n[1]\n', "line 2: expected a JSON object, found list"),
     ("m.jsonl", '{"path": "1.jpg"}\n\n{"path": }\n', "line 3: not a JSON object: Expecting value"),
     ("m.jsonl", b'{"path": "\xff"}\n', "line 1: not a JSON object"),
@@ -211,7 +210,7 @@ def test_parquet_reads_as_json_lines_do(tmp_path: Path) -> None:
         scan(tmp_path / "bad.parquet")
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *args: object, **named: object) -> object:

@@ -1,4 +1,4 @@
-"""Files of a folder whose suffix is no image's: known by their first bytes, or left out with a word about them."""
+"""Files whose suffix is not that of an image: identified by their first bytes, or left out with a note."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from iofast.errors import DecodeError, SourceError
 from iofast.source.folder import FolderReader
 from iofast.source.listing import Source
 from iofast.source.scan import scan
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 def paths(source: Source) -> list[str]:

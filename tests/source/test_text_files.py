@@ -1,4 +1,4 @@
-"""Text files of users: every encoding that says what it is is read, and what is no file is an error, not a wait."""
+"""Text files of users: all Unicode encodings are read, and a pipe is an error instead of a wait."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_split_that_is_named_twice(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder into which nobody can look; the superuser could, so that is played."""
+    """An unreadable folder, simulated because root can read all folders."""
     folder = tmp_path / "locked"
     folder.mkdir()
     real = os.stat

@@ -1,0 +1,50 @@
+"""Runs of packing that are interrupted, or whose workers run another program, and digests of what they write."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iofast.packing import PackOptions, PackReport
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
+
+
+class Interrupt(PackProgress):
+    """Ends a run after `steps` chunks, as Ctrl-C does."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
+    """Pack with two workers, interrupted after `steps` chunks."""
+    with pytest.raises(KeyboardInterrupt, match="goes on from there"), WorkerPool(2) as workers:
+        run(source, target, PackOptions(**options), Interrupt(steps), workers)
+
+
+def pack_with(source: Path, target: Path, program: str, *arguments: str, **options: Any) -> PackReport:
+    """Pack with two workers that run `program`; `silence` is an option of the pool."""
+    silence = options.pop("silence", 60)
+    with WorkerPool(2, (sys.executable, "-c", program, *arguments), silence=silence) as pool:
+        return run(source, target, PackOptions(**options), PackProgress(), pool)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digests(folder: Path, prefix: str = "") -> dict[str, str]:
+    """The files of a folder whose names begin with `prefix`."""
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name.startswith(prefix))
+    return {path.name: sha256(path) for path in files}
