@@ -1,4 +1,4 @@
-"""A contact sheet: some records of a container as one picture, with labels, masks and boxes, everything upright."""
+"""Contact sheets: some records of a container in one picture, upright, with labels, masks and boxes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field
 
-MARGIN = 6  # pixels round every image
-CAPTION = 16  # pixels of height for the text under it
+MARGIN = 6  # pixels around every image
+CAPTION = 16  # height of the text below it in pixels
 MASK_SHARE = 0.45  # of a mask's colour in the pixels that it covers
 MAX_CELLS = 10_000
 MAX_SIDE = 2048  # of a cell
 MAX_BOXES = 1000  # drawn on one image
 BOX_FORMATS = ("xyxy", "xywh")
 _COCO = ("bbox", "bboxes")
-_NAMES = (*_COCO, "box", "boxes")  # of members that are boxes, as packing takes them
+_NAMES = (*_COCO, "box", "boxes")  # of members that hold boxes, as in packing
 
-# far apart in hue and lightness, so that neighbours differ; 0 is background and is not drawn
+# neighbours differ in hue and lightness; 0 is background and is not drawn
 _COLOURS = np.array(
     [
         (0, 0, 0), (230, 60, 50), (60, 170, 75), (65, 105, 225), (250, 190, 40), (145, 70, 180), (70, 200, 210),
@@ -43,12 +43,14 @@ _COLOURS = np.array(
 
 @dataclass(frozen=True, slots=True)
 class SheetOptions:
-    """How a sheet looks. `size`: pixels of a cell's side. `columns`: None = about as wide as 16:10.
+    """Options of a sheet.
 
-    `mask`: the field to lay over the image, None = the first that looks like one (`seg.png`, `mask.png`), "" = none.
-    `boxes`: the field with boxes, None = the one that the container was packed with, else `boxes.json`, else `json`;
-    "" = none. `box_format`: what four numbers mean, corners (xyxy) or corner and size (xywh); None = what packing was
-    told, else xyxy, and xywh for members called `bbox` or `bboxes`, as COCO has them.
+    size        side of a cell in pixels
+    columns     images per row; None = as many as make a picture of about 16:10
+    mask        field to lay over the image; None = the first .png field that is not the image, "" = none
+    boxes       field with boxes; None = the one of the container's packing, else `boxes.json`, else `json`; "" = none
+    box_format  xyxy (corners) or xywh (corner and size); None = as packed, else xyxy, and xywh for members named `bbox`
+                or `bboxes`, as in COCO
     """
 
     size: int = 160
@@ -69,7 +71,7 @@ class SheetOptions:
 
 
 def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions | None = None) -> Image.Image:
-    """The records `indices` as an RGB picture, in rows. An image that cannot be decoded is a cell that says so."""
+    """Draw the records `indices` in rows, as RGB. The cell of an image that cannot be decoded has its error."""
     options = options or SheetOptions()
     if not 1 <= len(indices) <= MAX_CELLS:
         raise OptionError(f"a sheet has 1 to {MAX_CELLS} images, found {len(indices)}")
@@ -94,8 +96,10 @@ def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions 
 
 @dataclass(frozen=True, slots=True)
 class SheetImage:
-    """A record's image as a transform makes it: each view's name ("" where it has none) and its pixels, uint8
-    (height, width, 3); or `failure`, the reason why there are none."""
+    """A record's image after a transform: name ("" if none) and pixels, uint8 (height, width, 3), of each view.
+
+    `failure` is the error if there are none.
+    """
 
     index: int
     views: Sequence[tuple[str, NDArray[np.uint8]]]
@@ -103,7 +107,7 @@ class SheetImage:
 
 
 def views_sheet(reader: Reader, seen: Iterable[SheetImage], options: SheetOptions | None = None) -> Image.Image:
-    """Records as an RGB picture, the views of each side by side, in proportion to each other."""
+    """Draw records as RGB, the views of each side by side, in proportion to each other."""
     options = options or SheetOptions()
     records = [(each.index, _scaled(each.views, options.size), each.failure) for each in seen]
     most = max((len(views) for _, views, _ in records), default=0)
@@ -128,7 +132,7 @@ def _draw_views(
     views: Sequence[tuple[str, Image.Image]],
     caption: tuple[str, int, int],
 ) -> None:
-    """Views beside each other, `height` pixels high at most, their names under them, and a line of text of a width."""
+    """Draw views side by side with their names below, and a caption (text, width, height of the views)."""
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
     (x, y), (text, wide, height) = place, caption
     lower = y + height + 1 + CAPTION * any(name for name, _ in views)
@@ -143,17 +147,17 @@ def _draw_views(
 
 
 def _scaled(views: Sequence[tuple[str, NDArray[np.uint8]]], size: int) -> list[tuple[str, Image.Image]]:
-    """Views with the longest side of all at `size`, or four times as long as it was where that is less."""
+    """Scale views alike, by at most 4, so that the longest side of all is `size`."""
     scale = min(size / max((max(pixels.shape[:2]) for _, pixels in views), default=1), 4.0)
-    found = []
+    scaled = []
     for name, pixels in views:
         height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
-        found.append((name, Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)))
-    return found
+        scaled.append((name, Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)))
+    return scaled
 
 
 def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
-    """One record in a cell: scaled down (or up, four times at most) to fit, mask and boxes over it."""
+    """Draw one record, scaled by at most 4 to fit a cell, with mask and boxes."""
     pixels = _pixels(reader, index)
     height, width = pixels.shape[:2]
     scale = min(options.size / max(width, height), 4.0)
@@ -164,7 +168,7 @@ def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
     if mask and mask in fields:
         image = _overlaid(image, fields[mask])
     draw = ImageDraw.Draw(image)
-    for number, box in enumerate(_boxes(fields, *_where(reader, fields, options))):
+    for number, box in enumerate(_boxes(fields, *_box_field(reader, fields, options))):
         corners = [edge * part for edge, part in zip(box, (size[0] / width, size[1] / height) * 2, strict=True)]
         colour = tuple(_COLOURS[1 + number % (len(_COLOURS) - 1)].tolist())
         draw.rectangle(_ordered(corners, size), outline=colour, width=2)
@@ -172,7 +176,7 @@ def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
 
 
 def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
-    """The image of a record, upright RGB."""
+    """Return the image of a record, upright RGB, uint8 (height, width, 3)."""
     located = reader.locate(np.array([index], np.int64))
     if not located.kind[0]:
         data = reader.view(index)
@@ -209,13 +213,13 @@ def _fitted(text: str, width: int, font: Any) -> str:
 
 
 def _mask_field(fields: Mapping[str, bytes]) -> str | None:
-    """The first field that is an image beside the image."""
+    """Return the first PNG field that is not the image."""
     own = (*IMAGE_FIELDS, *RAW_FIELDS)
     return next((name for name in sorted(fields) if name not in own and name.rpartition(".")[2] == "png"), None)
 
 
 def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
-    """The image with a mask's values as colours over it; 0 is left as it is."""
+    """Return the image with a mask's values as colours over it; 0 is transparent."""
     try:
         opened = pillow.open_image(payload, MAX_PIXELS)
         opened.image.load()
@@ -230,63 +234,63 @@ def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
-def _where(reader: Reader, fields: Mapping[str, bytes], options: SheetOptions) -> tuple[str, str | None]:
-    """The field that has the boxes of a record, and what four numbers mean in it, None where nobody has said."""
+def _box_field(reader: Reader, fields: Mapping[str, bytes], options: SheetOptions) -> tuple[str, str | None]:
+    """Return the field with the boxes of a record, and their format, None if unknown."""
     packed = str(reader.manifest.recipe.get("boxes"))
     name = options.boxes
     if name is None:
         name = next((own for own in (packed, "boxes.json") if own in fields), JSON_FIELD)
-    told = str(reader.manifest.recipe.get("box_format", "xyxy")) if name == packed else None
-    return name, options.box_format or told
+    packed_format = str(reader.manifest.recipe.get("box_format", "xyxy")) if name == packed else None
+    return name, options.box_format or packed_format
 
 
 def _boxes(fields: Mapping[str, bytes], name: str, box_format: str | None) -> list[tuple[float, float, float, float]]:
-    """The boxes of a record as corners, in pixels of the upright image; `MAX_BOXES` at most."""
+    """Return up to `MAX_BOXES` boxes of a record as corners, in pixels of the upright image."""
     try:
-        said = json.loads(fields[name]) if name in fields else None
-        if name == JSON_FIELD:  # which is full of other things
-            said = said.get("boxes", said.get("annotations")) if isinstance(said, dict) else None
-        return list(itertools.islice(_found(said, box_format, coco=False), MAX_BOXES))
+        value = json.loads(fields[name]) if name in fields else None
+        if name == JSON_FIELD:  # it has other members too
+            value = value.get("boxes", value.get("annotations")) if isinstance(value, dict) else None
+        return list(itertools.islice(_boxes_in(value, box_format, coco=False), MAX_BOXES))
     except (ValueError, RecursionError):
         return []
 
 
-def _found(said: Any, box_format: str | None, *, coco: bool) -> Iterator[tuple[float, float, float, float]]:
-    """Boxes as users write them: four numbers, in lists, and in objects under one of `_NAMES`, at any depth.
+def _boxes_in(value: Any, box_format: str | None, *, coco: bool) -> Iterator[tuple[float, float, float, float]]:
+    """Yield boxes at any depth: four numbers, in lists, and in objects under one of `_NAMES`.
 
-    `coco`: the name that they stand under is COCO's, who means corner and size.
+    `coco`: they are under a name of COCO's, which means corner and size.
     """
-    if isinstance(said, dict):
-        for name, own in said.items():
-            # other lists are looked into where there are objects in them: polygons are lists of numbers too
-            if name in _NAMES or isinstance(own, dict) or (isinstance(own, list) and _has_objects(own)):
-                yield from _found(own, box_format, coco=name in _COCO)
-    elif _is_numbers(said) and len(said) == 4:
-        x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in said)
+    if isinstance(value, dict):
+        for name, member in value.items():
+            # other lists count only if they contain objects: polygons are lists of numbers too
+            if name in _NAMES or isinstance(member, dict) or (isinstance(member, list) and _has_objects(member)):
+                yield from _boxes_in(member, box_format, coco=name in _COCO)
+    elif _is_numbers(value) and len(value) == 4:
+        x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in value)
         sizes = box_format == "xywh" or (box_format is None and coco)
         yield (x, y, x + right, y + lower) if sizes else (x, y, right, lower)
-    elif isinstance(said, list) and not _is_numbers(said):
-        for own in said:
-            yield from _found(own, box_format, coco=coco)
+    elif isinstance(value, list) and not _is_numbers(value):
+        for item in value:
+            yield from _boxes_in(item, box_format, coco=coco)
 
 
-def _has_objects(said: list[Any]) -> bool:
-    return any(isinstance(each, dict) for each in said)
+def _has_objects(values: list[Any]) -> bool:
+    return any(isinstance(each, dict) for each in values)
 
 
-def _is_numbers(said: Any) -> bool:
-    return isinstance(said, list) and bool(said) and all(type(each) in (int, float) for each in said)
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) in (int, float) for each in value)
 
 
 def _ordered(corners: Sequence[float], size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Corners that Pillow draws: in order, within the picture."""
+    """Return corners as Pillow needs them: in order, within the picture."""
     x = sorted(min(max(edge, 0.0), size[0] - 1.0) for edge in corners[::2])
     y = sorted(min(max(edge, 0.0), size[1] - 1.0) for edge in corners[1::2])
     return x[0], y[0], x[1], y[1]
 
 
 def require_fields(reader: Reader, options: SheetOptions, where: str) -> None:
-    """Raise `OptionError` where no record has an image, or one of the fields that the options name."""
+    """Raise `OptionError` if there are no images, or a field of the options is missing."""
     fields = reader.manifest.fields
     if image_field(fields) is None:
         raise OptionError(f"{where} has no images, only {', '.join(fields)}")
