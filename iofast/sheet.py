@@ -76,22 +76,19 @@ def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions 
     if not 1 <= len(indices) <= MAX_CELLS:
         raise OptionError(f"a sheet has 1 to {MAX_CELLS} images, found {len(indices)}")
     columns = options.columns or max(1, min(len(indices), math.ceil(math.sqrt(len(indices) * 1.6))))
-    rows = math.ceil(len(indices) / columns)
-    across, down = options.size + MARGIN, options.size + CAPTION + MARGIN
-    sheet = Image.new("RGB", (MARGIN + columns * across, MARGIN + rows * down), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
-    for cell, index in enumerate(indices):
-        x, y = MARGIN + cell % columns * across, MARGIN + cell // columns * down
-        caption = _caption(reader, index)
-        try:
-            image = _picture(reader, index, options)
-            sheet.paste(image, (x + (options.size - image.width) // 2, y + (options.size - image.height) // 2))
-        except IofastError as error:
-            draw.rectangle((x, y, x + options.size - 1, y + options.size - 1), outline="red")
-            draw.text((x + 4, y + 4), "cannot be decoded", fill="red", font=font)
-            caption = f"{index}: {error}"
-        draw.text((x, y + options.size + 1), _fitted(caption, options.size, font), fill="black", font=font)
-    return sheet
+    cells = (_record_cell(reader, index, options) for index in indices)
+    return _grid(cells, len(indices), columns, (options.size, options.size + CAPTION), MARGIN)
+
+
+def _record_cell(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
+    side = options.size
+    caption, square = _caption(reader, index), Image.new("RGB", (side, side), "white")
+    try:
+        picture = _picture(reader, index, options)
+    except IofastError as error:
+        return _cell((side, side + CAPTION), side, [], f"{index}: {error}")
+    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    return _cell((side, side + CAPTION), side, [("", square)], caption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,37 +110,40 @@ def views_sheet(reader: Reader, seen: Iterable[SheetImage], options: SheetOption
     most = max((len(views) for _, views, _ in records), default=0)
     if not 1 <= len(records) * max(most, 1) <= MAX_CELLS:
         raise OptionError(f"a sheet has 1 to {MAX_CELLS} images, found {len(records)} records of {most} views")
-    caption = CAPTION * (1 + any(name for _, views, _ in records for name, _ in views))
-    wide = max(options.size, *(sum(image.width + MARGIN for _, image in views) - MARGIN for _, views, _ in records))
-    across, down = wide + 2 * MARGIN, options.size + caption + MARGIN
-    columns = options.columns or max(1, min(len(records), round(math.sqrt(len(records) * 1.6 * down / across))))
-    rows = math.ceil(len(records) / columns)
-    sheet = Image.new("RGB", (columns * across, MARGIN + rows * down), "white")
-    for cell, (index, views, failure) in enumerate(records):
-        place = MARGIN + cell % columns * across, MARGIN + cell // columns * down
-        text = f"{index}: {failure}" if failure else _caption(reader, index)
-        _draw_views(sheet, place, views, (text, wide, options.size))
+    width = max(options.size, *(sum(image.width + MARGIN for _, image in views) - MARGIN for _, views, _ in records))
+    height = options.size + CAPTION * (1 + any(name for _, views, _ in records for name, _ in views))
+    ratio = (height + MARGIN) / (width + 2 * MARGIN)
+    columns = options.columns or max(1, min(len(records), round(math.sqrt(len(records) * 1.6 * ratio))))
+    cells = (
+        _cell((width, height), options.size, views, f"{index}: {failure}" if failure else _caption(reader, index))
+        for index, views, failure in records
+    )
+    return _grid(cells, len(records), columns, (width, height), 2 * MARGIN)
+
+
+def _grid(cells: Iterable[Image.Image], count: int, columns: int, size: tuple[int, int], gap: int) -> Image.Image:
+    """Draw `count` cells of one size in rows, with `gap` pixels between columns."""
+    across, down = size[0] + gap, size[1] + MARGIN
+    sheet = Image.new("RGB", (2 * MARGIN + columns * across - gap, MARGIN + math.ceil(count / columns) * down), "white")
+    for number, cell in enumerate(cells):
+        sheet.paste(cell, (MARGIN + number % columns * across, MARGIN + number // columns * down))
     return sheet
 
 
-def _draw_views(
-    sheet: Image.Image,
-    place: tuple[int, int],
-    views: Sequence[tuple[str, Image.Image]],
-    caption: tuple[str, int, int],
-) -> None:
-    """Draw views side by side with their names below, and a caption (text, width, height of the views)."""
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
-    (x, y), (text, wide, height) = place, caption
-    lower = y + height + 1 + CAPTION * any(name for name, _ in views)
-    draw.text((x, lower), _fitted(text, wide, font), fill="black", font=font)
+def _cell(size: tuple[int, int], height: int, views: Sequence[tuple[str, Image.Image]], caption: str) -> Image.Image:
+    """Draw views side by side, up to `height` pixels high, with their names and a caption below them."""
+    cell = Image.new("RGB", size, "white")
+    draw, font, x = ImageDraw.Draw(cell), ImageFont.load_default(12), 0
+    lower = height + 1 + CAPTION * any(name for name, _ in views)
+    draw.text((0, lower), _fitted(caption, size[0], font), fill="black", font=font)
     if not views:
-        draw.rectangle((x, y, x + height - 1, y + height - 1), outline="red")
-        draw.text((x + 4, y + 4), "cannot be decoded", fill="red", font=font)
+        draw.rectangle((0, 0, height - 1, height - 1), outline="red")
+        draw.text((4, 4), "cannot be decoded", fill="red", font=font)
     for name, image in views:
-        sheet.paste(image, (x, y + height - image.height))
-        draw.text((x, y + height + 1), _fitted(name, image.width, font), fill="gray", font=font)
+        cell.paste(image, (x, height - image.height))
+        draw.text((x, height + 1), _fitted(name, image.width, font), fill="gray", font=font)
         x += image.width + MARGIN
+    return cell
 
 
 def _scaled(views: Sequence[tuple[str, NDArray[np.uint8]]], size: int) -> list[tuple[str, Image.Image]]:
@@ -205,7 +205,7 @@ def _caption(reader: Reader, index: int) -> str:
 
 
 def _fitted(text: str, width: int, font: Any) -> str:
-    """As much of a text as fits, on one line."""
+    """Return as much of a text as fits, on one line."""
     text = "".join(character if character.isprintable() else "?" for character in text[:200])
     while text and font.getlength(text) > width:
         text = text[:-2] + "…" if len(text) > 2 else ""

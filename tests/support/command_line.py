@@ -26,7 +26,7 @@ class Ran(NamedTuple):
     def fails(self, status: int, *words: str) -> None:
         """Assert an exit status, and one line on standard error that has `words`."""
         assert (self.status, self.out, self.err.count("\n")) == (status, "", 1), self
-        assert self.err.startswith("iofast ")
+        assert self.err.startswith("iofast")
         assert ": error: " in self.err
         assert all(word in self.err for word in words), self.err
 
