@@ -112,7 +112,7 @@ def _pair(rank: str, size: str) -> tuple[int, int] | None:
         return None
     if len(present) == 1:
         missing = size if present[0] == rank else rank
-        raise OptionError(f"{present[0]}={os.environ[present[0]]} is set and {missing} is not: they go together")
+        raise OptionError(f"{missing} is not set: expected it beside {present[0]}={os.environ[present[0]]}")
     world, number_of_rank = _whole(size, 1), _whole(rank, 0)
     if number_of_rank >= world:
         raise OptionError(f"{rank} must be below {size}={world}, found {rank}={number_of_rank}")
@@ -122,7 +122,7 @@ def _pair(rank: str, size: str) -> tuple[int, int] | None:
 def _whole(name: str, least: int) -> int:
     text = os.environ[name]
     if not (text.isascii() and text.isdigit() and int(text) >= least):
-        raise OptionError(f"{name} must be a whole number from {least} on, found {name}={text!r}")
+        raise OptionError(f"{name} must be a whole number of at least {least}, found {name}={text!r}")
     return int(text)
 
 

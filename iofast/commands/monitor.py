@@ -119,7 +119,7 @@ def _complain(error: Exception) -> None:
     if sys.stderr is None:
         return
     try:
-        print(f"iofast monitor: error: {message}; the program goes on", file=sys.stderr, flush=True)
+        print(f"iofast monitor: error: {message}; the program continues", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         from iofast.monitor.closed_output import give_up
 

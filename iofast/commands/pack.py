@@ -47,7 +47,7 @@ examples:
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
 
-A run that was cut short goes on where it stopped: give the same command again.
+An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
 """
 

@@ -96,8 +96,8 @@ class Transfer:
         """Raise `StateError` if a CUDA graph is being captured, which would keep the batch's memory."""
         if self._streams.capturing():
             raise StateError(
-                "a batch was asked for while a CUDA graph is captured, which would hold on to its memory: ask before, "
-                "and copy the batch into the graph's own input"
+                "no batch can be handed over while a CUDA graph is captured, which would keep its memory: call next() "
+                "before, and copy the batch into the graph's own input"
             )
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -166,7 +166,7 @@ def way_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | N
     if device.type != "meta":  # which has no memory
         name = "ROCm" if device.type == "cuda" else device.type
         warnings.warn(
-            f"device {device} ({name}): batches are copied when they are asked for, not ahead on a stream as with CUDA",
+            f"device {device} ({name}): batches are copied in next(), not ahead on a stream as with CUDA",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -268,7 +268,7 @@ def cuda_device(device: object) -> str | None:
     if device is None:
         return None
     written = str(device) if isinstance(device, str) or type(device).__name__ == "device" else ""
-    wrong = OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}")
+    wrong = OptionError(f"device must be a device of torch, such as 'cpu' or 'cuda', found {shown(device)}")
     if not re.fullmatch("[a-z]+(:[0-9]{1,4})?", written):
         raise wrong
     if not written.startswith("cuda"):

@@ -163,7 +163,7 @@ class Prefetch(Generic[T, S]):
         self._life, self._wait = Stopwatch(), Stopwatch()
         self._levels = [0] * (depth + 2)  # after a Ctrl-C one more than `depth` may be ready
         self._clocks: list[Clock] = []
-        self._wanted = 0  # threads not told to park; never more than are at work, or the last one could park
+        self._wanted = 0  # threads that may work; never more than do, or the last one could park
         self._threads: list[threading.Thread] = []
         self._shared = _Shared()
         # A Ctrl-C would end a finalizer in Python; this callback is C code, which a Ctrl-C cannot interrupt
@@ -174,7 +174,7 @@ class Prefetch(Generic[T, S]):
         self._life.start()
         if num_workers:
             try:
-                self._add_thread()  # at least one is needed; `_employ` does with fewer than asked for
+                self._add_thread()  # at least one is needed; `_employ` accepts fewer than wanted
             except WorkerError:
                 self.close()
                 raise

@@ -62,17 +62,17 @@ def test_the_launchers_rank(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 BAD = {
-    "RANK=0": "RANK=0 is set and WORLD_SIZE is not",
-    "WORLD_SIZE=4": "WORLD_SIZE=4 is set and RANK is not",
+    "RANK=0": "WORLD_SIZE is not set: expected it beside RANK=0",
+    "WORLD_SIZE=4": "RANK is not set: expected it beside WORLD_SIZE=4",
     "RANK=4 WORLD_SIZE=4": "RANK must be below WORLD_SIZE=4, found RANK=4",
-    "RANK=-1 WORLD_SIZE=4": "RANK must be a whole number from 0 on, found RANK='-1'",
-    "RANK=1 WORLD_SIZE=0": "WORLD_SIZE must be a whole number from 1 on, found WORLD_SIZE='0'",
+    "RANK=-1 WORLD_SIZE=4": "RANK must be a whole number of at least 0, found RANK='-1'",
+    "RANK=1 WORLD_SIZE=0": "WORLD_SIZE must be a whole number of at least 1, found WORLD_SIZE='0'",
     "RANK=one WORLD_SIZE=4": "found RANK='one'",
     "RANK=1.0 WORLD_SIZE=4": "found RANK='1.0'",
     "RANK=² WORLD_SIZE=4": "found RANK='²'",
     "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2": "OMPI_COMM_WORLD_RANK must be below",
-    "PMI_RANK=2": "PMI_RANK=2 is set and PMI_SIZE is not",
-    "SLURM_STEP_ID=0 SLURM_PROCID=0": "SLURM_PROCID=0 is set and SLURM_NTASKS is not",
+    "PMI_RANK=2": "PMI_SIZE is not set: expected it beside PMI_RANK=2",
+    "SLURM_STEP_ID=0 SLURM_PROCID=0": "SLURM_NTASKS is not set: expected it beside SLURM_PROCID=0",
     "SLURM_STEP_ID=0 SLURM_PROCID=4 SLURM_NTASKS=4": "SLURM_PROCID must be below SLURM_NTASKS=4",
 }
 

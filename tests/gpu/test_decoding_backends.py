@@ -66,7 +66,7 @@ class TestOneCall:
                 return super().decode(jpegs)[1:]
 
         failing, jpegs = DeviceDecoder(Failing(), lambda: None), [jpeg_of(jpeg(photo(20, 16)))] * 2
-        reason = "no such engine" if failure == "raises" else "it gave 1 images"
+        reason = "no such engine" if failure == "raises" else "expected 2 images, found 1"
         with pytest.warns(RuntimeWarning, match=f"the double could not decode a batch of 2 JPEGs.*: {reason}$"):
             assert failing.decode(jpegs, [1, 1]) == [None, None]
         assert failing.decode(jpegs, [1, 1]) == [None, None]
@@ -256,22 +256,22 @@ class TestNvImageCodec:
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, library: str
     ) -> None:
         """None of the three may count as `ordered`: two have corrupted memory."""
-        told: list[str] = []
-        stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: told.append("idle"))
+        calls: list[str] = []
+        stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: calls.append("idle"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
 
         def decoded(data: torch.Tensor) -> torch.Tensor:
-            told.append("decode")
+            calls.append("decode")
             return torch.from_numpy(np.array(Image.open(BytesIO(data.numpy().tobytes())).convert("RGB")))
 
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: decoded(torch.from_numpy(source.array))))
         made = NvImageCodec(2, adaptive=False) if library == "nvImageCodec" else None
         listed = AllOrNothing(library, lambda jpegs: [decoded(data).permute(2, 0, 1) for data in jpegs])
         there = libraries.checked(lambda: made or listed)
-        told.clear()
+        calls.clear()
         (image,) = there.decode([jpeg_of(jpeg(photo(20, 16)))], [1])
         assert image is not None
-        assert told == ["idle", "decode", "idle"]
+        assert calls == ["idle", "decode", "idle"]
 
     @pytest.mark.parametrize("wrong", [None, torch.zeros(32, 48, 3, dtype=torch.uint8)], ids=["nothing", "black"])
     def test_a_library_that_fails_on_the_test_image_is_not_used(

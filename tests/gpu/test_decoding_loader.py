@@ -259,7 +259,7 @@ class TestSplit:
         state = own.state_dict()
         assert state["split"] == 250
         own.load_state_dict(state)
-        with pytest.raises(StateError, match="another split: 300 of 1000 positions on the CPU, this loader has 250"):
+        with pytest.raises(StateError, match="another split: expected 250 of 1000 positions on the CPU, found 300"):
             own.load_state_dict(state | {"split": 300})
         for share in (1001, -1, 0.3, True, "250"):
             with pytest.raises(StateError, match="split of a loader's state must be a whole number up to 1000"):

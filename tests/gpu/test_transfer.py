@@ -129,7 +129,7 @@ def test_no_batch_within_a_capture() -> None:
     transfer = Transfer(CPU, device, StageCounter())
     transfer.check()
     device.is_capturing = True
-    with pytest.raises(StateError, match="a batch was asked for while a CUDA graph is captured"):
+    with pytest.raises(StateError, match="no batch can be handed over while a CUDA graph is captured"):
         transfer.check()
 
 
@@ -147,7 +147,7 @@ def test_devices_without_streams() -> None:
     counter = StageCounter()
     assert way_to(CPU, counter) is None
     assert isinstance(way_to(torch.device("meta"), counter), Direct)
-    with pytest.warns(RuntimeWarning, match=r"device mps \(mps\): batches are copied when they are asked for"):
+    with pytest.warns(RuntimeWarning, match=r"device mps \(mps\): batches are copied in next\(\)"):
         way = way_to(torch.device("mps"), counter)
     assert isinstance(way, Direct)
     way.device = CPU  # which has the same calls

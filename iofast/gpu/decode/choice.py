@@ -115,7 +115,7 @@ class Decoding:
             raise StateError(f"split of a loader's state must be a whole number up to {WHOLE}, found {shown(share)}")
         if self._split.share not in (None, share):
             raise StateError(
-                f"the state is of another split: {share} of {WHOLE} positions on the CPU, this loader has "
-                f"{self._split.share}"
+                f"the state has another split: expected {self._split.share} of {WHOLE} positions on the CPU, "
+                f"found {share}"
             )
         self.share, self._reason = share, f"{share / WHOLE:.1%} on the CPU, as in the state"

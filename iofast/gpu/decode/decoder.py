@@ -46,7 +46,7 @@ class DeviceDecoder:
             images = self.backend.decode(jpegs)
             if len(images) == len(jpegs):
                 return images
-            reason = f"it gave {len(images)} images"
+            reason = f"expected {len(jpegs)} images, found {len(images)}"
         except Exception as error:  # of a driver, an allocator, an unsuitable version
             reason = reason_of(error)
         if not self._warned:
