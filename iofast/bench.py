@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ class BenchOptions:
     seconds: float = 10.0
     batch_size: int = 256
     workers: tuple[int, ...] = (1,)
-    pixels: str = "exact"
+    pixels: Literal["exact", "fast"] = "exact"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -166,7 +167,6 @@ def _loading(
     dataset: FastDataset, pipeline: Pipeline, batches: int, workers: int, options: BenchOptions
 ) -> Callable[[], float]:
     """Return a function that measures images per second through FastLoader, over the first batches of epoch 0."""
-    pixels = "fast" if options.pixels == "fast" else "exact"
     loader = FastLoader(
         dataset,
         options.batch_size,
@@ -174,7 +174,7 @@ def _loading(
         seed=options.seed,
         transform=pipeline,
         num_workers=workers,
-        pixels=pixels,  # type: ignore[arg-type]
+        pixels=options.pixels,
     )
     beginning = loader.state_dict()
 

@@ -158,7 +158,7 @@ class TestOrderOfStreams:
         device.go_on(to_the_end=True)
         return len(set(wrong))
 
-    def test_nothing_is_written_before_its_time(self) -> None:
+    def test_no_library_writes_too_early(self) -> None:
         assert [self.corrupt(seed, ordered=False) for seed in range(60)] == [0] * 60
 
     def test_without_the_wait_the_model_reveals_it(self) -> None:
