@@ -1,7 +1,7 @@
 """What the transfer needs of a device: streams, events, and memory that waits for the streams that use it.
 
 A stream is a queue of work that the device does in order. An event is a mark in that queue. All synchronisation goes
-through the few calls of `Streams`, so that tests can replace torch.cuda by a model that reveals missing ones.
+through the few calls of `CudaStreams`, so that tests can replace it by a model that reveals missing ones.
 """
 
 from __future__ import annotations
@@ -10,60 +10,21 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-Stream = Any  # torch.cuda.Stream, or the model's
-Event = Any
+Event = Any  # torch.cuda.Event, or the model's
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _thread = threading.local()
 
 
-class Streams(Protocol):
-    """One device: a side stream for the transfer, and the current stream of each thread."""
-
-    def begin(self) -> None:
-        """Choose the device and make the side stream. Must be the first call of each consumer, in its thread."""
-
-    def side(self) -> Stream:
-        """Return the stream on which batches are made."""
-
-    def current(self) -> Stream:
-        """Return the calling thread's stream on this device."""
-
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Make this device and `stream` current for the calling thread."""
-
-    def record(self, stream: Stream) -> Event:
-        """Return an event behind all work that `stream` has by now."""
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        """Order all later work of `stream` behind `event`. The host does not wait."""
-
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Keep the memory of `tensor` after its death until `stream` has done the work that it has by then."""
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy to the device on the current stream. The source's memory is not reused before the copy is done."""
-
-    def elapsed_ns(self, start: Event, end: Event) -> int | None:
-        """Return nanoseconds between two events of one stream, None until the device has passed both."""
-
-    def passed(self, event: Event) -> bool:
-        """Return whether the device has passed `event`."""
-
-    def free_bytes(self) -> int | None:
-        """Return how many bytes can still be allocated on the device, None if unknown."""
-
-    def capturing(self) -> bool:
-        """Return whether the calling thread's stream is being captured into a graph."""
-
-
 class CudaStreams:
-    """A CUDA device. Its side stream lasts as long as the loader, because torch caches memory by stream."""
+    """A CUDA device: a side stream for the transfer, and the current stream of each thread.
+
+    The side stream lasts as long as the loader, because torch caches memory by stream.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -71,9 +32,11 @@ class CudaStreams:
         self._lock = threading.Lock()  # two consumers may begin at once
 
     def begin(self) -> None:
+        """Choose the device and make the side stream. Must be the first call of each consumer, in its thread."""
         self.side()
 
     def side(self) -> torch.cuda.Stream:
+        """Return the stream on which batches are made."""
         with self._lock:
             if self._side is None:
                 # "cuda" means the current device of the consumer's thread; in other threads that would be device 0
@@ -83,28 +46,34 @@ class CudaStreams:
             return self._side
 
     def current(self) -> torch.cuda.Stream:
+        """Return the calling thread's stream on this device."""
         return torch.cuda.current_stream(self._device)
 
     @contextlib.contextmanager
     def on(self, stream: torch.cuda.Stream) -> Iterator[None]:
+        """Make this device and `stream` current for the calling thread."""
         # Enter the device too: on leaving a stream of another device, torch returns to the thread's device, and with
         # CUDA 12 that would make a context of half a gigabyte on device 0
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             yield
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        """Return an event behind all work that `stream` has by now."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(stream)
         return event
 
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        """Order all later work of `stream` behind `event`. The host does not wait."""
         stream.wait_event(event)
 
     def keep(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of `tensor` after its death until `stream` has done the work that it has by then."""
         if tensor.is_cuda:
             tensor.record_stream(stream)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy to the device on the current stream. The source's memory is not reused before the copy is done."""
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:  # from a user's function
             return tensor.to(self._device)
         if not tensor.is_pinned():
@@ -113,17 +82,21 @@ class CudaStreams:
         return tensor.to(self._device, non_blocking=True)
 
     def elapsed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
+        """Return nanoseconds between two events of one stream, None until the device has passed both."""
         return max(0, round(1e6 * start.elapsed_time(end))) if end.query() else None  # type: ignore[no-untyped-call]
 
     def passed(self, event: torch.cuda.Event) -> bool:
+        """Return whether the device has passed `event`."""
         return event.query()  # type: ignore[no-any-return, no-untyped-call, unused-ignore]
 
     def free_bytes(self) -> int:
+        """Return how many bytes can still be allocated on the device."""
         with torch.cuda.device(self._device):
             cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             return int(torch.cuda.mem_get_info()[0]) + cached
 
     def capturing(self) -> bool:
+        """Return whether the calling thread's stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()
 
 

@@ -17,7 +17,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import torch
 
 from iofast.errors import StateError
-from iofast.gpu.streams import CudaStreams, Event, Streams
+from iofast.gpu.streams import CudaStreams, Event
 from iofast.meter.counters import StageCounter
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Issued(NamedTuple, Generic[T]):
 class Transfer:
     """Copies to a device with streams, for any number of passes, consumers and threads at once."""
 
-    def __init__(self, device: torch.device, streams: Streams, counter: StageCounter) -> None:
+    def __init__(self, device: torch.device, streams: CudaStreams, counter: StageCounter) -> None:
         self.device = device
         self._streams, self._counter = streams, counter
         self._pending: deque[tuple[Event, Event]] = deque()  # start and end of copies that are not timed yet
@@ -88,8 +88,8 @@ class Transfer:
             time.sleep(pause)
             pause = min(2 * pause, longest)
 
-    def free_bytes(self) -> int | None:
-        """Return how many bytes can still be allocated on the device, None if unknown."""
+    def free_bytes(self) -> int:
+        """Return how many bytes can still be allocated on the device."""
         return self._streams.free_bytes()
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ from iofast import open_reader, open_writer
 from iofast.containers.base import Located, Reader
 from iofast.prefetch import advice as advice_module
 from iofast.prefetch.advice import FileAdvice, joined, ranges, reading, sample, spaced
-from iofast.prefetch.readahead import Readahead
+from iofast.prefetch.readahead import Readahead, _Ahead
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
 
@@ -195,16 +195,14 @@ def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Call
 
 
 def test_advice_keeps_within_its_bytes(container: Reader, calls: Calls) -> None:
-    located: list[int] = []
-    size = int(max(batches(container)(batch)[0].length.sum() for batch in range(count(container))))
-    ahead = Readahead(container, batches(container, located), count(container), budget=3 * size)
+    sizes = [int(batches(container)(batch)[0].length.sum()) for batch in range(count(container))]
+    budget = 3 * max(sizes)
+    ahead = _Ahead(batches(container), FileAdvice(container), len(sizes), len(sizes), budget)
     for come in range(20):
-        ahead.ask(come)
-        time.sleep(0.005)
-        least = int(min(batches(container)(batch)[0].length.sum() for batch in range(count(container))))
-        assert max(located, default=0) <= come + 3 * size // least + 1
-    ahead.close()
-    assert calls
+        ahead.reach(come)
+        while ahead.group():
+            pass
+        assert sum(sizes[come : ahead._next]) <= budget < sum(sizes[come : ahead._next]) + 2 * max(sizes)
 
 
 def test_advice_continues_at_a_consumer_that_overtook_it(container: Reader, calls: Calls) -> None:
@@ -350,7 +348,7 @@ def test_a_live_readahead_lets_the_interpreter_exit(tmp_path: Path) -> None:
     program = f"""
 import numpy as np, os
 from iofast import open_reader, open_writer
-from iofast.prefetch.readahead import Readahead
+from iofast.prefetch.readahead import Readahead, _Ahead
 reader = open_reader({os.fspath(path)!r})
 ahead = Readahead(reader, lambda batch: [reader.locate(np.arange(10))], 1000, depth=4)
 ahead.ask(0)
