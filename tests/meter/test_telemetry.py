@@ -28,6 +28,7 @@ from iofast.meter.page import (
     MAX_LOADERS,
     MAX_PHASES,
     PageHeader,
+    TornPageError,
     figure_members,
     from_json,
     loader_members,
@@ -127,6 +128,13 @@ WHOLE = json.loads(
 
 def checked(text: bytes) -> bytes:
     return b"%08x\n%b" % (zlib.crc32(text), text)
+
+
+def test_a_flipped_bit_anywhere_is_a_torn_page() -> None:
+    page = to_json(HEADER, [loader_members(LoaderInfo("a"), 1)])
+    for at in range(len(page)):
+        with pytest.raises(TornPageError):
+            from_json(page[:at] + bytes([page[at] ^ 1]) + page[at + 1 :])
 
 
 VALUES: list[object] = [None, -1, 1 << 63, 1.5, True, "x", "\x1b", "a" * 65, [], {}, [1], {"a": 1}]
