@@ -107,6 +107,16 @@ def test_depth_is_reached_and_not_exceeded() -> None:
     made.close()
 
 
+def test_a_job_queued_twice_is_done_once() -> None:
+    """A Ctrl-C between queuing a job and noting it queues it again."""
+    trace = Trace()
+    made = Prefetch(lambda number: Counted(number, 2, trace), 5, num_workers=2, depth=3)
+    made._put = 0
+    made._ask(3)
+    assert list(made) == expected(5, 2)
+    assert trace.begun == 5
+
+
 def test_slices_of_one_job_run_at_the_same_time() -> None:
     barrier = threading.Barrier(4)
 
