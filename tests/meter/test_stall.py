@@ -276,7 +276,7 @@ def test_a_loader_that_measures_itself_is_counted_once(reported: Callable[[], Lo
     class Own:
         def __init__(self) -> None:
             self.stages = Stages()
-            self.clock = StallClock(LoaderInfo("Own", "FastLoader", 3), stages=self.stages)
+            self.clock = StallClock(LoaderInfo("Own", "FastLoader", 3), stages=self.stages, now=Time())
 
         def __iter__(self) -> Iterator[int]:
             timing = self.clock.begin(epoch=7)
