@@ -1,7 +1,7 @@
 """iofast: pack a folder of images into one fast file, and train from it as fast as the machine decodes.
 
-This module only re-exports, and lazily: `import iofast` loads neither torch nor the kernel. Each name is loaded from
-its module when it is first used.
+This module re-exports lazily: `import iofast` loads neither torch nor the kernel. Each name is imported at its first
+use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getattr__ does the same
+if TYPE_CHECKING:  # for type checkers and editors; at run time __getattr__ does the same
     from iofast import errors as errors
     from iofast import transforms as transforms
     from iofast.dataset import FastDataset as FastDataset
@@ -37,19 +37,9 @@ _NAMES = {
     "__version__": "iofast.version",
 }
 __all__ = [
-    "pack",
-    "FastDataset",
-    "FastLoader",
-    "watch",
-    "transforms",
-    "open_reader",
-    "open_writer",
-    "PackOptions",
-    "SourceOptions",
-    "LoaderOptions",
-    "errors",
-    "__version__",
-]
+    "pack", "FastDataset", "FastLoader", "watch", "transforms", "open_reader", "open_writer",
+    "PackOptions", "SourceOptions", "LoaderOptions", "errors", "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
@@ -59,7 +49,7 @@ def __getattr__(name: str) -> object:
         value = getattr(import_module(_NAMES[name]), name)
     else:
         raise AttributeError(f"module 'iofast' has no attribute {name!r}")
-    globals()[name] = value  # found without this function from now on
+    globals()[name] = value  # later uses do not call this function
     return value
 
 

@@ -1,4 +1,4 @@
-"""Progress bars: tqdm's, on stderr where that is a terminal."""
+"""Progress bars of tqdm, on stderr if that is a terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ if TYPE_CHECKING:
 
 
 def open_bar(total: int, unit: str, desc: str | None = None, **options: Any) -> tqdm[NoReturn]:
-    """A bar that vanishes when it is closed; nothing where stderr is no terminal. `options` are tqdm's own.
+    """Open a bar that vanishes when it is closed; it shows nothing if stderr is not a terminal. `options` are tqdm's.
 
-    Each has a lock of its own: a Ctrl-C that comes while tqdm takes the one that all of its bars share leaves that one
-    taken, and whoever makes a bar later in the process waits for ever. None starts a thread; a user's bars keep theirs.
+    Each bar has its own lock: a Ctrl-C while tqdm takes the lock that its bars share would leave it locked, and the
+    next bar of the process would wait for ever. No bar starts a thread; other bars of tqdm are not changed.
     """
-    from tqdm import tqdm  # costs 30 ms, and what is in a cache needs none
+    from tqdm import tqdm  # 30 ms, which a cached index need not pay
 
     kind: type[tqdm[NoReturn]] = type("Bar", (tqdm,), {"monitor_interval": 0, "_lock": threading.RLock()})
-    # miniters: tqdm would wait for as many as came between two redraws so far, and without its thread nobody tells it
-    # that they come slower now
+    # miniters: by default tqdm redraws after as many steps as before, and relies on its thread when they become slower
     return kind(total=total, unit=unit, desc=desc, miniters=1, leave=False, dynamic_ncols=True, disable=None, **options)

@@ -1,7 +1,7 @@
-"""How fast does this dataset load on this machine? Time by stage of the kernel, images a second by number of workers.
+"""How fast a dataset loads on this machine: time by stage of the kernel, images per second by number of workers.
 
-Every figure is taken on the same images, cut by the same boxes, in rounds that run all contenders in turn, so that a
-slow moment of the machine meets all of them.
+All measurements use the same images and crops. Each round runs all of them in turn, so that a slow moment of the
+machine affects all alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,21 +30,25 @@ from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
 
 MAX_WORKERS = 256
-PASSES = 3  # of the stages
-ROWS = 32  # images a thread takes at once, as the loader's do
-BUFFER = 8 * ROWS  # images that are written before memory is used again: a batch
+PASSES = 3  # over the images, to time the stages
+ROWS = 32  # images per slice, as in the loader
+BUFFER = 8 * ROWS  # images in the output memory, as in a batch
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """`images`: how many are measured, or all where there are fewer. `seconds`: how long the rounds go on, at least one
-    round. `workers`: the numbers of threads to try."""
+    """Options of `bench`.
+
+    images   number of images, or all if there are fewer
+    seconds  time for the rounds; there is at least one
+    workers  numbers of threads to try
+    """
 
     images: int = 2048
     seconds: float = 10.0
     batch_size: int = 256
     workers: tuple[int, ...] = (1,)
-    pixels: str = "exact"
+    pixels: Literal["exact", "fast"] = "exact"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -60,9 +65,13 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`stages`: microseconds per image on one thread; `ways`: images by the way they were decoded; both without the
-    loader. `loading` and `decoding`: images a second by number of workers, through FastLoader and for the full decode
-    of the same images by libjpeg-turbo, 0 where it cannot decode them or the native kernel is missing."""
+    """Results of `bench`.
+
+    stages    microseconds per image on one thread, without the loader
+    ways      images by the way they were decoded, without the loader
+    loading   images per second through FastLoader, by number of workers
+    decoding  images per second of libjpeg-turbo decoding them whole; 0 if it cannot, or without the native kernel
+    """
 
     images: int
     rounds: int
@@ -73,7 +82,7 @@ class BenchResult:
 
 
 def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, options: BenchOptions) -> BenchResult:
-    """Measure. Raises what the loader raises, `OptionError` for a transform without a fixed size among it."""
+    """Measure. Raises the loader's errors, and `OptionError` for a transform without a fixed size."""
     pipeline = compile_transform(transform)
     if pipeline.size is None:
         raise OptionError("the transform must end in one size, such as T.RandomResizedCrop(224)")
@@ -98,7 +107,7 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
 
 
 class FirstImages:
-    """The first `count` images of epoch 0, and the boxes that the loader would cut of them."""
+    """The first `count` images of epoch 0, and the loader's crops of them."""
 
     def __init__(self, dataset: FastDataset, pipeline: Pipeline, count: int, options: BenchOptions) -> None:
         positions = np.arange(count, dtype=np.int64)
@@ -114,8 +123,10 @@ class FirstImages:
         self.count = count
 
     def stages(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Microseconds per image and stage, and the ways, of one thread: the least of a few passes, for what another
-        program takes is not the stage's. The first pass, not counted, fills tables and scratch memory."""
+        """Return microseconds per image by stage, and images by way, on one thread.
+
+        The fastest of a few passes counts, as other programs disturb the others. A first pass fills tables and caches.
+        """
         out = np.empty((BUFFER, *self.size, 3), np.uint8)
         context = kernel.Context(self.options, timed="all")
         counts = [self.all(context, out) for _ in range(1 + PASSES)]
@@ -128,7 +139,7 @@ class FirstImages:
         return {name: value / 1e3 / self.count for name, value in spent.items()}, ways
 
     def all(self, context: kernel.Context, out: NDArray[np.uint8]) -> kernel.Counts:
-        """Decode them all, one slice of rows after another; what the context has then counted."""
+        """Decode all images slice by slice, and return the context's counts."""
         for start in range(0, self.count, ROWS):
             self.decode(context, self.located, slice(start, start + ROWS), (self.boxes, self.flips), out)
         return context.counts()
@@ -141,7 +152,7 @@ class FirstImages:
         plan: tuple[NDArray[np.int32], NDArray[np.uint8]],
         out: NDArray[np.uint8],
     ) -> None:
-        """Some rows of the sample, into the rows of `out` that are their turn. Raises `DecodeError`."""
+        """Decode some rows into `out`, used as a ring. Raises `DecodeError`."""
         boxes, flips = plan[0][rows], plan[1][rows]
         part = out[rows.start % len(out) :][: len(boxes)]
         status = np.zeros(len(part), np.int32)
@@ -155,8 +166,7 @@ class FirstImages:
 def _loading(
     dataset: FastDataset, pipeline: Pipeline, batches: int, workers: int, options: BenchOptions
 ) -> Callable[[], float]:
-    """Images a second through FastLoader: the same batches of epoch 0 each time."""
-    pixels = "fast" if options.pixels == "fast" else "exact"
+    """Return a function that measures images per second through FastLoader, over the first batches of epoch 0."""
     loader = FastLoader(
         dataset,
         options.batch_size,
@@ -164,9 +174,8 @@ def _loading(
         seed=options.seed,
         transform=pipeline,
         num_workers=workers,
-        pixels=pixels,  # type: ignore[arg-type]
+        pixels=options.pixels,
     )
-
     beginning = loader.state_dict()
 
     def run() -> float:
@@ -182,10 +191,12 @@ def _loading(
 
 
 def _decoding(sample: FirstImages, workers: int) -> Callable[[], float]:
-    """Images a second of libjpeg-turbo decoding whole images in as many threads, by the kernel's own clock: reading and
-    whatever else the kernel does is left out. Zero where libjpeg-turbo decoded nothing."""
+    """Return a function that measures images per second of libjpeg-turbo decoding whole images in `workers` threads.
+
+    The kernel's clock times libjpeg-turbo alone. The result is 0 if libjpeg-turbo decodes nothing.
+    """
     located = sample.located._replace(crc=None)
-    options = kernel.DecodeOptions(filter="box", strict=False)  # the mean of all pixels: every one is decoded for it
+    options = kernel.DecodeOptions(filter="box", strict=False)  # the mean of all pixels needs them all
     contexts = [kernel.Context(options, timed="all", way="libjpeg") for _ in range(workers)]
     boxes = np.zeros((sample.count, 8), np.int32)
     boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, 1
@@ -211,7 +222,7 @@ def _decoding(sample: FirstImages, workers: int) -> Callable[[], float]:
 def _in_turn(
     contenders: dict[tuple[str, int], Callable[[], float]], seconds: float
 ) -> dict[tuple[str, int], list[float]]:
-    """Rounds until the time is over. The first one, not counted, reads the files into the page cache and starts all."""
+    """Run rounds until the time is over, behind one that fills the page cache and is not counted."""
     for run in contenders.values():
         run()
     figures: dict[tuple[str, int], list[float]] = {name: [] for name in contenders}

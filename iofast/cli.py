@@ -1,4 +1,4 @@
-"""The command `iofast`: finds the command, turns errors into one line and an exit status.
+"""The command line `iofast`: finds the command, and turns errors into one line and an exit status.
 
 0 done · 1 failed · 2 wrong usage · 3 done, but some images failed · 4 the monitor's verdict is one of --fail-on ·
 130 interrupted with Ctrl-C.
@@ -37,8 +37,8 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some images failed, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's); the exit status."""
-    _print_anything()
+    """Run a command line (default: the process's), and return the exit status."""
+    _replace_unencodable()
     parser, commands = _parsers()
     arguments = list(sys.argv[1:] if argv is None else argv)
     at = next((at for at, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = args.run(args)
-        print(end="", flush=True)  # here, where a closed pipe can still be told from success; a daemon has no stdout
+        print(end="", flush=True)  # raises here if the pipe is closed; stdout may be None in a daemon
         return status
     except BrokenPipeError:  # `iofast info out.lmdb | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -73,34 +73,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of everything, and those of the commands."""
+    """Return the top parser and the parsers of the commands."""
     parser = Parser(
         prog="iofast",
         description="Pack images into one fast file, and train from it as fast as the machine decodes.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"iofast {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for name in COMMANDS:
-        import_module(f"iofast.commands.{name}").add_parser(commands)
-        own = commands.choices[name]
+        module = import_module(f"iofast.commands.{name}")
+        own = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLES)
+        module.add_options(own)
         own.add_argument(
             "--debug", action="store_true", default=False, help="show the traceback of an error (also IOFAST_DEBUG=1)"
         )
-        own.set_defaults(typed=own.typed)
+        own.set_defaults(run=module.run, typed=own.typed)
     return parser, dict(commands.choices)
 
 
-def _print_anything() -> None:
-    """Have stdout and stderr write what their encoding lacks in other words, instead of an error."""
-    codecs.register_error("iofast", _in_other_words)
+def _replace_unencodable() -> None:
+    """Let stdout and stderr replace characters that their encoding lacks, instead of raising."""
+    codecs.register_error("iofast", _replaced)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="iofast")
 
 
-def _in_other_words(error: UnicodeError) -> tuple[str, int]:
+def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
@@ -111,7 +111,7 @@ _ASCII = {"…": "...", "–": "-", "×": "x", "→": "->", "µ": "u", "█": "#
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, on one line; a bare system error without its number and brackets."""
+    """Return an error's message on one line; of a system error without its number and brackets."""
     if isinstance(error, OSError) and not isinstance(error, IofastError) and error.strerror:
         return ": ".join(filter(None, (str(error.filename or ""), error.strerror.lower())))
     return " ".join(str(error).split("\n"))

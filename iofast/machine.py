@@ -1,6 +1,6 @@
-"""What this process may use of the machine: cores and memory, after affinity and control groups had their say.
+"""The cores and memory that this process may use, by affinity and control groups, and its rank.
 
-Several ranks on one machine share it, so this is also where the variables of launchers are read: who am I, of how many.
+Ranks on one machine share its cores, so the variables of launchers are read here too.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ _PROC_CGROUP = Path("/proc/self/cgroup")
 _PROC = Path("/proc")
 _NO_LIMIT = 1 << 60  # version 1 writes "no limit" as a number near 2^63
 
-# innermost first: srun may start mpirun, and mpirun torchrun, and the variables of all are there
+# innermost launcher first: srun may start mpirun, which may start torchrun, and all set their variables
 _RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-_LOCAL_RANKS = (  # of one machine
+_LOCAL_RANKS = (  # on one machine
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-_SLURM_NO_TASK = 0xFFFFFFF0  # from here on: a batch script, an interactive shell, a step that is yet to start
+_SLURM_NO_TASK = 0xFFFFFFF0  # step ids from here on: a batch script, an interactive shell, a pending step
 
 
 def cores() -> int:
-    """Cores this process may keep busy: its affinity, or less where a control group has a smaller quota."""
+    """Return the cores that this process may keep busy: its affinity, or the smaller quota of a control group."""
     quota = cpu_quota()
     return max(1, min(affinity(), affinity() if quota is None else math.ceil(quota)))
 
 
 def affinity() -> int:
-    """Cores this process may be scheduled on."""
+    """Return the number of cores that this process may be scheduled on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cores_of_rank() -> int:
-    """Cores for each of the ranks on this machine, 1 at least; all of `cores()` where there is one.
+    """Return the cores for each rank on this machine, at least 1; `cores()` for a single rank.
 
-    Ranks that the launcher pinned apart have their own; those that may run on the same cores share them. A control
-    group's quota is always shared. Raises `OptionError` for a variable of a launcher that makes no sense.
+    Ranks that the launcher pinned apart have their own cores; others share them. All share a control group's quota.
+    Raises `OptionError` for an invalid variable of a launcher.
     """
     ranks, variable = _local_ranks()
     if ranks == 1:
@@ -59,9 +59,9 @@ def cores_of_rank() -> int:
 
 
 def launcher_rank() -> tuple[int, int] | None:
-    """(rank, world size) as torchrun, Open MPI, MPICH or srun say in the environment; None = none of them started this.
+    """Return (rank, world size) of torchrun, Open MPI, MPICH or srun, None if none of them started this process.
 
-    Raises `OptionError` for values that are no numbers, contradict each other, or of which one is missing.
+    Raises `OptionError` for variables that are invalid, contradictory or incomplete.
     """
     for rank, size in _RANKS:
         if found := _pair(rank, size):
@@ -71,61 +71,63 @@ def launcher_rank() -> tuple[int, int] | None:
 
 
 def local_ranks() -> int:
-    """Ranks on this machine, this one among them; 1 where no launcher started it. Raises as `launcher_rank` does."""
+    """Return the number of ranks on this machine, 1 without a launcher. Raises as `launcher_rank`."""
     return _local_ranks()[0]
 
 
 def cpu_quota() -> float | None:
-    """Cores' worth of time the tightest control group grants; None = no limit."""
+    """Return the cores that the tightest control group grants, None without a limit."""
     limits = [quota_v2(group) for group in _own_groups("")]
     limits += [quota_v1(group) for group in _own_groups("cpu")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_limit() -> int | None:
-    """Bytes the tightest control group grants; None = no limit."""
-    files = [group / "memory.max" for group in _own_groups("")]
-    files += [group / "memory.limit_in_bytes" for group in _own_groups("memory")]
-    limits = (number(path) for path in files)
-    return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
+    """Return the bytes that the tightest control group grants, None without a limit."""
+    return min((limit for limit, _ in _memory_limits()), default=None)
 
 
 def free_memory() -> int:
-    """Bytes this process and its children can still take: the machine's, or what is left of a control group's limit."""
+    """Return the bytes that this process and its children can still use, on the machine and in control groups."""
     import psutil  # 20 ms, which the start of every command would pay
 
-    free = int(psutil.virtual_memory().available)
-    pairs = [(group / "memory.max", group / "memory.current") for group in _own_groups("")]
-    pairs += [(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes") for group in _own_groups("memory")]
-    for limit_file, usage_file in pairs:
-        limit, usage = number(limit_file), number(usage_file)
-        if limit is not None and usage is not None and limit < _NO_LIMIT:
-            free = min(free, max(0, limit - usage))
-    return free
+    unused = [max(0, limit - usage) for limit, usage in _memory_limits() if usage is not None]
+    return min([int(psutil.virtual_memory().available), *unused])
+
+
+def _memory_limits() -> Iterator[tuple[int, int | None]]:
+    """Yield limit and usage of each control group with a limit, in bytes."""
+    for version, limit_name, usage_name in (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        for group in _own_groups(version):
+            if (limit := number(group / limit_name)) is not None and limit < _NO_LIMIT:
+                yield limit, number(group / usage_name)
 
 
 def _pair(rank: str, size: str) -> tuple[int, int] | None:
-    given = [name for name in (rank, size) if os.environ.get(name)]
-    if not given:
+    present = [name for name in (rank, size) if os.environ.get(name)]
+    if not present:
         return None
-    if len(given) == 1:
-        missing = size if given[0] == rank else rank
-        raise OptionError(f"{given[0]}={os.environ[given[0]]} is set and {missing} is not: they go together")
-    world, found = _whole(size, 1), _whole(rank, 0)
-    if found >= world:
-        raise OptionError(f"{rank} must be below {size}={world}, found {rank}={found}")
-    return found, world
+    if len(present) == 1:
+        missing = size if present[0] == rank else rank
+        raise OptionError(f"{missing} is not set: expected it beside {present[0]}={os.environ[present[0]]}")
+    world, number_of_rank = _whole(size, 1), _whole(rank, 0)
+    if number_of_rank >= world:
+        raise OptionError(f"{rank} must be below {size}={world}, found {rank}={number_of_rank}")
+    return number_of_rank, world
 
 
 def _whole(name: str, least: int) -> int:
     text = os.environ[name]
     if not (text.isascii() and text.isdigit() and int(text) >= least):
-        raise OptionError(f"{name} must be a whole number from {least} on, found {name}={text!r}")
+        raise OptionError(f"{name} must be a whole number of at least {least}, found {name}={text!r}")
     return int(text)
 
 
 def _slurm_task() -> bool:
-    """Whether srun started this as a task. A shell of sbatch, salloc, srun --pty has SLURM_NTASKS too, and is none."""
+    """Return whether srun started this as a task. Shells of sbatch, salloc and srun --pty have SLURM_NTASKS too."""
     step = os.environ.get("SLURM_STEP_ID", "")
     if not (step.isascii() and step.isdigit()) or int(step) >= _SLURM_NO_TASK or "SLURM_PTY_PORT" in os.environ:
         return False
@@ -133,12 +135,12 @@ def _slurm_task() -> bool:
 
 
 def _slurm_size() -> str:
-    """The step's tasks; SLURM_NTASKS can still be the whole job's."""
+    """Return the variable with the step's tasks; SLURM_NTASKS may be the whole job's."""
     return "SLURM_STEP_NUM_TASKS" if os.environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
 
 
 def _local_ranks() -> tuple[int, str]:
-    """Ranks on this machine, and the variable that every one of them has and their launcher has not."""
+    """Return the ranks on this machine, and a variable that is set in every rank, but not in the launcher."""
     for rank, size in _LOCAL_RANKS:
         if os.environ.get(size):
             pair = _pair(rank, size) if os.environ.get(rank) else None
@@ -160,10 +162,10 @@ def _slurm_tasks_here() -> int:
 
 
 def _pinned_apart(ranks: int, variable: str) -> bool:
-    """Whether each rank has cores of its own. No rank sees the others', but two signs say that it has not.
+    """Return whether each rank has cores of its own. No rank sees the others' affinity, but two signs exclude it.
 
-    The cores are those of the program that started the ranks, so nobody chose them for this one; or so many that the
-    machine, the container or Slurm's allocation has not enough for all the ranks.
+    The rank has the launcher's affinity; or the machine, the container or Slurm's allocation has too few cores for all
+    ranks to have as many.
     """
     if not hasattr(os, "sched_getaffinity"):
         return False
@@ -176,15 +178,15 @@ def _pinned_apart(ranks: int, variable: str) -> bool:
 
 
 def _launcher_affinity(variable: str) -> set[int]:
-    """Of the nearest process above this one without `variable`: wrappers between a rank and its launcher have it."""
+    """Return the affinity of the nearest ancestor without `variable`; wrappers around a rank have it."""
     pid = os.getppid()
     try:
         while any(word.startswith(f"{variable}=".encode()) for word in _proc(pid, "environ").split(b"\0")):
             pid = int(_proc(pid, "stat").rpartition(b")")[2].split()[1])
     except PermissionError:
-        pass  # another user's, so no rank: Slurm's own step daemon
+        pass  # another user's process: Slurm's step daemon
     except OSError:
-        return set()  # outside of this container
+        return set()  # the launcher is outside of this container
     try:
         return set(os.sched_getaffinity(pid))
     except OSError:
@@ -196,7 +198,7 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 def _cpuset(group: Path) -> int | None:
-    """Cores of a control group's set, such as "0-3,8"; None where it has none."""
+    """Return the number of cores in a control group's cpuset, such as "0-3,8"; None without one."""
     for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
         try:
             spans = [part.partition("-") for part in (group / name).read_text().strip().split(",")]
@@ -211,9 +213,9 @@ def _own_groups(controller: str) -> Iterator[Path]:
 
 
 def control_groups(file: Path, mount: Path, controller: str) -> Iterator[Path]:
-    """Folders of a process's control groups, innermost first, by its `/proc/<pid>/cgroup`.
+    """Yield the folders of a process's control groups, innermost first, from its `/proc/<pid>/cgroup`.
 
-    `controller` is "" for version 2. Nothing where the process lies outside of what this container sees.
+    `controller` is "" for version 2. Yields nothing for a process outside of this container.
     """
     try:
         lines = file.read_text(errors="replace").splitlines()
@@ -230,14 +232,14 @@ def control_groups(file: Path, mount: Path, controller: str) -> Iterator[Path]:
             continue
         inner = root / path.lstrip("/")
         while inner != root and root in inner.parents:
-            if inner.is_dir():  # in a container the path can be the host's; the mount is then the container's own group
+            if inner.is_dir():  # in a container the path may be the host's; then the mount is the container's group
                 yield inner
             inner = inner.parent
         yield root
 
 
 def quota_v2(group: Path) -> float | None:
-    """Cores that a control group of version 2 may use; None without a limit."""
+    """Return the cores that a control group of version 2 may use, None without a limit."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -246,13 +248,13 @@ def quota_v2(group: Path) -> float | None:
 
 
 def quota_v1(group: Path) -> float | None:
-    """The same of version 1."""
+    """Return the cores that a control group of version 1 may use, None without a limit."""
     quota, period = number(group / "cpu.cfs_quota_us"), number(group / "cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
 
 
 def number(path: Path) -> int | None:
-    """The whole number in a file; None where there is none."""
+    """Return the whole number in a file, None if there is none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A contact sheet: some records of a container as one picture, with labels, masks and boxes, everything upright."""
+"""Contact sheets: some records of a container in one picture, upright, with labels, masks and boxes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field
 
-MARGIN = 6  # pixels round every image
-CAPTION = 16  # pixels of height for the text under it
+MARGIN = 6  # pixels around every image
+CAPTION = 16  # height of the text below it in pixels
 MASK_SHARE = 0.45  # of a mask's colour in the pixels that it covers
 MAX_CELLS = 10_000
 MAX_SIDE = 2048  # of a cell
 MAX_BOXES = 1000  # drawn on one image
 BOX_FORMATS = ("xyxy", "xywh")
 _COCO = ("bbox", "bboxes")
-_NAMES = (*_COCO, "box", "boxes")  # of members that are boxes, as packing takes them
+_NAMES = (*_COCO, "box", "boxes")  # of members that hold boxes, as in packing
 
-# far apart in hue and lightness, so that neighbours differ; 0 is background and is not drawn
+# neighbours differ in hue and lightness; 0 is background and is not drawn
 _COLOURS = np.array(
     [
         (0, 0, 0), (230, 60, 50), (60, 170, 75), (65, 105, 225), (250, 190, 40), (145, 70, 180), (70, 200, 210),
@@ -43,12 +43,14 @@ _COLOURS = np.array(
 
 @dataclass(frozen=True, slots=True)
 class SheetOptions:
-    """How a sheet looks. `size`: pixels of a cell's side. `columns`: None = about as wide as 16:10.
+    """Options of a sheet.
 
-    `mask`: the field to lay over the image, None = the first that looks like one (`seg.png`, `mask.png`), "" = none.
-    `boxes`: the field with boxes, None = the one that the container was packed with, else `boxes.json`, else `json`;
-    "" = none. `box_format`: what four numbers mean, corners (xyxy) or corner and size (xywh); None = what packing was
-    told, else xyxy, and xywh for members called `bbox` or `bboxes`, as COCO has them.
+    size        side of a cell in pixels
+    columns     images per row; None = as many as make a picture of about 16:10
+    mask        field to lay over the image; None = the first .png field that is not the image, "" = none
+    boxes       field with boxes; None = the one of the container's packing, else `boxes.json`, else `json`; "" = none
+    box_format  xyxy (corners) or xywh (corner and size); None = as packed, else xyxy, and xywh for members named `bbox`
+                or `bboxes`, as in COCO
     """
 
     size: int = 160
@@ -69,33 +71,32 @@ class SheetOptions:
 
 
 def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions | None = None) -> Image.Image:
-    """The records `indices` as an RGB picture, in rows. An image that cannot be decoded is a cell that says so."""
+    """Draw the records `indices` in rows, as RGB. The cell of an image that cannot be decoded has its error."""
     options = options or SheetOptions()
     if not 1 <= len(indices) <= MAX_CELLS:
         raise OptionError(f"a sheet has 1 to {MAX_CELLS} images, found {len(indices)}")
     columns = options.columns or max(1, min(len(indices), math.ceil(math.sqrt(len(indices) * 1.6))))
-    rows = math.ceil(len(indices) / columns)
-    across, down = options.size + MARGIN, options.size + CAPTION + MARGIN
-    sheet = Image.new("RGB", (MARGIN + columns * across, MARGIN + rows * down), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
-    for cell, index in enumerate(indices):
-        x, y = MARGIN + cell % columns * across, MARGIN + cell // columns * down
-        caption = _caption(reader, index)
-        try:
-            image = _picture(reader, index, options)
-            sheet.paste(image, (x + (options.size - image.width) // 2, y + (options.size - image.height) // 2))
-        except IofastError as error:
-            draw.rectangle((x, y, x + options.size - 1, y + options.size - 1), outline="red")
-            draw.text((x + 4, y + 4), "cannot be decoded", fill="red", font=font)
-            caption = f"{index}: {error}"
-        draw.text((x, y + options.size + 1), _fitted(caption, options.size, font), fill="black", font=font)
-    return sheet
+    cells = (_record_cell(reader, index, options) for index in indices)
+    return _grid(cells, len(indices), columns, (options.size, options.size + CAPTION), MARGIN)
+
+
+def _record_cell(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
+    side = options.size
+    caption, square = _caption(reader, index), Image.new("RGB", (side, side), "white")
+    try:
+        picture = _picture(reader, index, options)
+    except IofastError as error:
+        return _cell((side, side + CAPTION), side, [], f"{index}: {error}")
+    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    return _cell((side, side + CAPTION), side, [("", square)], caption)
 
 
 @dataclass(frozen=True, slots=True)
 class SheetImage:
-    """A record's image as a transform makes it: each view's name ("" where it has none) and its pixels, uint8
-    (height, width, 3); or `failure`, the reason why there are none."""
+    """A record's image after a transform: name ("" if none) and pixels, uint8 (height, width, 3), of each view.
+
+    `failure` is the error if there are none.
+    """
 
     index: int
     views: Sequence[tuple[str, NDArray[np.uint8]]]
@@ -103,57 +104,60 @@ class SheetImage:
 
 
 def views_sheet(reader: Reader, seen: Iterable[SheetImage], options: SheetOptions | None = None) -> Image.Image:
-    """Records as an RGB picture, the views of each side by side, in proportion to each other."""
+    """Draw records as RGB, the views of each side by side, in proportion to each other."""
     options = options or SheetOptions()
     records = [(each.index, _scaled(each.views, options.size), each.failure) for each in seen]
     most = max((len(views) for _, views, _ in records), default=0)
     if not 1 <= len(records) * max(most, 1) <= MAX_CELLS:
         raise OptionError(f"a sheet has 1 to {MAX_CELLS} images, found {len(records)} records of {most} views")
-    caption = CAPTION * (1 + any(name for _, views, _ in records for name, _ in views))
-    wide = max(options.size, *(sum(image.width + MARGIN for _, image in views) - MARGIN for _, views, _ in records))
-    across, down = wide + 2 * MARGIN, options.size + caption + MARGIN
-    columns = options.columns or max(1, min(len(records), round(math.sqrt(len(records) * 1.6 * down / across))))
-    rows = math.ceil(len(records) / columns)
-    sheet = Image.new("RGB", (columns * across, MARGIN + rows * down), "white")
-    for cell, (index, views, failure) in enumerate(records):
-        place = MARGIN + cell % columns * across, MARGIN + cell // columns * down
-        text = f"{index}: {failure}" if failure else _caption(reader, index)
-        _draw_views(sheet, place, views, (text, wide, options.size))
+    width = max(options.size, *(sum(image.width + MARGIN for _, image in views) - MARGIN for _, views, _ in records))
+    height = options.size + CAPTION * (1 + any(name for _, views, _ in records for name, _ in views))
+    ratio = (height + MARGIN) / (width + 2 * MARGIN)
+    columns = options.columns or max(1, min(len(records), round(math.sqrt(len(records) * 1.6 * ratio))))
+    cells = (
+        _cell((width, height), options.size, views, f"{index}: {failure}" if failure else _caption(reader, index))
+        for index, views, failure in records
+    )
+    return _grid(cells, len(records), columns, (width, height), 2 * MARGIN)
+
+
+def _grid(cells: Iterable[Image.Image], count: int, columns: int, size: tuple[int, int], gap: int) -> Image.Image:
+    """Draw `count` cells of one size in rows, with `gap` pixels between columns."""
+    across, down = size[0] + gap, size[1] + MARGIN
+    sheet = Image.new("RGB", (2 * MARGIN + columns * across - gap, MARGIN + math.ceil(count / columns) * down), "white")
+    for number, cell in enumerate(cells):
+        sheet.paste(cell, (MARGIN + number % columns * across, MARGIN + number // columns * down))
     return sheet
 
 
-def _draw_views(
-    sheet: Image.Image,
-    place: tuple[int, int],
-    views: Sequence[tuple[str, Image.Image]],
-    caption: tuple[str, int, int],
-) -> None:
-    """Views beside each other, `height` pixels high at most, their names under them, and a line of text of a width."""
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
-    (x, y), (text, wide, height) = place, caption
-    lower = y + height + 1 + CAPTION * any(name for name, _ in views)
-    draw.text((x, lower), _fitted(text, wide, font), fill="black", font=font)
+def _cell(size: tuple[int, int], height: int, views: Sequence[tuple[str, Image.Image]], caption: str) -> Image.Image:
+    """Draw views side by side, up to `height` pixels high, with their names and a caption below them."""
+    cell = Image.new("RGB", size, "white")
+    draw, font, x = ImageDraw.Draw(cell), ImageFont.load_default(12), 0
+    lower = height + 1 + CAPTION * any(name for name, _ in views)
+    draw.text((0, lower), _fitted(caption, size[0], font), fill="black", font=font)
     if not views:
-        draw.rectangle((x, y, x + height - 1, y + height - 1), outline="red")
-        draw.text((x + 4, y + 4), "cannot be decoded", fill="red", font=font)
+        draw.rectangle((0, 0, height - 1, height - 1), outline="red")
+        draw.text((4, 4), "cannot be decoded", fill="red", font=font)
     for name, image in views:
-        sheet.paste(image, (x, y + height - image.height))
-        draw.text((x, y + height + 1), _fitted(name, image.width, font), fill="gray", font=font)
+        cell.paste(image, (x, height - image.height))
+        draw.text((x, height + 1), _fitted(name, image.width, font), fill="gray", font=font)
         x += image.width + MARGIN
+    return cell
 
 
 def _scaled(views: Sequence[tuple[str, NDArray[np.uint8]]], size: int) -> list[tuple[str, Image.Image]]:
-    """Views with the longest side of all at `size`, or four times as long as it was where that is less."""
+    """Scale views alike, by at most 4, so that the longest side of all is `size`."""
     scale = min(size / max((max(pixels.shape[:2]) for _, pixels in views), default=1), 4.0)
-    found = []
+    scaled = []
     for name, pixels in views:
         height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
-        found.append((name, Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)))
-    return found
+        scaled.append((name, Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)))
+    return scaled
 
 
 def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
-    """One record in a cell: scaled down (or up, four times at most) to fit, mask and boxes over it."""
+    """Draw one record, scaled by at most 4 to fit a cell, with mask and boxes."""
     pixels = _pixels(reader, index)
     height, width = pixels.shape[:2]
     scale = min(options.size / max(width, height), 4.0)
@@ -164,7 +168,7 @@ def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
     if mask and mask in fields:
         image = _overlaid(image, fields[mask])
     draw = ImageDraw.Draw(image)
-    for number, box in enumerate(_boxes(fields, *_where(reader, fields, options))):
+    for number, box in enumerate(_boxes(fields, *_box_field(reader, fields, options))):
         corners = [edge * part for edge, part in zip(box, (size[0] / width, size[1] / height) * 2, strict=True)]
         colour = tuple(_COLOURS[1 + number % (len(_COLOURS) - 1)].tolist())
         draw.rectangle(_ordered(corners, size), outline=colour, width=2)
@@ -172,7 +176,7 @@ def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
 
 
 def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
-    """The image of a record, upright RGB."""
+    """Return the image of a record, upright RGB, uint8 (height, width, 3)."""
     located = reader.locate(np.array([index], np.int64))
     if not located.kind[0]:
         data = reader.view(index)
@@ -201,7 +205,7 @@ def _caption(reader: Reader, index: int) -> str:
 
 
 def _fitted(text: str, width: int, font: Any) -> str:
-    """As much of a text as fits, on one line."""
+    """Return as much of a text as fits, on one line."""
     text = "".join(character if character.isprintable() else "?" for character in text[:200])
     while text and font.getlength(text) > width:
         text = text[:-2] + "…" if len(text) > 2 else ""
@@ -209,13 +213,13 @@ def _fitted(text: str, width: int, font: Any) -> str:
 
 
 def _mask_field(fields: Mapping[str, bytes]) -> str | None:
-    """The first field that is an image beside the image."""
+    """Return the first PNG field that is not the image."""
     own = (*IMAGE_FIELDS, *RAW_FIELDS)
     return next((name for name in sorted(fields) if name not in own and name.rpartition(".")[2] == "png"), None)
 
 
 def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
-    """The image with a mask's values as colours over it; 0 is left as it is."""
+    """Return the image with a mask's values as colours over it; 0 is transparent."""
     try:
         opened = pillow.open_image(payload, MAX_PIXELS)
         opened.image.load()
@@ -230,63 +234,63 @@ def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
-def _where(reader: Reader, fields: Mapping[str, bytes], options: SheetOptions) -> tuple[str, str | None]:
-    """The field that has the boxes of a record, and what four numbers mean in it, None where nobody has said."""
+def _box_field(reader: Reader, fields: Mapping[str, bytes], options: SheetOptions) -> tuple[str, str | None]:
+    """Return the field with the boxes of a record, and their format, None if unknown."""
     packed = str(reader.manifest.recipe.get("boxes"))
     name = options.boxes
     if name is None:
         name = next((own for own in (packed, "boxes.json") if own in fields), JSON_FIELD)
-    told = str(reader.manifest.recipe.get("box_format", "xyxy")) if name == packed else None
-    return name, options.box_format or told
+    packed_format = str(reader.manifest.recipe.get("box_format", "xyxy")) if name == packed else None
+    return name, options.box_format or packed_format
 
 
 def _boxes(fields: Mapping[str, bytes], name: str, box_format: str | None) -> list[tuple[float, float, float, float]]:
-    """The boxes of a record as corners, in pixels of the upright image; `MAX_BOXES` at most."""
+    """Return up to `MAX_BOXES` boxes of a record as corners, in pixels of the upright image."""
     try:
-        said = json.loads(fields[name]) if name in fields else None
-        if name == JSON_FIELD:  # which is full of other things
-            said = said.get("boxes", said.get("annotations")) if isinstance(said, dict) else None
-        return list(itertools.islice(_found(said, box_format, coco=False), MAX_BOXES))
+        value = json.loads(fields[name]) if name in fields else None
+        if name == JSON_FIELD:  # it has other members too
+            value = value.get("boxes", value.get("annotations")) if isinstance(value, dict) else None
+        return list(itertools.islice(_boxes_in(value, box_format, coco=False), MAX_BOXES))
     except (ValueError, RecursionError):
         return []
 
 
-def _found(said: Any, box_format: str | None, *, coco: bool) -> Iterator[tuple[float, float, float, float]]:
-    """Boxes as users write them: four numbers, in lists, and in objects under one of `_NAMES`, at any depth.
+def _boxes_in(value: Any, box_format: str | None, *, coco: bool) -> Iterator[tuple[float, float, float, float]]:
+    """Yield boxes at any depth: four numbers, in lists, and in objects under one of `_NAMES`.
 
-    `coco`: the name that they stand under is COCO's, who means corner and size.
+    `coco`: they are under a name of COCO's, which means corner and size.
     """
-    if isinstance(said, dict):
-        for name, own in said.items():
-            # other lists are looked into where there are objects in them: polygons are lists of numbers too
-            if name in _NAMES or isinstance(own, dict) or (isinstance(own, list) and _has_objects(own)):
-                yield from _found(own, box_format, coco=name in _COCO)
-    elif _is_numbers(said) and len(said) == 4:
-        x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in said)
+    if isinstance(value, dict):
+        for name, member in value.items():
+            # other lists count only if they contain objects: polygons are lists of numbers too
+            if name in _NAMES or isinstance(member, dict) or (isinstance(member, list) and _has_objects(member)):
+                yield from _boxes_in(member, box_format, coco=name in _COCO)
+    elif _is_numbers(value) and len(value) == 4:
+        x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in value)
         sizes = box_format == "xywh" or (box_format is None and coco)
         yield (x, y, x + right, y + lower) if sizes else (x, y, right, lower)
-    elif isinstance(said, list) and not _is_numbers(said):
-        for own in said:
-            yield from _found(own, box_format, coco=coco)
+    elif isinstance(value, list) and not _is_numbers(value):
+        for item in value:
+            yield from _boxes_in(item, box_format, coco=coco)
 
 
-def _has_objects(said: list[Any]) -> bool:
-    return any(isinstance(each, dict) for each in said)
+def _has_objects(values: list[Any]) -> bool:
+    return any(isinstance(each, dict) for each in values)
 
 
-def _is_numbers(said: Any) -> bool:
-    return isinstance(said, list) and bool(said) and all(type(each) in (int, float) for each in said)
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) in (int, float) for each in value)
 
 
 def _ordered(corners: Sequence[float], size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Corners that Pillow draws: in order, within the picture."""
+    """Return corners as Pillow needs them: in order, within the picture."""
     x = sorted(min(max(edge, 0.0), size[0] - 1.0) for edge in corners[::2])
     y = sorted(min(max(edge, 0.0), size[1] - 1.0) for edge in corners[1::2])
     return x[0], y[0], x[1], y[1]
 
 
 def require_fields(reader: Reader, options: SheetOptions, where: str) -> None:
-    """Raise `OptionError` where no record has an image, or one of the fields that the options name."""
+    """Raise `OptionError` if there are no images, or a field of the options is missing."""
     fields = reader.manifest.fields
     if image_field(fields) is None:
         raise OptionError(f"{where} has no images, only {', '.join(fields)}")

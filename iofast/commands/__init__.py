@@ -1,21 +1,11 @@
-"""The commands of `iofast`, one file each: `add_parser(subparsers)` registers, `run(args) -> int` does the work.
+"""The commands of `iofast`, one module each.
 
-A command imports what is heavy inside `run`, so that `iofast --help` starts as fast as Python itself.
+A module has HELP (one line), DESCRIPTION, EXAMPLES, `add_options(parser)`, and `run(args)`, which returns the exit
+status. It imports heavy modules inside `run`, so that `iofast --help` starts as fast as Python itself.
 """
 
 from __future__ import annotations
 
 COMMANDS = (
-    "pack",
-    "info",
-    "verify",
-    "convert",
-    "cat",
-    "view",
-    "split",
-    "merge",
-    "sidecars",
-    "bench",
-    "monitor",
-    "doctor",
-)  # as the help lists them
+    "pack", "info", "verify", "convert", "cat", "view", "split", "merge", "sidecars", "bench", "monitor", "doctor",
+)  # in the order of the help  # fmt: skip

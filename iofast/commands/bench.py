@@ -1,26 +1,31 @@
-"""`iofast bench`: how fast this dataset loads on this machine, and what the time goes into."""
+"""`iofast bench`: how fast a dataset loads on this machine, and where the time goes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iofast.bench import BenchResult
 
 VERSION = 1  # of the JSON
 
-_EXAMPLES = """\
+HELP = "measure how fast a dataset loads here"
+DESCRIPTION = (
+    "Measure how fast a dataset loads on this machine: microseconds per image by stage, and images per second beside "
+    "full decode, by number of workers."
+)
+EXAMPLES = """\
 examples:
   iofast bench out.lmdb                         with RandomResizedCrop(224) + flip, 1 worker up to one per core
   iofast bench ./images --workers 1,2,4,8       a plain folder
   iofast bench out.lmdb --transform evaluate    Resize(256) + CenterCrop(224)
   iofast bench out.lmdb --json | jq .loading    for programs
 
-"full decode" is libjpeg-turbo decoding the same images whole, with as many threads, by the clock around that alone:
-what loaders that decode first and crop afterwards cannot exceed. Run it while the machine does nothing else.
+"full decode" is libjpeg-turbo decoding the same images whole with as many threads, without reading: the upper bound
+of loaders that decode first and crop afterwards. Run it on an idle machine.
 """
 _STAGES = {
     "read": "read the payload from the file",
@@ -44,29 +49,20 @@ _WAYS = {
 }
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure how fast a dataset loads here",
-        description="Measure how fast this dataset loads on this machine: microseconds per image by stage, and "
-        "images a second beside full decode, by number of workers.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     add = parser.add_argument
     add("path", metavar="PATH", help="a container such as out.lmdb, or a folder of images")
-    add("--split", help="which split, where there are several; all = their union")
-    add("--transform", choices=("train", "evaluate"), default="train", help="what is done to images (default: train)")
-    add("--size", type=int, default=224, metavar="N", help="pixels of a side of what comes out (default: 224)")
+    add("--split", help="the split, if there are several; all = their union")
+    add("--transform", choices=("train", "evaluate"), default="train", help="the transform (default: train)")
+    add("--size", type=int, default=224, metavar="N", help="side of the transformed images in pixels (default: 224)")
     add("--workers", type=_numbers, metavar="N,N", help="numbers of threads to try (default: 1, 2, 4 … cores)")
     add("--batch-size", type=int, default=256, metavar="N", help="images in a batch (default: 256)")
     add("--images", type=int, default=2048, metavar="N", help="images to measure with (default: 2048)")
-    add("--seconds", type=float, default=10.0, metavar="S", help="how long the rounds go on (default: 10)")
+    add("--seconds", type=float, default=10.0, metavar="S", help="time for all rounds (default: 10)")
     add("--pixels", choices=("exact", "fast"), default="exact", help="as FastLoader's (default: exact)")
     add("--json", action="store_true", help="print JSON")
     add("--quiet", action="store_true", help="print images/s only, one line for each number of workers")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,43 +103,29 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _default_workers() -> tuple[int, ...]:
     from iofast.machine import cores
 
-    doubled = {1 << power for power in range(10) if 1 << power < cores()}
-    return tuple(sorted(doubled | {cores()}))
+    powers = {1 << power for power in range(10) if 1 << power < cores()}
+    return tuple(sorted(powers | {cores()}))
 
 
 def _show(args: argparse.Namespace, result: BenchResult) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from iofast.commands.text import count
+    from iofast.commands.text import count, table
     from iofast.errors import plain
 
     console = Console(highlight=False)
-    what = f"{args.path}: {count(result.images, 'image')}, {args.transform} at {args.size} pixels"
-    console.print(Text(plain(f"{what}, {count(result.rounds, 'round')}"), "bold"))
-    stages = Table("stage", "µs per image", "", "", box=None, pad_edge=False, header_style="bold")
-    stages.columns[1].justify = stages.columns[2].justify = "right"
-    total = sum(result.stages.values())
-    for name, spent in result.stages.items():
-        if spent:
-            stages.add_row(name, f"{spent:,.1f}", f"{spent / total:.0%}", _STAGES[name])
-    if total:
+    title = f"{args.path}: {count(result.images, 'image')}, {args.transform} at {args.size} pixels"
+    console.print(Text(plain(f"{title}, {count(result.rounds, 'round')}"), "bold"))
+    if total := sum(result.stages.values()):
+        rows = [(name, f"{us:,.1f}", f"{us / total:.0%}", _STAGES[name]) for name, us in result.stages.items() if us]
+        stages = table(("stage", "µs per image", "", ""), rows, right=(1, 2))
         stages.add_row("all", f"{total:,.1f}", "", "of one thread, without the loader", style="bold")
-        console.print(stages)
-        console.print()
-    ways = Table("decoded", "images", "", box=None, pad_edge=False, header_style="bold")
-    ways.columns[1].justify = "right"
-    for name, number in result.ways.items():
-        if number:
-            ways.add_row(name, f"{number:,}", _WAYS[name])
-    console.print(ways)
-    console.print()
-    rates = Table("workers", "images/s", "full decode", "", box=None, pad_edge=False, header_style="bold")
-    for column in rates.columns[:3]:
-        column.justify = "right"
-    for workers, rate in result.loading.items():
-        full = result.decoding[workers]
-        beside = (f"{full:,.0f}", f"{rate / full:.2f} times") if full else ("", "")
-        rates.add_row(str(workers), f"{rate:,.0f}", *beside)
-    console.print(rates)
+        console.print(stages, "")
+    ways = [(name, f"{number:,}", _WAYS[name]) for name, number in result.ways.items() if number]
+    console.print(table(("decoded", "images", ""), ways, right=(1,)), "")
+    rates = [
+        (str(workers), f"{rate:,.0f}", *((f"{full:,.0f}", f"{rate / full:.2f} times") if full else ("", "")))
+        for workers, rate, full in zip(result.loading, result.loading.values(), result.decoding.values(), strict=True)
+    ]
+    console.print(table(("workers", "images/s", "full decode", ""), rates, right=(0, 1, 2)))

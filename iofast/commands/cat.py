@@ -18,7 +18,9 @@ VERSION = 1  # of the JSON
 _SHOWN = 200  # characters of a text field in the listing
 _STEP = 65_536
 
-_EXAMPLES = """\
+HELP = "show a record, or write one of its fields to stdout"
+DESCRIPTION = "Show the fields of one record, or write the bytes of one field to stdout."
+EXAMPLES = """\
 examples:
   iofast cat out.lmdb 42                          the fields of record 42, counted from 0
   iofast cat out.lmdb 00000042                    the record with this key
@@ -27,38 +29,30 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "cat",
-        help="show a record, or write one of its fields to stdout",
-        description="Show the fields of one record, or write the bytes of one field to stdout.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("path", metavar="CONTAINER", help="a container, or a folder of images")
     parser.add_argument("record", metavar="INDEX|KEY", help="place in the order, from 0, or a key (00000042)")
     parser.add_argument("--field", metavar="NAME", help="write the bytes of this field to stdout")
     foreign.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print the record as JSON, text fields with their values")
-    parser.add_argument("--quiet", action="store_true", help="print nothing: the exit status says if it can be read")
-    parser.set_defaults(run=run)
+    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if the record can be read")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what `args.record` holds."""
+    """Print the record, or write the field."""
     from iofast.errors import OptionError
     from iofast.opening import open_reader
 
     refuse_beside(args, "field", ("json",))
-    with open_reader(args.path, foreign.given(args)) as reader:
+    with open_reader(args.path, foreign.options(args)) as reader:
         index = find(reader, args.record)
         if args.field is not None:
             try:
                 payload = bytes(reader.view(index, args.field))
             except KeyError:
-                there = ", ".join(reader.record(index).fields)
-                raise OptionError(f"{reader.name(index)} has no field {args.field!r}, only {there}") from None
+                fields = ", ".join(reader.record(index).fields)
+                raise OptionError(f"{reader.name(index)} has no field {args.field!r}, only {fields}") from None
             if not args.quiet:
                 _write(payload, args.field)
             return 0
@@ -72,29 +66,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find(reader: Reader, text: str) -> int:
-    """The dense index of a record by its place or its key. Raises `OptionError` where there is none."""
+    """Return the dense index of a record by its place or its key. Raises `OptionError` if there is none."""
     from iofast.errors import OptionError
 
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
-    plain = number >= 0 and text == str(number)
-    if plain and len(text) < reader.manifest.key_width:
+    is_place = number >= 0 and text == str(number)
+    if is_place and len(text) < reader.manifest.key_width:
         if number < len(reader):
             return number
         raise OptionError(f"record {number} is not in 0 … {len(reader) - 1} of {reader.manifest.count} records")
-    index = _key(reader, text)
-    if index is None and plain and number < len(reader):
+    if (index := _index_of_key(reader, text)) is not None:
+        return index
+    if is_place and number < len(reader):
         return number
-    if index is None:
-        raise OptionError(
-            f"no record has the key {text!r:.80}; the first is {reader.record(0).key!r}"
-            if len(reader)
-            else "there are no records"
-        )
-    return index
+    if not len(reader):
+        raise OptionError("there are no records")
+    raise OptionError(f"no record has the key {text!r:.80}; the first is {reader.record(0).key!r}")
 
 
-def _key(reader: Reader, text: str) -> int | None:
-    """The first record of this key, by looking at all of them: a quarter of a second for a million."""
+def _index_of_key(reader: Reader, text: str) -> int | None:
+    """Search all keys, which takes a quarter of a second for a million."""
     import numpy as np
 
     for start in range(0, len(reader), _STEP):
@@ -106,7 +97,7 @@ def _key(reader: Reader, text: str) -> int | None:
 
 
 def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
-    """A record as JSON has it: what the index says, and its fields with size, and value where they are text."""
+    """Return a record's JSON: its row of the index, and its fields with their sizes, and with their text."""
     import numpy as np
 
     from iofast.containers.changed import follow
@@ -146,17 +137,16 @@ def _show(facts: dict[str, Any], record: Record) -> None:
     if facts["width"]:
         turned = "" if facts["orientation"] == 1 else f", orientation {facts['orientation']} still to be applied"
         lines.append(("image", f"{facts['width']} x {facts['height']} pixels{turned}"))
-    for name, value in lines:
-        say(f"{name:<12}{value}")
+    say(*(f"{name:<12}{value}" for name, value in lines))
     width = max(map(len, record.fields), default=0) + 2
     for name, payload in record.fields.items():
-        text = _text(payload)
+        text = facts["fields"][name].get("text")
         shown = "" if text is None else "  " + text[:_SHOWN] + (" …" if len(text) > _SHOWN else "")
         say(f"  {name:<{width}}{size(len(payload)):>8}{shown}")
 
 
 def _write(payload: bytes, field: str) -> None:
-    """To a terminal only what it shows as text: other bytes may be commands to it."""
+    """Write to stdout. A terminal gets printable text only: other bytes may be commands to it."""
     from iofast.errors import OptionError
 
     if sys.stdout.isatty():
@@ -171,7 +161,7 @@ def _write(payload: bytes, field: str) -> None:
 
 
 def _text(payload: bytes) -> str | None:
-    """Text, where the bytes are some; None for an image or any other binary payload."""
+    """Decode UTF-8 without NUL; None for binary payloads."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:

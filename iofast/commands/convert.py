@@ -1,11 +1,11 @@
-"""`iofast convert`: a container into one of another kind, into a plain folder, and from one."""
+"""`iofast convert`: records into another kind of container, or into a plain folder."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iofast.commands import foreign
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from iofast.copying import Copied
 
-_EXAMPLES = """\
+HELP = "copy a container into one of another kind, or a folder"
+DESCRIPTION = "Copy all records into a container of another kind, or into a plain folder. No payload changes."
+EXAMPLES = """\
 examples:
   iofast convert out.lmdb shards/train.tar --shard-size 500MB     tar shards, as WebDataset reads them
   iofast convert shards/train.tar train.tfrecord                  and those as TFRecords
@@ -24,43 +26,35 @@ examples:
   iofast convert train.beton out.lmdb                             an FFCV file whose images are JPEGs
   iofast convert out.lmdb ./images                                files again, in folders of classes
 
-No byte of any image changes; `iofast pack` is for changing images.
+No byte of any image changes; use `iofast pack` to change images.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "convert",
-        help="copy a container into one of another kind, or a folder",
-        description="Copy all records into a container of another kind, or into a plain folder. No payload changes.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("source", metavar="SRC", help="a container, another program's, or a folder of images")
-    parser.add_argument("target", metavar="DST", help="the suffix says what: .lmdb, .tar, .tfrecord; none: a folder")
-    add_options(parser)
-    foreign.add_options(parser)
-    parser.set_defaults(run=run)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of all commands that copy."""
+    """Add the command's options."""
+    parser.add_argument("source", metavar="SRC", help="a container, another program's, or a folder of images")
+    parser.add_argument("target", metavar="DST", help="the suffix chooses: .lmdb, .tar, .tfrecord; none: a folder")
+    add_copy_options(parser)
+    foreign.add_options(parser)
+
+
+def add_copy_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all commands that copy records."""
     parser.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
-    parser.add_argument("--overwrite", action="store_true", help="replace DST where it exists (never a folder)")
+    parser.add_argument("--overwrite", action="store_true", help="replace DST if it exists (never a folder)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, and print what came of it."""
+    """Convert and print the result."""
     from iofast.copying import convert
 
-    return copy(args, partial(convert, args.source, args.target, foreign=foreign.given(args)))
+    return copy(args, partial(convert, args.source, args.target, foreign=foreign.options(args)))
 
 
 def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:
-    """What all commands do that copy: `work` with options and a bar, then its result; gives the exit status."""
+    """Call `work` with the copy options and a progress bar, print its result, and return the exit status."""
     from iofast.copying import CopyOptions
     from iofast.packing.progress import Bar
 
@@ -75,7 +69,6 @@ def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:
 
 
 def _show(args: argparse.Namespace, result: Copied) -> None:
-    """Print the result of a copy as the options say."""
     from iofast.commands.text import count, duration, say
 
     if args.json:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
-from iofast.commands.text import size
+from iofast.commands.text import count, size, table
 from iofast.errors import plain
 
 if TYPE_CHECKING:
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
     from iofast.containers.base import Located, Reader
 
 VERSION = 1  # of the JSON
-_ROWS = 65_536  # index rows looked at in one go: 4 MB of columns
+_ROWS = 65_536  # index rows in one call: 4 MB of columns
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
-_INTERVALS = 6  # in the table
-_WIDE = 100_000  # columns
-_SHOWN = 20  # classes and shards in the tables; --json has all
+_INTERVALS = 6  # shown in the text
+_WIDE = 100_000  # columns, for files and pipes
+_SHOWN = 20  # classes and shards in the text; --json has all
 _HISTOGRAMS = (
     ("shorter_side", "shorter side, pixels", lambda edge: f"{edge:,.0f}"),
     ("aspect", "width / height", lambda edge: f"{edge:.2f}"),
     ("bytes", "bytes of an image", size),
 )
 
-_EXAMPLES = """\
+HELP = "say what is in a container or folder"
+DESCRIPTION = "Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe."
+EXAMPLES = """\
 examples:
   iofast info out.lmdb                          contents, sizes, classes, splits, recipe
   iofast info ./images                          the same of a plain folder of images
@@ -43,44 +45,36 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "info",
-        help="say what is in a container or folder",
-        description="Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("path", metavar="PATH", help="a container such as out.lmdb, or a folder of images")
     foreign.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, with every class")
-    parser.add_argument("--quiet", action="store_true", help="print nothing: the exit status says if PATH can be read")
-    parser.set_defaults(run=run)
+    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if PATH can be read")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what `args.path` holds."""
+    """Print the contents of `args.path`."""
     from iofast.opening import open_reader
 
-    with open_reader(args.path, foreign.given(args)) as reader:
+    with open_reader(args.path, foreign.options(args)) as reader:
         facts = describe(reader, args.path)
     if args.json:
-        print(json.dumps(facts))  # not sorted: classes stand in the order of their numbers
+        print(json.dumps(facts))  # not sorted: classes are in the order of their numbers
     elif not args.quiet:
         from rich.console import Console
 
-        told = sys.stdout.isatty() or "COLUMNS" in os.environ
-        console = Console(highlight=False, width=None if told else _WIDE)
+        # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
+        has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+        console = Console(highlight=False, width=None if has_width else _WIDE)
         with console.capture() as shown:
             _show(facts, console)
-        # what goes into a file or a pipe is not wrapped, so that each fact is one line, and nothing is filled up
         print("\n".join(line.rstrip() for line in shown.get().splitlines()))
     return 0
 
 
 def describe(reader: Reader, path: str) -> dict[str, Any]:
-    """The facts of a container as JSON has them; sizes in bytes and pixels, images upright."""
+    """Return the JSON of a container; sizes are in bytes and in pixels of upright images."""
     from iofast.containers.identity import left_out
 
     manifest = reader.manifest
@@ -109,14 +103,14 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
 
 
 def _bytes(reader: Reader, path: str) -> int | None:
-    """The size of a container: of its file, or of all its shards or images."""
+    """Return the bytes of a container: of its file, or of all its shards or images."""
     if os.path.isfile(path):
         return os.path.getsize(path)
     return sum(shard.size for shard in reader.manifest.shards) or None
 
 
 def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
-    """What the index says of all images together, and how many records each label has."""
+    """Return facts about all images together, and the number of records of each label."""
     import numpy as np
 
     from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
@@ -150,7 +144,7 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
 
 
 def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, list[Bin]]:
-    """Of the shorter side (pixels), of width over height, and of bytes: lists of low, high, count."""
+    """Return histograms of the shorter side (pixels), of width over height, and of bytes."""
     import numpy as np
 
     from iofast.commands.histograms import histogram
@@ -166,7 +160,7 @@ def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, l
 
 
 def restart_intervals(reader: Reader) -> dict[str, Any] | None:
-    """What restart markers the JPEGs of `reader` have, all or an even sample: see docs/pack.md. None without JPEGs."""
+    """Return the restart intervals of all JPEGs, or of an even sample (docs/pack.md); None without JPEGs."""
     from collections import Counter
 
     from iofast.errors import IofastError
@@ -175,7 +169,7 @@ def restart_intervals(reader: Reader) -> dict[str, Any] | None:
     count = min(len(reader), _SAMPLE)
     intervals: Counter[int] = Counter()
     for number in range(count):
-        with contextlib.suppress(IofastError, OSError, KeyError):  # a record that is damaged is `verify`'s business
+        with contextlib.suppress(IofastError, OSError, KeyError):  # `iofast verify` reports damaged records
             header = read_header(reader.view((2 * number + 1) * len(reader) // (2 * count)))
             if header.format == "jpeg":
                 intervals[header.restart] += 1
@@ -191,57 +185,36 @@ def _show(facts: dict[str, Any], console: Console) -> None:
 
     from iofast.commands.histograms import bars
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
     for name, value in _lines(facts):
-        table.add_row(name, Text(plain(value)))  # Text: a class called "[red]" is shown as it is
-    console.print(table)
+        grid.add_row(name, Text(plain(value)))
+    console.print(grid)
     if facts["shards"]:
-        console.print()
-        _show_shards(facts["shards"], console)
+        rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in facts["shards"]]
+        _show_table(console, ("shard", "records", "size"), rows)
     for name, title, shown in _HISTOGRAMS if facts["images"] else ():
-        if found := facts["images"]["histograms"][name]:
-            console.print()
-            console.print(Text(title, "bold"))
-            console.print("\n".join(bars(found, shown)), markup=False, overflow="ignore", crop=False)
+        if bins := facts["images"]["histograms"][name]:
+            console.print("", Text(title, "bold"), sep="\n")
+            console.print("\n".join(bars(bins, shown)), markup=False, overflow="ignore", crop=False)
     if facts["classes"] or facts["labels"]:
-        console.print()
-        _show_classes(facts, console)
-
-
-def _show_classes(facts: dict[str, Any], console: Console) -> None:
-    """How many images each class has, or each label where nobody names them."""
-    if facts["classes"]:
-        rows = [(str(label), name, f"{number:,}") for label, (name, number) in enumerate(facts["classes"].items())]
-    else:
-        rows = [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
-    _show_table(console, ("label", "class", "images"), rows)
-
-
-def _show_shards(shards: list[dict[str, Any]], console: Console) -> None:
-    rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in shards]
-    _show_table(console, ("shard", "records", "size"), rows)
+        if facts["classes"]:
+            rows = [(str(label), name, f"{number:,}") for label, (name, number) in enumerate(facts["classes"].items())]
+        else:
+            rows = [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
+        _show_table(console, ("label", "class", "images"), rows)
 
 
 def _show_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first rows, names to the left and numbers to the right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*heads, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for head, column in zip(heads, table.columns, strict=True):
-        column.justify = "left" if head in ("class", "shard") else "right"
-    for row in rows[:_SHOWN]:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    console.print(table)
+    """Print the first rows, with numbers aligned right."""
+    right = [number for number, head in enumerate(heads) if head not in ("class", "shard")]
+    console.print("", table(heads, rows[:_SHOWN], right), sep="\n")
     if (hidden := len(rows) - _SHOWN) > 0:
         console.print(f"and {hidden:,} more; --json lists them all")
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from iofast.commands.text import count
-
     where = facts["container"] + ("" if facts["bytes"] is None else f", {size(facts['bytes'])}")
     lines = [("path", facts["path"]), ("container", where), ("records", f"{facts['count']:,}")]
     lines.append(("fields", " ".join(facts["fields"])))
@@ -270,24 +243,18 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _restart_line(restart: dict[str, Any], records: int) -> str:
-    found = sorted(restart["intervals"].items(), key=lambda item: -item[1])
-    text = "no markers" if not found else f"markers in {restart['share']:.0%} of the JPEGs"
-    if found:
-        each = ", ".join(f"{interval} in {number / restart['jpegs']:.0%}" for interval, number in found[:_INTERVALS])
-        text += f"; MCUs per interval: {each}" + (", others" if len(found) > _INTERVALS else "")
+    text, intervals = "no markers", sorted(restart["intervals"].items(), key=lambda item: -item[1])
+    if intervals:
+        each = ", ".join(f"{mcus} in {number / restart['jpegs']:.0%}" for mcus, number in intervals[:_INTERVALS])
+        text = f"markers in {restart['share']:.0%} of the JPEGs; MCUs per interval: {each}"
+        text += ", others" if len(intervals) > _INTERVALS else ""
     sampled = "" if restart["sampled"] == records else f" (of {restart['sampled']:,} sampled)"
     return text + sampled
 
 
 def _image_lines(images: dict[str, Any]) -> list[tuple[str, str]]:
-    from iofast.commands.text import size
-
-    lines = [
-        (
-            "images",
-            f"{' '.join(images['fields'])}, {size(images['bytes'])}, {size(images['bytes_mean'])} each on average",
-        )
-    ]
+    mean = f"{size(images['bytes_mean'])} each on average"
+    lines = [("images", f"{' '.join(images['fields'])}, {size(images['bytes'])}, {mean}")]
     for name in ("width", "height"):
         if name in images:
             sizes = images[name]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from iofast.errors import IofastError, because, one_line
+from iofast.errors import IofastError, OptionError, because, one_line
 
 if TYPE_CHECKING:
     from iofast.monitor.launch import Program
     from iofast.monitor.request import Request
 
-_EXAMPLES = """\
+HELP = "say whether a training waits for its data"
+DESCRIPTION = "Watch training processes: do they wait for their data, why, and what to change."
+EXAMPLES = """\
 examples:
   iofast monitor                                       all training of yours on this machine, on a live screen
   iofast monitor --pid 4242 --once                     watch until a verdict can be given, print it, end
@@ -20,38 +22,28 @@ examples:
   iofast monitor -- python train.py --epochs 3         start a program and watch it; its output stays as it is
   iofast monitor --report out.html -- python train.py  and one page about the whole run
   iofast monitor --prometheus 9100 --quiet             figures for Prometheus at http://127.0.0.1:9100/metrics
-  iofast monitor --once --fail-on input-bound          exit status 4 where training waits for its data
+  iofast monitor --once --fail-on input-bound          exit status 4 if training waits for its data
 
-Nothing is changed or executed in the watched process. Keys on the screen: q quits, tab shows the next job.
+The watched process is not changed. Keys on the screen: q quits, tab shows the next job.
 Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 the verdict is one of --fail-on,
 130 interrupted before a verdict; with `-- PROGRAM` the program's own, 128 + n where signal n ended it.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "monitor",
-        help="say whether a training waits for its data",
-        description="Watch training processes: do they wait for their data, why, and what to change.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="iofast monitor [options] [-- PROGRAM ...]",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.usage = "iofast monitor [options] [-- PROGRAM ...]"
     _add_what(parser.add_argument_group("what to watch (default: all training processes of this user)"))
     _add_output(parser.add_argument_group("output (default: a screen on a terminal, else lines)"))
-    parser.set_defaults(run=run)
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--pid", type=int, action="append", default=[], metavar="N", help="this process; may be given several times")
     add("--gpu", type=int, metavar="K", help="the processes on this GPU, as the driver numbers them")
-    add(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds that one line or redraw is about (default: 1)"
-    )
+    add("--interval", type=float, default=1.0, metavar="S", help="seconds between lines or redraws (default: 1)")
     add("--seconds", type=float, metavar="N", help="end after N seconds; with --once the longest wait (default: 40)")
-    add("--no-stacks", action="store_true", help="leave Python stacks alone, even where py-spy may read them")
+    add("--no-stacks", action="store_true", help="do not read Python stacks, even if py-spy may")
     add("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="start this and watch it")
 
 
@@ -64,13 +56,13 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--tensorboard", metavar="DIR", help="write scalars for TensorBoard")
     add("--wandb", action="store_true", help="log scalars to the active run of W&B, or to a new one")
     add("--report", metavar="FILE", help="write an HTML page about everything seen, when it ends")
-    add("--screen", action="store_true", help="draw the screen (on stderr) even where a program was started")
-    add("--fail-on", metavar="V,V", help="exit status 4 where the verdict is one of these, such as input-bound")
+    add("--screen", action="store_true", help="draw the screen (on stderr) even if a program was started")
+    add("--fail-on", metavar="V,V", help="exit status 4 if the verdict is one of these, such as input-bound")
     add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch as asked; the exit status."""
+    """Watch, and return the exit status."""
     request = _request(args)
     return _start(request) if request.program else _watch(request, None)
 
@@ -78,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace) -> Request:
     from dataclasses import fields
 
-    from iofast.errors import OptionError
     from iofast.monitor.request import Request
 
     program = tuple(args.program)
@@ -86,9 +77,9 @@ def _request(args: argparse.Namespace) -> Request:
         raise OptionError(f"a program goes behind --: iofast monitor -- {program[0]} (a process: --pid N)")
     if program == ("--",):
         raise OptionError("-- expects a program and its arguments behind it, found nothing")
-    given = {field.name: getattr(args, field.name) for field in fields(Request) if hasattr(args, field.name)}
-    given |= {"pids": tuple(args.pid), "program": program[1:], "stacks": "off" if args.no_stacks else "auto"}
-    return Request(**given)
+    options = {field.name: getattr(args, field.name) for field in fields(Request) if hasattr(args, field.name)}
+    options |= {"pids": tuple(args.pid), "program": program[1:], "stacks": "off" if args.no_stacks else "auto"}
+    return Request(**options)
 
 
 def _watch(request: Request, program: Program | None) -> int:
@@ -103,33 +94,32 @@ def _watch(request: Request, program: Program | None) -> int:
 
 
 def _start(request: Request) -> int:
-    """Start the program, watch it, and end as it does. What goes wrong with watching is a line, and no harm to it."""
+    """Start the program, watch it, and return its exit status. An error of the monitor is one line on stderr."""
     from iofast.monitor.launch import Program
 
     try:
         started = Program(request.program)
     except OSError as error:
-        words = because(error)
-        print(f"iofast monitor: error: cannot start {request.program[0]!a}: {words}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126  # as a shell has it
-    judged = 0
+        print(f"iofast monitor: error: cannot start {request.program[0]!a}: {because(error)}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126  # as in a shell
+    verdict_status = 0
     with started as program:
         try:
-            judged = _watch(request, program)
-        except Exception as error:  # be it a fault of ours, or of a package that a view uses
+            verdict_status = _watch(request, program)
+        except Exception as error:  # of iofast, or of a package behind a view
             _complain(error)
         status = program.wait()
-    return status or judged
+    return status or verdict_status
 
 
 def _complain(error: Exception) -> None:
-    """A line on stderr, where that can still be written to: it may be a pipe that nobody reads any more."""
+    """Print a line on stderr, which may be closed or a pipe without a reader."""
     words = one_line(" ".join(str(error).split()))
-    told = words if isinstance(error, (IofastError, OSError)) else f"{type(error).__name__}: {words}"
-    if sys.stderr is None:  # closed before we began
+    message = words if isinstance(error, (IofastError, OSError)) else f"{type(error).__name__}: {words}"
+    if sys.stderr is None:
         return
     try:
-        print(f"iofast monitor: error: {told}; the program goes on", file=sys.stderr, flush=True)
+        print(f"iofast monitor: error: {message}; the program continues", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         from iofast.monitor.closed_output import give_up
 

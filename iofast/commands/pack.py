@@ -12,9 +12,11 @@ from iofast.packing.option_fields import GROUPS, command_line
 
 if TYPE_CHECKING:
     from iofast.packing.pool import WorkerPool
-    from iofast.packing.report import PackReport
+    from iofast.packing.report import Estimate, PackReport
 
-_EXAMPLES = """\
+HELP = "pack a folder of images into one file, or shards"
+DESCRIPTION = "Pack a folder of images, a manifest's images, or another container into LMDB, tar or TFRecord."
+EXAMPLES = """\
 examples:
   iofast pack ./images out.lmdb --resize 256
       short side 256 pixels, JPEG quality 90; class folders become labels
@@ -45,22 +47,14 @@ examples:
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
 
-A run that was cut short goes on where it stopped: give the same command again.
+An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "pack",
-        help="pack a folder of images into one file, or shards",
-        description="Pack a folder of images, those that a manifest names, or those of another container, into LMDB, "
-        "tar or TFRecord.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,  # an option that is not given takes PackOptions' default
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.argument_default = argparse.SUPPRESS  # defaults are those of PackOptions
     parser.add_argument(
         "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container"
     )
@@ -72,22 +66,21 @@ def add_parser(subparsers: Any) -> None:
     foreign.add_options(groups["samples"])
     groups["running"].add_argument("--json", action="store_true", default=False, help="print the report as JSON")
     groups["running"].add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
-    parser.set_defaults(run=run)
 
 
 class _Shares(argparse.Action):
-    """One list of shares, of all that are given."""
+    """Join the values of a repeated option by commas."""
 
     def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
-_TYPES = {"int": int, "int | None": int, "float | None": float}  # of the other fields: PackOptions reads the text
+_TYPES = {"int": int, "int | None": int, "float | None": float}  # PackOptions parses the text of other fields
 
 
 def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
-    """Register one option of packing."""
+    """Add one option of packing."""
     flag, text = f"--{each.name.replace('_', '-')}", each.metadata["text"].replace("%", "%%")
     if each.type == "bool":
         group.add_argument(flag, action="store_true", help=text)
@@ -102,16 +95,14 @@ _NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Pack, print the summary or the JSON, and give the exit status."""
+    """Pack, print the summary or the JSON, and return the exit status."""
     from iofast.commands.text import say
     from iofast.machine import cores
     from iofast.packing.pool import WorkerPool
 
-    given = vars(args).get("workers")
-    os.environ.setdefault(
-        "OPENBLAS_NUM_THREADS", "1"
-    )  # of NumPy's threads, which packing does not need and a fork not want
-    with WorkerPool(cores() if given is None else given, fork=True) as pool:
+    workers = vars(args).get("workers")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # packing needs no threads of NumPy, and they disturb a fork
+    with WorkerPool(cores() if workers is None else workers, fork=True) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())
@@ -125,21 +116,22 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     from iofast.packing.progress import Bar
     from iofast.packing.run import run as pack
 
-    chosen = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
-    options = PackOptions(**chosen, foreign=foreign.given(args))
+    named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
+    options = PackOptions(**named, foreign=foreign.options(args))
     bar = Bar("iofast pack", visible=not args.quiet, typed=args.typed)
     return pack(args.source, args.target, options, bar, pool)
 
 
 def summary(report: PackReport) -> list[str]:
-    """The lines that a finished run ends with."""
+    """Return the lines of the summary."""
     from iofast.commands.text import count, duration, size
 
     if report.estimate is not None:
-        return _forecast(report)
-    lines = [f"packed {count(report.packed, 'image')} into {report.target}"]
+        return _forecast(report, report.estimate)
+    packed = count(report.packed, "image")
+    lines = [f"packed {packed} into {report.target}"]
     if report.held:
-        lines[0] = f"added {count(report.packed, 'image')} to {report.target}, which held {report.held:,}"
+        lines = [f"added {packed} to {report.target}, which held {report.held:,}"]
     if report.resumed:
         lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
     lines += _contents(report)
@@ -160,12 +152,12 @@ def summary(report: PackReport) -> list[str]:
         )
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
-        lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
-    return lines + _notes(report)
+    return lines + _errors_and_notes(report)
 
 
-def _notes(report: PackReport) -> list[str]:
-    return [f"  note       {note}" for note in report.notes]
+def _errors_and_notes(report: PackReport) -> list[str]:
+    lines = [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
+    return lines + [f"  note       {note}" for note in report.notes]
 
 
 def _contents(report: PackReport) -> list[str]:
@@ -177,12 +169,9 @@ def _contents(report: PackReport) -> list[str]:
     return lines
 
 
-def _forecast(report: PackReport) -> list[str]:
+def _forecast(report: PackReport, estimate: Estimate) -> list[str]:
     from iofast.commands.text import count, duration, size
 
-    estimate = report.estimate
-    if estimate is None:
-        return []
     lines = [f"dry run: {count(report.images, 'image')} would go into {report.target}; nothing was written"]
     lines += _contents(report)
     lines.append(f"  size       about {size(report.bytes_in)} -> {size(estimate.bytes_out)}")
@@ -190,5 +179,4 @@ def _forecast(report: PackReport) -> list[str]:
     enough = "enough" if estimate.bytes_free >= estimate.bytes_peak else "NOT ENOUGH"
     lines.append(f"  disk       {size(estimate.bytes_peak)} at most, {size(estimate.bytes_free)} free: {enough}")
     lines.append(f"  sample     {count(estimate.sample, 'image')} transcoded, {report.failed:,} failed")
-    lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
-    return lines + _notes(report)
+    return lines + _errors_and_notes(report)

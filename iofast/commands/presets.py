@@ -1,4 +1,4 @@
-"""`iofast view --transform PRESET`: a preset of `iofast.transforms` by its text, and images as it makes them."""
+"""`iofast view --transform PRESET`: a preset of `iofast.transforms` from its text, and images after it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from iofast.sheet import SheetImage
     from iofast.transforms import Pipeline
 
-_MOST_PIXELS = 1 << 26  # that are made of one image: 800 MB of them as floats
+_MOST_PIXELS = 1 << 26  # of all views of one image: 800 MB as floats
 
 
 def presets() -> dict[str, Callable[..., Any]]:
-    """The functions of `iofast.transforms` that return a list of transforms, or Views, by their names."""
+    """Return the functions of `iofast.transforms` that return a list of transforms or Views, by name."""
     import inspect
 
     from iofast import transforms
@@ -36,9 +36,9 @@ def presets() -> dict[str, Callable[..., Any]]:
 
 
 def preset(text: str) -> Pipeline:
-    """What `text` names, such as `train` or `dino(224, local=4)`, compiled. Raises `OptionError`.
+    """Compile the preset in `text`, such as `train` or `dino(224, local=4)`. Raises `OptionError`.
 
-    Arguments are literals. Nothing of the text is evaluated but them.
+    Arguments are literals; nothing else of the text is evaluated.
     """
     from iofast.errors import OptionError, shown
     from iofast.transforms import compile as compile_transform
@@ -49,19 +49,20 @@ def preset(text: str) -> Pipeline:
         guess = did_you_mean(name, known)
         raise OptionError(f"--transform must be one of {', '.join(known)}, found {shown(name)}{guess}")
     try:
-        made = compile_transform(known[name](*positional, **named))
+        pipeline = compile_transform(known[name](*positional, **named))
     except OptionError:
         raise
-    except Exception as error:  # of values that the preset's own code cannot use
-        raise OptionError(f"--transform: {name} cannot take what is given in {shown(text)}: {error}") from None
-    if made.pixels > _MOST_PIXELS:
-        most = f"{_MOST_PIXELS:,}"
-        raise OptionError(f"--transform: expected at most {most} pixels of each image, found {made.pixels:,} in {text}")
-    return made
+    except Exception as error:  # of the preset's code, for unsuitable values
+        raise OptionError(f"--transform: {name} does not take the arguments in {shown(text)}: {error}") from None
+    if pipeline.pixels > _MOST_PIXELS:
+        raise OptionError(
+            f"--transform: expected at most {_MOST_PIXELS:,} pixels of each image, found {pipeline.pixels:,} in {text}"
+        )
+    return pipeline
 
 
 def _parsed(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Name, positional and named arguments of `name` or `name(…)`."""
+    """Return name, positional and named arguments of `name` or `name(…)`."""
     from iofast.errors import OptionError, shown
 
     try:
@@ -74,17 +75,17 @@ def _parsed(text: str) -> tuple[str, list[Any], dict[str, Any]]:
             if len(named) == len(tree.keywords):
                 return tree.func.id, positional, named
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        pass  # the same as any other text that is no such call
+        pass  # treated as any other invalid text
     raise OptionError(
-        f"--transform must be a preset, with numbers, texts or lists as arguments, such as 'train' or 'dino(224)', "
+        f"--transform must be a preset, with numbers, strings or lists as arguments, such as 'train' or 'dino(224)', "
         f"found {shown(text)}"
     )
 
 
 def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -> Iterator[SheetImage]:
-    """The records' images as a network sees them, with normalisation undone.
+    """Yield the records' images as a network gets them, with normalisation undone.
 
-    What is drawn at random depends on the seed and the image's place among `indices`.
+    Random choices depend on the seed and on the image's place among `indices`.
     """
     import torch
 
@@ -97,10 +98,9 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
         args.path,
         split="all",
         indices=indices,
-        foreign=foreign.given(args),
+        foreign=foreign.options(args),
         fields=["image", *targets] if targets else None,
     )
-    # "drop": an image that cannot be decoded is a cell that says so, as without a preset
     loader = FastLoader(
         dataset,
         transform=pipeline,
@@ -108,43 +108,43 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
         seed=args.seed or 0,
         dtype=torch.float32,
         ragged="raise" if pipeline.views else "list",
-        on_error="drop",
+        on_error="drop",  # the cell of a broken image has its error
     )
     for index, batch in zip(indices, loader, strict=True):
         images = batch["image"] if targets else batch[0]
-        failed = loader.last_valid is not None and not bool(loader.last_valid[0])
-        yield (
-            SheetImage(index, [], loader.failures[-1].reason) if failed else SheetImage(index, _views(images, pipeline))
-        )
+        if loader.last_valid is not None and not bool(loader.last_valid[0]):
+            yield SheetImage(index, [], loader.failures[-1].reason)
+        else:
+            yield SheetImage(index, _views(images, pipeline))
 
 
 def _boxes(args: argparse.Namespace, pipeline: Pipeline) -> dict[str, str]:
-    """The field with the boxes that images are cut by, and what they are. Raises `OptionError` where there is none."""
+    """Return the field with the boxes for cropping, and its kind. Raises `OptionError` if there is none."""
     from iofast.errors import OptionError
     from iofast.opening import open_reader
 
-    with open_reader(args.path, foreign.given(args)) as reader:
+    with open_reader(args.path, foreign.options(args)) as reader:
         fields, packed = reader.manifest.fields, reader.manifest.recipe
     name = next((own for own in (packed.get("boxes"), "boxes.json") if own in fields), None)
     if name is None:
-        raise OptionError(f"--transform: {pipeline.part!r} goes by boxes, and {args.path} has no field boxes.json")
+        raise OptionError(f"--transform: {pipeline.part!r} needs boxes: expected a field boxes.json in {args.path}")
     return {str(name): "boxes:xywh" if packed.get("box_format") == "xywh" else "boxes"}
 
 
 def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Each view of the only image in a batch, with its name; one without a name where there are no `Views`."""
+    """Return each view of a batch's only image with its name; one view named "" if there are no `Views`."""
     if not pipeline.views:
         return [("", _pixels(images[0], pipeline))]
-    found = []
+    views = []
     for view in pipeline.views:
         several = images[view.name] if view.count else [images[view.name]]
         for number, batch in enumerate(several, start=1):
-            found.append((f"{view.name} {number}" if view.count else view.name, _pixels(batch[0], view.pipeline)))
-    return found
+            views.append((f"{view.name} {number}" if view.count else view.name, _pixels(batch[0], view.pipeline)))
+    return views
 
 
 def _pixels(image: Any, pipeline: Pipeline) -> NDArray[np.uint8]:
-    """A float tensor (3, height, width) as uint8 (height, width, 3), as it was before `Normalize`."""
+    """Undo `Normalize`: a float tensor (3, height, width) to uint8 (height, width, 3)."""
     import numpy as np
 
     from iofast.ops import Normalize
@@ -153,5 +153,5 @@ def _pixels(image: Any, pipeline: Pipeline) -> NDArray[np.uint8]:
     for op in pipeline.ops:
         if isinstance(op, Normalize):
             values = values * np.asarray(op.std, np.float32) + np.asarray(op.mean, np.float32)
-    made: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
-    return made
+    pixels: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+    return pixels

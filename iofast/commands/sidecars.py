@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
-_EXAMPLES = """\
+HELP = "write index files that other programs want"
+DESCRIPTION = "Write the index files that other programs want beside a set of tar or TFRecord shards."
+EXAMPLES = """\
 examples:
   iofast sidecars shards/train.tar --for dali          train-000000.idx … for DALI's webdataset reader
   iofast sidecars shards/train.tar --for wids,timm     train.shardindex.json and _info.json
@@ -14,30 +15,22 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "sidecars",
-        help="write index files that other programs want",
-        description="Write the index files that other programs want beside a set of tar or TFRecord shards.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("container", metavar="CONTAINER", help="a set that iofast wrote, by the name given to pack")
     parser.add_argument("--for", dest="names", required=True, metavar="NAME,…", help="any of dali, wids, timm")
     parser.add_argument("--json", action="store_true", help="print the names of the files as JSON")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write them, and say what was written."""
+    """Write the files and print their names."""
     from iofast.commands.text import say
     from iofast.containers.sidecars import write
 
-    made = [str(file) for file in write(args.container, filter(None, args.names.split(",")))]
+    files = [str(file) for file in write(args.container, filter(None, args.names.split(",")))]
     if args.json:
-        print(json.dumps({"version": 1, "files": made}))
+        print(json.dumps({"version": 1, "files": files}))
     elif not args.quiet:
-        say(*made)
+        say(*files)
     return 0

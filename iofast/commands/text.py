@@ -1,22 +1,40 @@
-"""What commands print: lines that no name in a file can break, and numbers as people read them."""
+"""Output of commands: lines that a name in a file cannot break, tables, and readable numbers."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from iofast.errors import plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def say(*lines: object, on_stderr: bool = False) -> None:
-    """Print each on a line of its own, with nothing in it that a terminal would obey."""
+    """Print each value on a line of its own, without control characters."""
     for line in lines:
         print(plain(str(line)), file=sys.stderr if on_stderr else sys.stdout)
 
 
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]) -> Table:
+    """Return a table without lines. The columns `right` are aligned right; markup in cells is shown as it is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number in right:
+        table.columns[number].justify = "right"
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    return table
+
+
 def size(bytes_: float) -> str:
-    """A size with three digits and a decimal unit: 14.2 MB."""
+    """Return a size with three digits and a decimal unit: 14.2 MB."""
     value, unit = float(bytes_), 0
     while value >= 999.5 and unit + 1 < len(_UNITS):
         value, unit = value / 1000, unit + 1
@@ -25,7 +43,7 @@ def size(bytes_: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time with what matters of it: 0.41 s, 12.3 s, 3 min 20 s, 2 h 05 min."""
+    """Return a time with three digits: 0.41 s, 12.3 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 59.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     whole = round(seconds)
@@ -35,5 +53,5 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 image, 1,200 images."""
+    """Return a number with its noun: 1 image, 1,200 images."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,17 +1,21 @@
-"""`iofast verify`: whether containers and folders are whole, and if not, which records are bad and why."""
+"""`iofast verify`: whether containers and folders are intact, and if not, which records are bad and why."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iofast.commands import foreign
+from iofast.commands.text import count, say, size
+from iofast.errors import IofastError, OptionError
 
 if TYPE_CHECKING:
     from iofast.checking.problems import Verification
 
-_EXAMPLES = """\
+HELP = "check that a container is whole, and say which records are not"
+DESCRIPTION = "Check checksums, decode every image, and compare the index with the container."
+EXAMPLES = """\
 examples:
   iofast verify out.lmdb                   checksums, then every image decoded, then index against container
   iofast verify train.tar val.tar          several, one after another
@@ -19,34 +23,23 @@ examples:
   iofast verify ./images                   a plain folder: there are no checksums, but every image is decoded
   iofast verify out.lmdb --json | jq '.problems[].path'
 
-Goes on after errors, also where shards that iofast wrote are missing or cut off.
+Goes on after errors, also if shards that iofast wrote are missing or cut off.
 Exit status: 0 all is well, 1 something is not.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "verify",
-        help="check that a container is whole, and say which records are not",
-        description="Check checksums, decode every image, and compare the index with the container.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("paths", metavar="CONTAINER", nargs="+", help="a container, or a folder of images")
     parser.add_argument("--no-decode", action="store_true", help="decode no image")
     parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one per usable core)")
     foreign.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object for each container, a line each")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but what is wrong, on stderr")
-    parser.set_defaults(run=run)
+    parser.add_argument("--quiet", action="store_true", help="print problems only, on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify one after another; 1 where one of them is not whole, or cannot be opened."""
-    from iofast.commands.text import say
-    from iofast.errors import IofastError, OptionError
-
+    """Verify all paths; exit status 1 if one of them is not whole or cannot be opened."""
     if args.workers is not None and args.workers < 1:
         raise OptionError(f"--workers must be 1 or more, found {args.workers}")
     status = 0
@@ -55,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
             result = _verify(path, args)
         except (IofastError, OSError) as error:
             status = 1
-            if len(args.paths) == 1 and not args.json:
-                raise
             if args.json:
                 print(json.dumps({"version": 1, "path": path, "error": str(error)}))
+            elif len(args.paths) == 1:
+                raise
             else:
                 say(f"iofast verify: error: {error}", on_stderr=True)
             continue
@@ -80,7 +73,7 @@ def _verify(path: str, args: argparse.Namespace) -> Verification:
             path,
             decode=not args.no_decode,
             workers=args.workers,
-            foreign=foreign.given(args),
+            foreign=foreign.options(args),
             begin=lambda records: bar.begin(records, 0),
             progress=bar.step,
         )
@@ -89,8 +82,6 @@ def _verify(path: str, args: argparse.Namespace) -> Verification:
 
 
 def _show(result: Verification, *, quiet: bool) -> None:
-    from iofast.commands.text import count, say, size
-
     say(*result.problems, on_stderr=quiet)
     if len(result.problems) < result.failed:
         say(f"and {result.failed - len(result.problems):,} more", on_stderr=quiet)

@@ -1,4 +1,4 @@
-"""`iofast view`: some records as one picture."""
+"""`iofast view`: some records in one picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iofast import owned
 from iofast.commands import foreign
@@ -22,29 +22,24 @@ if TYPE_CHECKING:
     from iofast.sheet import SheetOptions
 
 _STEP = 65_536
-_MOST = 100_000_000  # records that a list may name
+_MOST = 100_000_000  # records in a list
 
-_EXAMPLES = """\
+HELP = "draw records as one picture, with labels, masks and boxes"
+DESCRIPTION = "Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes."
+EXAMPLES = """\
 examples:
   iofast view out.lmdb sheet.png                           32 records, chosen at random
   iofast view out.lmdb sheet.png --class tabby --count 64  of one class
   iofast view out.lmdb sheet.png --split val --seed 7      of one split, others than with seed 0
   iofast view out.lmdb sheet.png --indices 0-9,100         these
   iofast view theirs.tar sheet.png --boxes boxes.json --box-format xywh
-  iofast view out.lmdb sheet.png --transform "dino(224)"   as a network sees them: the views of iofast.transforms.dino
+  iofast view out.lmdb sheet.png --transform "dino(224)"   as a network gets them: the views of iofast.transforms.dino
   iofast view out.lmdb sheet.png --transform "timm_train(224, auto_augment='rand-m9-mstd0.5-inc1')"
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "view",
-        help="draw records as one picture, with labels, masks and boxes",
-        description="Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("path", metavar="CONTAINER", help="a container, or a folder of images")
     parser.add_argument("target", metavar="PNG", help="the picture to make")
     chosen = parser.add_argument_group("which records")
@@ -52,25 +47,20 @@ def add_parser(subparsers: Any) -> None:
     chosen.add_argument("--class", dest="label", metavar="NAME", help="of this class only (its name or number)")
     chosen.add_argument("--split", metavar="NAME", help="of this split only")
     chosen.add_argument("--count", type=int, metavar="N", help="how many, at random (default 32)")
-    chosen.add_argument("--seed", type=int, metavar="N", help="of all that is random (default 0)")
+    chosen.add_argument("--seed", type=int, metavar="N", help="of random choices (default 0)")
     drawn = parser.add_argument_group("what is drawn")
     drawn.add_argument("--size", type=int, default=160, metavar="N", help="pixels of a cell's side (default 160)")
     drawn.add_argument("--columns", type=int, metavar="N", help="images in a row")
     drawn.add_argument("--mask", metavar="FIELD", help="the mask (default: the first .png field); none for none")
     drawn.add_argument(
-        "--boxes", metavar="FIELD", help="default: what pack was told, else boxes.json, or boxes in json; none for none"
+        "--boxes", metavar="FIELD", help="default: as packed, else boxes.json, or boxes in json; none for none"
     )
-    drawn.add_argument(
-        "--box-format", metavar="F", help="xyxy: corners; xywh: corner and size (default: what pack was told)"
-    )
-    drawn.add_argument(
-        "--transform", metavar="PRESET", help="images as a preset of iofast.transforms makes them, such as train"
-    )
+    drawn.add_argument("--box-format", metavar="F", help="xyxy: corners; xywh: corner and size (default: as packed)")
+    drawn.add_argument("--transform", metavar="PRESET", help="after a preset of iofast.transforms, such as train")
     foreign.add_options(parser)
-    parser.add_argument("--overwrite", action="store_true", help="replace the picture where it exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace the picture if it exists")
     parser.add_argument("--json", action="store_true", help="print which records are on it as JSON")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,18 +70,18 @@ def run(args: argparse.Namespace) -> int:
     from iofast.sheet import SheetOptions, require_fields
 
     if not args.target.lower().endswith(".png"):
-        raise OptionError(f"the picture is a PNG, so its name must end with .png, found {args.target!r}")
+        raise OptionError(f"the picture's name must end with .png, found {args.target!r}")
     if os.path.lexists(args.target) and not args.overwrite:
         raise TargetError(f"{args.target} exists already: choose another name, or --overwrite it")
     refuse_beside(args, "transform", ("mask", "boxes", "box_format"))
-    if args.transform is None:  # whose own choices are of the seed too
+    if args.transform is None:  # a transform's choices depend on the seed too
         refuse_beside(args, "indices", ("seed",))
     folder, name = os.path.split(os.path.abspath(args.target))
     if not os.path.isdir(folder):
         raise TargetError(f"{folder} is not a folder, so {name} cannot be made in it")
     mask, boxes = ("" if text == "none" else text for text in (args.mask, args.boxes))
     options = SheetOptions(args.size, args.columns, mask, boxes, args.box_format)
-    with open_reader(args.path, foreign.given(args)) as reader:
+    with open_reader(args.path, foreign.options(args)) as reader:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
         sheet = draw(reader, args, indices, options)
@@ -106,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def draw(reader: Reader, args: argparse.Namespace, indices: Sequence[int], options: SheetOptions) -> Image.Image:
-    """The records as they are, or as `--transform` makes them."""
+    """Draw the records as they are, or after `--transform`."""
     from iofast.sheet import contact_sheet, views_sheet
 
     if args.transform is None:
@@ -117,7 +107,7 @@ def draw(reader: Reader, args: argparse.Namespace, indices: Sequence[int], optio
 
 
 def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
-    """The dense indices that the options name, in order. Raises `OptionError` where there are none."""
+    """Return the dense indices that the options choose, in order. Raises `OptionError` if there are none."""
     import numpy as np
 
     from iofast.errors import OptionError
@@ -148,7 +138,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
 
 
 def label_of(reader: Reader, text: str) -> int:
-    """The number of a class, by its name, or by its number where none is called so. Raises `OptionError`."""
+    """Return a class's number by its name, or by its number if no class has that name. Raises `OptionError`."""
     from iofast.errors import OptionError
 
     classes = reader.manifest.classes or ()
@@ -160,10 +150,10 @@ def label_of(reader: Reader, text: str) -> int:
 
 
 def parse_indices(text: str, count: int, option: str = "--indices") -> list[int]:
-    """`0-9,100` as a list. Raises `OptionError` for what is no such list, or outside of `count` records."""
+    """Parse a list such as `0-9,100`. Raises `OptionError` for another syntax, or indices beyond `count` records."""
     from iofast.errors import OptionError
 
-    found: list[int] = []
+    indices: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
@@ -171,7 +161,7 @@ def parse_indices(text: str, count: int, option: str = "--indices") -> list[int]
         start, stop = int(first), int(last if dash else first)
         if not start <= stop < count:
             raise OptionError(f"record {part.strip()} is not in 0 … {count - 1}")
-        if len(found) + stop - start >= _MOST:
+        if len(indices) + stop - start >= _MOST:
             raise OptionError(f"{option} names more than {_MOST} records")
-        found += range(start, stop + 1)
-    return found
+        indices += range(start, stop + 1)
+    return indices

@@ -1,8 +1,7 @@
-"""What the transfer needs of a device: streams, events, and memory that knows who still works with it.
+"""What the transfer needs of a device: streams, events, and memory that waits for the streams that use it.
 
-A stream is a queue of work that the device does in its order; the host only puts things there. An event is a mark in
-that queue. Everything that can go wrong between two streams goes through these few calls, so that the tests can put a
-model of a device in the place of torch.cuda, which notices what a GPU would do wrong in one run of a thousand.
+A stream is a queue of work that the device does in order. An event is a mark in that queue. All synchronisation goes
+through the few calls of `CudaStreams`, so that tests can replace it by a model that reveals missing ones.
 """
 
 from __future__ import annotations
@@ -11,135 +10,106 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-Stream = Any  # torch.cuda.Stream, or the model's
-Event = Any
+Event = Any  # torch.cuda.Event, or the model's
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _thread = threading.local()
 
 
-class Streams(Protocol):
-    """One device. `side` is a stream of the transfer's own, `current` that of the calling thread."""
-
-    def begin(self) -> None:
-        """Once in the thread of each consumer, before anything else: which device is meant, and the side stream."""
-
-    def side(self) -> Stream:
-        """The stream on which batches are made."""
-
-    def current(self) -> Stream:
-        """The calling thread's stream on this device."""
-
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Within it the calling thread works on this device and `stream`."""
-
-    def record(self, stream: Stream) -> Event:
-        """A mark behind everything that was put on `stream` until now."""
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        """Whatever is put on `stream` from now on comes after `event`. The host does not wait."""
-
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """When `tensor` dies, its memory is not given away before the work that `stream` has by then is done."""
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device, made on the current stream; the host's memory lives until it is done."""
-
-    def elapsed_ns(self, start: Event, end: Event) -> int | None:
-        """Nanoseconds between two events of one stream; None while the device has not passed them."""
-
-    def passed(self, event: Event) -> bool:
-        """Whether the device has passed an event by now."""
-
-    def free_bytes(self) -> int | None:
-        """Memory that can still be allocated there; None where nobody knows."""
-
-    def capturing(self) -> bool:
-        """Whether the calling thread's stream is captured into a graph at the moment."""
-
-
 class CudaStreams:
-    """A CUDA device. One side stream for the life of a loader: memory is cached by stream, and that of another stream
-    for each epoch would be allocated anew."""
+    """A CUDA device: a side stream for the transfer, and the current stream of each thread.
+
+    The side stream lasts as long as the loader, because torch caches memory by stream.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._side: torch.cuda.Stream | None = None
-        self._making = threading.Lock()  # of two consumers that begin at once, one makes it
+        self._lock = threading.Lock()  # two consumers may begin at once
 
     def begin(self) -> None:
+        """Choose the device and make the side stream. Must be the first call of each consumer, in its thread."""
         self.side()
 
     def side(self) -> torch.cuda.Stream:
-        with self._making:
+        """Return the stream on which batches are made."""
+        with self._lock:
             if self._side is None:
-                # "cuda" is the current device of the consumer's thread: in a thread of ours that would be the first one
+                # "cuda" means the current device of the consumer's thread; in other threads that would be device 0
                 index = torch.cuda.current_device() if self._device.index is None else self._device.index
                 self._device = torch.device("cuda", index)
                 self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             return self._side
 
     def current(self) -> torch.cuda.Stream:
+        """Return the calling thread's stream on this device."""
         return torch.cuda.current_stream(self._device)
 
     @contextlib.contextmanager
     def on(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        # the device by itself: to leave a stream of another device, torch goes back to that of the thread, and with
-        # CUDA 12 a process of the fourth GPU would have a context, half a gigabyte, on the first
+        """Make this device and `stream` current for the calling thread."""
+        # Enter the device too: on leaving a stream of another device, torch returns to the thread's device, and with
+        # CUDA 12 that would make a context of half a gigabyte on device 0
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             yield
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        """Return an event behind all work that `stream` has by now."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(stream)
         return event
 
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        """Order all later work of `stream` behind `event`. The host does not wait."""
         stream.wait_event(event)
 
     def keep(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of `tensor` after its death until `stream` has done the work that it has by then."""
         if tensor.is_cuda:
             tensor.record_stream(stream)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        # The allocator of page-locked memory notes copies that do not block, and waits for them. What is pageable
-        # would be copied twice by the driver, and the host would wait for all of the stream.
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:  # a user's function made it
+        """Copy to the device on the current stream. The source's memory is not reused before the copy is done."""
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:  # from a user's function
             return tensor.to(self._device)
         if not tensor.is_pinned():
-            tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)  # dense, where it was an expanded one
+            # The driver would copy pageable memory twice, and the host would wait for the whole stream
+            tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)  # dense, also for expanded tensors
         return tensor.to(self._device, non_blocking=True)
 
     def elapsed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
+        """Return nanoseconds between two events of one stream, None until the device has passed both."""
         return max(0, round(1e6 * start.elapsed_time(end))) if end.query() else None  # type: ignore[no-untyped-call]
 
     def passed(self, event: torch.cuda.Event) -> bool:
+        """Return whether the device has passed `event`."""
         return event.query()  # type: ignore[no-any-return, no-untyped-call, unused-ignore]
 
     def free_bytes(self) -> int:
+        """Return how many bytes can still be allocated on the device."""
         with torch.cuda.device(self._device):
             cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             return int(torch.cuda.mem_get_info()[0]) + cached
 
     def capturing(self) -> bool:
+        """Return whether the calling thread's stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()
 
 
 def aside() -> None:
-    """For a thread of ours, before it calls CUDA: a graph that the consumer captures meanwhile is none of its business.
+    """Let the calling thread use CUDA without ending a graph capture in another thread.
 
-    By default a capture fails as soon as any thread of the process allocates memory or asks for an event.
+    By default a capture fails as soon as any thread of the process allocates memory or makes an event.
     """
     if getattr(_thread, "aside", False):
         return
     try:
         mode = ctypes.c_int(_RELAXED)
         status = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    except (OSError, AttributeError):  # no driver, or one from before there were graphs
+    except (OSError, AttributeError):  # no driver, or one without graphs
         status = 0
-    _thread.aside = status == 0  # else the driver has not been initialised yet
+    _thread.aside = status == 0  # the call fails until the driver is initialised; then try again

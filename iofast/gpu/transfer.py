@@ -1,8 +1,8 @@
 """Batches on their way to a device.
 
-`issue` makes one on a side stream, in a thread that works ahead; `hand_over` makes the consumer's stream wait for it.
-The host waits for neither. Who asks for a batch gets tensors that its stream may use at once, and whose memory is not
-used again before that stream is done with them.
+`issue` makes a batch on a side stream, in a thread that works ahead. `hand_over` makes the consumer's stream wait for
+it. The host waits for neither. The consumer's stream may use the tensors at once, and their memory is not reused before
+that stream is done with them.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import torch
 
 from iofast.errors import StateError
-from iofast.gpu.streams import CudaStreams, Event, Streams
+from iofast.gpu.streams import CudaStreams, Event
 from iofast.meter.counters import StageCounter
 
 T = TypeVar("T")
 
-AHEAD: Final = 2  # batches on the device that the consumer has not got: one is there while the next is being made
-_POLL_S: Final = 50e-6, 2e-3  # between two looks at an event: at first, and at most
-MAX_PENDING: Final = 64  # copies whose time has not been read; those beyond go untimed
+AHEAD: Final = 2  # batches on the device before the consumer: one is ready while the next is being made
+_POLL_S: Final = 50e-6, 2e-3  # first and longest pause between two queries of an event
+MAX_PENDING: Final = 64  # copies whose times are not read yet; further ones are not timed
 
 
 class Bus(Protocol):
-    """What the work of a batch uses to bring its tensors to the device."""
+    """How the work of a batch copies its tensors to the device."""
 
     @property
     def device(self) -> torch.device:
-        """Where they go."""
+        """The target."""
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies on the device, for the current stream. All of a batch in one call: bytes and time are counted."""
+        """Return copies on the device, for the current stream. One call per batch, which counts as one item."""
 
 
 class Issued(NamedTuple, Generic[T]):
-    """What the device has been told to make; `ready` is behind the last of it."""
+    """A batch that the device makes; the event `ready` lies behind the last of its work."""
 
     value: T
     ready: Event
 
 
 class Transfer:
-    """The way to a device that has streams; for any number of passes, consumers and threads at the same time."""
+    """Copies to a device with streams, for any number of passes, consumers and threads at once."""
 
-    def __init__(self, device: torch.device, streams: Streams, counter: StageCounter) -> None:
+    def __init__(self, device: torch.device, streams: CudaStreams, counter: StageCounter) -> None:
         self.device = device
         self._streams, self._counter = streams, counter
-        self._pending: deque[tuple[Event, Event]] = deque()  # copies, not yet timed
-        self._reading = threading.Lock()  # never waited for: who finds it taken leaves the reading to its holder
+        self._pending: deque[tuple[Event, Event]] = deque()  # start and end of copies that are not timed yet
+        self._reading = threading.Lock()  # tried, never waited for: one reader at a time is enough
 
     def begin(self) -> None:
-        """In the consumer's thread, when a pass begins."""
+        """Begin a pass; call in the consumer's thread."""
         self._streams.begin()
 
     def issue(self, work: Callable[[Bus], T]) -> Issued[T]:
-        """Have `work` make a batch: whatever it puts on the current stream goes to the side stream."""
+        """Call `work` with the side stream as the current one."""
         side = self._streams.side()
         with self._streams.on(side):
             value = work(self)
@@ -68,97 +68,97 @@ class Transfer:
         return Issued(value, ready)
 
     def hand_over(self, issued: Issued[T]) -> T:
-        """The batch, for the calling thread's current stream."""
+        """Return the batch, usable on the calling thread's current stream."""
         stream = self._streams.current()
         self._streams.wait(stream, issued.ready)
         for tensor in tensors_of(issued.value):
-            # made on the side stream: without a word its memory would go to the next batch there as soon as the
-            # consumer forgets it, while the consumer's stream may not have begun to read it
+            # without this the allocator could give the memory to the side stream's next batch once the consumer drops
+            # the tensor, before the consumer's stream has read it
             self._streams.keep(tensor, stream)
         return issued.value
 
     def mark(self) -> Event:
-        """In the consumer's thread: behind all that its stream has been told to do by now."""
+        """Return an event behind all work that the consumer's stream has by now; call in the consumer's thread."""
         return self._streams.record(self._streams.current())
 
     def wait_for(self, mark: Event, given_up: Callable[[], object]) -> None:
-        """Have the calling thread wait until the device has passed `mark`, or the wait is given up."""
-        pause, most = _POLL_S
+        """Block the calling thread until the device has passed `mark`, or `given_up()` is true."""
+        pause, longest = _POLL_S
         while not self._streams.passed(mark) and not given_up():
             time.sleep(pause)
-            pause = min(2 * pause, most)  # late by no more than it has waited already
+            pause = min(2 * pause, longest)
 
-    def free_bytes(self) -> int | None:
-        """Memory that can still be allocated on the device; None where nobody knows."""
+    def free_bytes(self) -> int:
+        """Return how many bytes can still be allocated on the device."""
         return self._streams.free_bytes()
 
     def check(self) -> None:
-        """Raise `StateError` where a batch cannot be handed over now."""
+        """Raise `StateError` if a CUDA graph is being captured, which would keep the batch's memory."""
         if self._streams.capturing():
             raise StateError(
-                "a batch was asked for while a CUDA graph is captured, which would hold on to its memory: ask before, "
-                "and copy the batch into the graph's own input"
+                "no batch can be handed over while a CUDA graph is captured, which would keep its memory: call next() "
+                "before, and copy the batch into the graph's own input"
             )
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Bus`."""
         streams, stream = self._streams, self._streams.current()
         start = streams.record(stream)
-        made = [streams.copy(tensor) for tensor in tensors]
+        copies = [streams.copy(tensor) for tensor in tensors]
         if len(self._pending) < MAX_PENDING:
             self._pending.append((start, streams.record(stream)))
         self._counter.add(1, nbytes=sum(tensor.nbytes for tensor in tensors))
-        return made
+        return copies
 
     def collect(self) -> None:
-        """Read the times of the copies that the device has done."""
+        """Count the times of the copies that the device has finished."""
         if not self._reading.acquire(blocking=False):
             return
         try:
-            while self._pending and (taken := self._streams.elapsed_ns(*self._pending[0])) is not None:
+            while self._pending and (elapsed := self._streams.elapsed_ns(*self._pending[0])) is not None:
                 self._pending.popleft()
-                self._counter.add(0, work_ns=taken)
+                self._counter.add(0, work_ns=elapsed)
         finally:
             self._reading.release()
 
 
 class Direct:
-    """The way to a device without streams of ours: copied when the consumer asks, in its thread."""
+    """Copies to any other device: made when the consumer asks for a batch, in its thread."""
 
     def __init__(self, device: torch.device, counter: StageCounter) -> None:
         self.device = device
         self._counter = counter
 
     def begin(self) -> None:
-        """Nothing to begin with."""
+        """Do nothing."""
 
     def issue(self, work: Callable[[Bus], T]) -> Issued[T]:
         """Make a batch now."""
         return Issued(work(self), None)
 
     def hand_over(self, issued: Issued[T]) -> T:
-        """The batch."""
+        """Return the batch."""
         return issued.value
 
     def free_bytes(self) -> None:
-        """Nobody knows."""
+        """Return None: unknown."""
 
     def check(self) -> None:
-        """There is always a way."""
+        """Do nothing: there are no graphs."""
 
     def collect(self) -> None:
-        """Nothing is read later."""
+        """Do nothing: `copy` has counted its time."""
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Bus`."""
         start = time.monotonic_ns()
-        made = [tensor.to(self.device) for tensor in tensors]
+        copies = [tensor.to(self.device) for tensor in tensors]
         self._counter.add(1, nbytes=sum(tensor.nbytes for tensor in tensors), work_ns=time.monotonic_ns() - start)
-        return made
+        return copies
 
 
 def way_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | None:
-    """How batches get to `device`; None for the CPU, where they are made. Bytes and times go to `counter`."""
+    """Return how batches are copied to `device`, None for the CPU. Bytes and times go to `counter`."""
     if device.type == "cpu":
         return None
     if device.type == "cuda" and torch.version.hip is None:
@@ -166,7 +166,7 @@ def way_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | N
     if device.type != "meta":  # which has no memory
         name = "ROCm" if device.type == "cuda" else device.type
         warnings.warn(
-            f"device {device} ({name}): batches are copied when they are asked for, not ahead on a stream as with CUDA",
+            f"device {device} ({name}): batches are copied in next(), not ahead on a stream as with CUDA",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -174,12 +174,9 @@ def way_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | N
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:
-    """Every tensor in a batch, however it is nested."""
+    """Yield every tensor in nested lists, tuples and mappings."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from tensors_of(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_of(each)

@@ -204,7 +204,7 @@ class FastLoader(Iterable[Any]):
         return LoaderStats(
             images=sum(ways.values()),
             ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
-            decode=resources.decoding.said,
+            decode=resources.decoding.description,
             changed=self.dataset.reader.changed,
             errors=self._ledger.errors,
             stages=self._stages.stats(),

@@ -1,57 +1,25 @@
-"""How long training waits for its batches, and the page on which other processes can read that.
+"""How long training waits for its batches, and the telemetry page on which other processes read it.
 
 loop.py      watch() and Meter, for any loader
-clock.py     StallClock, inside of one: host times, and what goes onto the page
-device.py    the same intervals by a CUDA device's own clock; phase.py: phases of a step, by either clock
+clock.py     StallClock, inside a loader: host times, and what goes onto the page
+device.py    the same intervals by a CUDA device's clock; phase.py: phases of a step, by either clock
 stats.py     what was measured
-counters.py  counters that threads add to, and what they say as StageStats
+counters.py  counters that threads add to, and their sums as StageStats
 page.py      the members of a page (docs/format.md, section 12)
-own_page.py  this process's page: a Slot per loader
-reading.py   the pages of this user's processes, and where they lie
+own_page.py  this process's page, with a Slot per loader
+reading.py   the pages of this user's processes, and their folders
 """
 
-from iofast.meter.clock import Pass as Pass
-from iofast.meter.clock import StallClock as StallClock
-from iofast.meter.counters import STAGES as STAGES
-from iofast.meter.counters import Cells as Cells
-from iofast.meter.counters import StageCounter as StageCounter
-from iofast.meter.counters import Stages as Stages
-from iofast.meter.counters import StageStats as StageStats
-from iofast.meter.loop import Meter as Meter
-from iofast.meter.loop import watch as watch
-from iofast.meter.own_page import Slot as Slot
-from iofast.meter.own_page import close_page as close_page
-from iofast.meter.page import LoaderInfo as LoaderInfo
-from iofast.meter.page import LoaderReport as LoaderReport
-from iofast.meter.page import PhaseTotals as PhaseTotals
-from iofast.meter.page import Totals as Totals
-from iofast.meter.reading import Page as Page
-from iofast.meter.reading import pages as pages
-from iofast.meter.reading import read_page as read_page
-from iofast.meter.stats import MeterStats as MeterStats
-from iofast.meter.stats import Stall as Stall
-from iofast.meter.stats import StepPhase as StepPhase
+from iofast.meter.clock import Pass, StallClock
+from iofast.meter.counters import STAGES, Cells, StageCounter, Stages, StageStats
+from iofast.meter.loop import Meter, watch
+from iofast.meter.own_page import Slot, close_page
+from iofast.meter.page import LoaderInfo, LoaderReport, PhaseTotals, Totals
+from iofast.meter.reading import Page, pages, read_page
+from iofast.meter.stats import MeterStats, Stall, StepPhase
 
 __all__ = [
-    "Cells",
-    "LoaderInfo",
-    "LoaderReport",
-    "Meter",
-    "MeterStats",
-    "Page",
-    "Pass",
-    "PhaseTotals",
-    "STAGES",
-    "Slot",
-    "StageCounter",
-    "StageStats",
-    "Stages",
-    "Stall",
-    "StallClock",
-    "StepPhase",
-    "Totals",
-    "close_page",
-    "pages",
-    "read_page",
-    "watch",
-]
+    "Cells", "LoaderInfo", "LoaderReport", "Meter", "MeterStats", "Page", "Pass", "PhaseTotals", "STAGES", "Slot",
+    "StageCounter", "StageStats", "Stages", "Stall", "StallClock", "StepPhase", "Totals", "close_page", "pages",
+    "read_page", "watch",
+]  # fmt: skip

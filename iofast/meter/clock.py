@@ -1,8 +1,8 @@
 """StallClock: how long the consumer of a loader waits for its batches, by the host's clock and by the device's.
 
-A loader that has one calls, for each pass over its data, `clock.begin()` and then for each batch `waiting()` when its
-consumer asks, `got(images)` when it hands the batch over, and `left()` at the end. The clock keeps running sums and a
-bounded window for the median, writes the telemetry page four times a second at most, and takes no lock.
+A loader calls `clock.begin()` for each pass, then for each batch `waiting()` at the entry of its next() and
+`got(images)` at its return, and `left()` at the end. The clock keeps sums and a bounded window for the median, writes
+the telemetry page at most four times a second, and takes no lock.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from iofast.meter.page import LoaderInfo, PhaseTotals, Totals
 from iofast.meter.phase import DevicePhase, HostPhase
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 
-PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor looks every second
-# Writing the page takes 0.1 to 0.3 ms. It may take this share of the time, and so much in advance.
-PUBLISH_SHARE: Final = 0.003
-AHEAD_NS: Final = 20_000_000
+PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor reads every second
+PUBLISH_SHARE: Final = 0.003  # of the time may go into pages; writing one takes 0.1 to 0.3 ms
+AHEAD_NS: Final = 20_000_000  # of that time may be spent in advance
 MAX_PHASES: Final = 64
-OTHER: Final = "other"  # phases beyond these: a name made anew for each step must not fill the memory
+OTHER: Final = "other"  # further phases: a new name for each step must not fill the memory
 
 _EPOCHS, _BATCHES, _STEPS, _IMAGES, _UNKNOWN, _STEP_NS, _WAIT_NS, _START_NS = range(8)
 
 
 class StallClock:
-    """The times of one loader. Any number of passes may go on at the same time, in any threads.
+    """The times of one loader, for any number of simultaneous passes in any threads.
 
-    `device`: "cpu" measures host waits; a CUDA device (as torch writes it) its stall; None looks at the beginning of
-    each pass whether this process uses CUDA. `stages` are the loader's counters, if it has any: the clock counts the
-    stage `queue`. `now` is the clock, in nanoseconds, and `cuda` torch.cuda: tests have their own.
+    `device`: "cpu" measures host waits, a CUDA device (as torch writes it) its stall; None decides at the beginning of
+    each pass, by whether this process uses CUDA. `stages` are the loader's counters; the clock counts the stage
+    `queue`. `now` returns nanoseconds; tests replace it and `cuda`, which is torch.cuda by default.
     """
 
     def __init__(
@@ -65,16 +64,16 @@ class StallClock:
         self._times: DeviceTimes | None = None
         self._phases: dict[str, HostPhase] = {}
         self._passes = itertools.count()
-        self.publish_at = 0  # by `now`: the next batch from then on publishes
+        self.publish_at = 0  # by `now`; the next batch after it publishes
         self._credit_ns, self._paid_at = AHEAD_NS, 0
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _anew, (self.info, self.device, self.stages)  # a copy, in this process or another, measures for itself
+        return _anew, (self.info, self.device, self.stages)  # a copy measures for itself
 
     @property
     def info(self) -> LoaderInfo:
-        """What the telemetry page says the loader is; may be replaced at any time."""
+        """The loader's description on the telemetry page; may be replaced at any time."""
         return self.slot.info
 
     @info.setter
@@ -82,7 +81,7 @@ class StallClock:
         self.slot.info = info
 
     def begin(self, epoch: int | None = None) -> Pass:
-        """One pass over the loader; `epoch` is the number that telemetry tells, by default passes are counted."""
+        """Begin a pass. `epoch` is its number on the telemetry page, by default the number of passes before it."""
         number = next(self._passes)
         if self._times is None:
             self._times = self._device_times()
@@ -91,7 +90,7 @@ class StallClock:
         return Pass(self, number if epoch is None else epoch, self._times)
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """A context manager: what happens in it is the phase `name` of the step."""
+        """Return a context manager that measures the phase `name` of the step."""
         phase = self._phases.get(name) or self._phase(name)
         return phase if self._times is None else DevicePhase(phase, self._times)
 
@@ -101,7 +100,7 @@ class StallClock:
         return self._phases.setdefault(name, HostPhase(name, self.now))
 
     def affords(self, now: int) -> bool:
-        """Whether the page may be written before `publish_at`, for the first or last batch of an epoch."""
+        """Return whether there is time to write the page before `publish_at`, for an epoch's first or last batch."""
         return self._credit_ns + PUBLISH_SHARE * (now - self._paid_at) > 0
 
     def publish(self, epoch: int, batch: int, now: int) -> None:
@@ -119,7 +118,7 @@ class StallClock:
 
     @property
     def stats(self) -> MeterStats:
-        """What was measured so far."""
+        """The measurements so far."""
         times = self._times
         if times is not None:
             times.collect()
@@ -134,7 +133,7 @@ class StallClock:
             exposed = times.stall_ns / max(1, total)
             stall = Stall(exposed, exposed)
             transfer = times.transfer_ns / max(1, total) if times.transfers else None
-        elif host_wait is not None:  # exact where the host does the work; beside a device it is no more than a bound
+        elif host_wait is not None:  # exact without a device, otherwise an upper bound
             stall = Stall(host_wait if times is None else 0.0, host_wait)
         mean = total / count / 1e9 if count else None
         return MeterStats(
@@ -153,29 +152,29 @@ class StallClock:
         )
 
     def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, StepPhase]:
-        found = {}
+        phases = {}
         for name, (entered, timed, total) in self._phase_totals():
-            if timed:  # not every one that was entered: the device has yet to pass it, or had no event left for it
+            if timed:  # may be less than `entered`: the device has not passed the events, or there were none
                 seconds = total / timed * entered / max(1, batches) / 1e9
-                found[name] = StepPhase(seconds, seconds / step_s if step_s else None)
-        return found
+                phases[name] = StepPhase(seconds, seconds / step_s if step_s else None)
+        return phases
 
     def _phase_totals(self) -> list[tuple[str, PhaseTotals]]:
-        """In the order in which they were entered first."""
+        """Return names and totals of both clocks, in the order of their first use."""
         on_device = {} if self._times is None else self._times.phases
-        found = []
+        phases = []
         for name, phase in list(self._phases.items()):
             entered, timed, total = phase.totals()
-            also, also_ns = on_device.get(name, (0, 0))
-            found.append((name, PhaseTotals(entered, timed + also, total + also_ns)))
-        return found
+            device_timed, device_ns = on_device.get(name, (0, 0))
+            phases.append((name, PhaseTotals(entered, timed + device_timed, total + device_ns)))
+        return phases
 
     def _device_times(self) -> DeviceTimes | None:
         if self.device is not None and not self.device.startswith("cuda"):
             return None
         cuda = self._cuda
         if cuda is None:
-            torch = sys.modules.get("torch")  # a process that uses CUDA has imported it
+            torch = sys.modules.get("torch")  # imported already if this process uses CUDA
             if torch is None or (self.device is None and not torch.cuda.is_initialized()):
                 return None
             cuda = torch.cuda
@@ -189,7 +188,7 @@ def _anew(info: LoaderInfo, device: str | None, stages: Stages | None) -> StallC
 
 
 class Pass:
-    """One pass over a loader, for the thread that consumes it."""
+    """One pass over a loader, in the consumer's thread."""
 
     __slots__ = ("_batch", "_before_ns", "_clock", "_epoch", "_last", "_marks", "_now", "_row", "_since", "_thread")
 
@@ -197,31 +196,31 @@ class Pass:
         self._clock, self._epoch, self._batch = clock, epoch, 0
         self._now, self._row, self._thread = clock.now, clock.sums.mine(), get_ident()
         self._marks = None if times is None else Marks(times)
-        self._since: int | None = None  # the consumer has asked for a batch that it has not got
-        self._before_ns = 0  # what iter() took
+        self._since: int | None = None  # the current entry of next()
+        self._before_ns = 0  # spent in iter()
         self._last: int | None = None
 
     def waiting(self) -> None:
-        """The consumer asks for a batch."""
+        """Note the entry of next() or iter()."""
         if self._marks is not None:
             self._marks.waiting()
         self._since = self._now()
 
     def began(self) -> None:
-        """After `waiting()`: it was iter() that took this time, and it belongs to the start of the epoch."""
+        """Note the return of iter(): its time counts to the start of the epoch."""
         self._before_ns = self._waited(self._now())
 
     def arrived(self) -> None:
-        """The batch is there; what follows is the wait for its copy to the device."""
+        """Note that the batch is ready and its copy to the device is not."""
         if self._marks is not None:
             self._marks.arrived()
 
     def got(self, images: int | None = None) -> None:
-        """The batch is handed over: `images` samples, None where nobody knows."""
+        """Note the return of next() with a batch of `images` samples, None if unknown."""
         clock = self._clock
         now = self._now()
-        since, self._since = self._since, None  # `_waited` and `mine`, without the 1 to 2 us of a call of Python's
-        wait = 0 if since is None else now - since  # when caches are cold
+        since, self._since = self._since, None  # `_waited` and `mine` inline: with cold caches a call takes 1 to 2 us
+        wait = 0 if since is None else now - since
         row = self._row if get_ident() == self._thread else clock.sums.mine()
         row[_BATCHES] += 1
         if images is None:
@@ -231,7 +230,7 @@ class Pass:
         if not self._batch:
             row[_EPOCHS] += 1
             row[_START_NS] += wait + self._before_ns
-        elif self._last is not None:  # else the consumer went on after an error
+        elif self._last is not None:  # None: the consumer went on after an error
             step = now - self._last
             row[_STEPS] += 1
             row[_STEP_NS] += step
@@ -247,31 +246,31 @@ class Pass:
             clock.publish(self._epoch, self._batch, now)
 
     def left(self) -> None:
-        """The pass has ended: at its end, by an error, or because the consumer left. May be called in a finalizer."""
+        """End the pass: at its end, by an error, or because the consumer left. May be called in a finalizer."""
         clock = self._clock
         if self._marks is not None:
             self._marks.left()
         if self._batch:
-            # a next() that brought no batch: a DataLoader ends its workers in it
-            now = self._now()
+            now = self._now()  # behind a next() without a batch, in which a DataLoader ends its workers
             clock.sums.mine()[_START_NS] += self._waited(now)
             if now >= clock.publish_at or clock.affords(now):
                 clock.publish(self._epoch, self._batch, now)
         self._last = self._since = None
 
     def _waited(self, now: int) -> int:
-        """Since the consumer asked, once."""
+        """Return the nanoseconds since the entry of next(), once."""
         since, self._since = self._since, None
         return 0 if since is None else now - since
 
 
 def cuda_device(device: object) -> str | None:
-    """`device` (a string or torch.device) as the clock takes it. Raises OptionError for a missing CUDA device."""
+    """Return `device` (a string or torch.device) as a string. Raises OptionError if torch cannot use it."""
     if device is None:
         return None
     written = str(device) if isinstance(device, str) or type(device).__name__ == "device" else ""
+    wrong = OptionError(f"device must be a device of torch, such as 'cpu' or 'cuda', found {shown(device)}")
     if not re.fullmatch("[a-z]+(:[0-9]{1,4})?", written):
-        raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}")
+        raise wrong
     if not written.startswith("cuda"):
         return written
     import torch
@@ -279,9 +278,7 @@ def cuda_device(device: object) -> str | None:
     try:
         checked = torch.device(written)
     except RuntimeError:
-        raise OptionError(
-            f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
-        ) from None
+        raise wrong from None
     if not 0 <= (checked.index or 0) < torch.cuda.device_count():
         raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
     return str(checked)

@@ -1,8 +1,8 @@
-"""Counters that any thread adds to without a lock, and what they say.
+"""Counters that any thread adds to without a lock, and their sums.
 
-There is no lock because a fork could copy it while it is held, and a finalizer could ask for it in the very frame that
-holds it. Instead each thread has a row of its own, which nobody else writes, and reading adds the rows up. A reader may
-see one figure of a batch and not yet another; each figure by itself is right and never falls.
+A lock could be copied by a fork while it is held, or wanted by a finalizer in the frame that holds it. Instead each
+thread has a row of its own, and reading adds the rows up. A reader may see one figure of a batch and not yet another;
+each figure by itself is right and never falls.
 """
 
 from __future__ import annotations
@@ -11,32 +11,27 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Final
 
-STAGES: Final = (
-    "read",
-    "decode",
-    "queue",
-    "transfer",
-)  # storage, kernel, waiting consumer, copy to the device
+STAGES: Final = ("read", "decode", "queue", "transfer")  # storage, kernel, waiting consumer, copy to the device
 
 _ITEMS, _FAILED, _BYTES, _WORK, _WAIT, _LEVEL, _CAPACITY = range(7)
 
 
 class Cells:
-    """`width` sums. A thread adds to `mine()`; `sums()` is what all threads have added."""
+    """`width` sums. A thread adds to `mine()`; `sums()` adds up all threads."""
 
     def __init__(self, width: int) -> None:
         self._width = width
-        # by thread identity: the system gives that of a thread that has ended to a new one, which takes its row over,
-        # so there are as many rows as threads at one time, however many epochs there are
+        # By thread identity: a new thread may get that of an ended one and takes its row over. So there are no more
+        # rows than threads alive at once, however many epochs there are
         self._rows: dict[int, list[int]] = {}
 
     def mine(self) -> list[int]:
-        """The calling thread's row: it alone may add to it."""
+        """Return the calling thread's row; no other thread may add to it."""
         row = self._rows.get(get_ident())
         return self._rows.setdefault(get_ident(), [0] * self._width) if row is None else row
 
     def sums(self) -> list[int]:
-        """`width` numbers."""
+        """Return `width` numbers."""
         rows = list(self._rows.values())
         if len(rows) == 1:
             return rows[0].copy()
@@ -45,14 +40,14 @@ class Cells:
 
 @dataclass(frozen=True)
 class StageStats:
-    """What a stage has done so far; the times are those of all its threads together.
+    """The work of a stage so far, with times summed over its threads.
 
     items       batches or images, as the stage counts
-    failed      items that came to nothing
+    failed      items that failed
     bytes       read from storage, or copied to the device
     work_s      seconds at work
     wait_s      seconds waiting for input
-    occupancy   how full its queue was on average, 0 to 1; None where nobody looked
+    occupancy   mean fill of its queue, 0 to 1; None if not observed
     """
 
     items: int = 0
@@ -70,7 +65,7 @@ class StageCounter:
         self._cells = Cells(7)
 
     def add(self, items: int = 1, *, work_ns: int = 0, wait_ns: int = 0, nbytes: int = 0, failed: int = 0) -> None:
-        """Count `items`, and the time that working on them and waiting for them took this thread."""
+        """Count `items`, and this thread's time of work and wait for them."""
         row = self._cells.mine()
         row[_ITEMS] += items
         row[_WORK] += work_ns
@@ -81,32 +76,32 @@ class StageCounter:
             row[_FAILED] += failed
 
     def observe(self, level: int, capacity: int) -> None:
-        """One look at the queue: `level` of at most `capacity` places are taken."""
+        """Count an observation of the queue: `level` of `capacity` places are taken."""
         row = self._cells.mine()
         row[_LEVEL] += level
         row[_CAPACITY] += capacity
 
     def sums(self) -> tuple[int, int, int, int, int, float | None]:
-        """Items, failed, bytes, work_ns, wait_ns, occupancy."""
+        """Return items, failed, bytes, work_ns, wait_ns, occupancy."""
         items, failed, nbytes, work, wait, level, capacity = self._cells.sums()
         return items, failed, nbytes, work, wait, min(1.0, level / capacity) if capacity else None
 
     def stats(self) -> StageStats:
-        """What it is now."""
+        """Return the sums so far."""
         items, failed, nbytes, work, wait, occupancy = self.sums()
         return StageStats(items, failed, nbytes, work / 1e9, wait / 1e9, occupancy)
 
 
 class Stages:
-    """One counter for each stage of a loader, in the order of STAGES."""
+    """One counter for each stage of a loader."""
 
     def __init__(self) -> None:
         self.read, self.decode, self.queue, self.transfer = (StageCounter() for _ in STAGES)
 
-    def counters(self) -> tuple[StageCounter, StageCounter, StageCounter, StageCounter]:
-        """In the order of STAGES."""
-        return self.read, self.decode, self.queue, self.transfer
+    def counters(self) -> dict[str, StageCounter]:
+        """Return the counters by name, in the order of STAGES."""
+        return {name: getattr(self, name) for name in STAGES}
 
     def stats(self) -> dict[str, StageStats]:
-        """By the name of the stage."""
-        return {name: counter.stats() for name, counter in zip(STAGES, self.counters(), strict=True)}
+        """Return the sums so far by name."""
+        return {name: counter.stats() for name, counter in self.counters().items()}

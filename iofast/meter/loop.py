@@ -1,4 +1,4 @@
-"""watch(): a meter round any loader."""
+"""watch(): a meter around any loader."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from iofast.meter.stats import MeterStats
 
 Batch = TypeVar("Batch")
 
-_DEPTH = 4  # of nested lists and dictionaries that are searched for a tensor,
-_FIELDS = 8  # and how many entries of each: a batch may be a list of ten thousand strings
+_DEPTH = 4  # of nested lists and dictionaries in the search for a tensor
+_FIELDS = 8  # entries of each in that search: a batch may be a list of ten thousand strings
 _IMAGE_DIMENSIONS = 3  # a list of such tensors is a list of images
 
 
 def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = None) -> Meter[Batch]:
     """Measure how long training waits for the batches of `loader`, and iterate over the meter instead of it.
 
-    Any iterable will do: a torch DataLoader, a FastLoader, a list. `name` is what `iofast monitor` calls it (by default
-    its class). `device` (a string or torch.device): where training runs, so that a CUDA device's own clock is used;
-    found by itself where CUDA is in use when a pass begins.
+    `loader` may be any iterable: a torch DataLoader, a FastLoader, a list. `name` is its name in `iofast monitor`
+    (default: its class). `device` (a string or torch.device) is where training runs: a CUDA device is measured by its
+    own clock. By default this is the current CUDA device, if CUDA is in use when a pass begins.
 
         meter = watch(loader)
         for images, labels in meter:
             with meter.step("forward"): ...
         print(meter.stats)
 
-    Raises `OptionError` where `loader` is no iterable, `name` no str, or `device` is not here.
+    Raises `OptionError` if `loader` is not iterable, `name` is not a str, or `device` is not found.
     """
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise OptionError(f"watch takes an iterable of batches, found {type(loader).__name__}")
@@ -43,9 +43,9 @@ def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = 
 
 
 class Meter(Iterable[Batch], Generic[Batch]):
-    """Stands for its loader, and measures; made by `watch`. What it does not know itself, it asks its loader.
+    """A loader that measures; made by `watch`. All other attributes are those of the wrapped loader.
 
-    `stats` says what was measured so far and `step` names a part of a step. A FastLoader measures itself: its meter
+    `stats` are the measurements so far, and `step` names a part of a step. A FastLoader measures itself, and its meter
     reads that clock, so nothing is counted twice.
     """
 
@@ -63,13 +63,13 @@ class Meter(Iterable[Batch], Generic[Batch]):
         return iter(self.loader) if self._measures_itself else _Batches(self.loader, self.clock)
 
     def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type] # its TypeError is the right one for a loader without length
+        return len(self.loader)  # type: ignore[arg-type] # a loader without length raises the right TypeError
 
     def __bool__(self) -> bool:
         return bool(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader" or name.startswith("__"):  # while it is being unpickled, and what copy asks of an object
+        if name == "loader" or name.startswith("__"):  # during unpickling, and what copy looks up
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.loader, name)
 
@@ -78,22 +78,23 @@ class Meter(Iterable[Batch], Generic[Batch]):
 
     @property
     def stats(self) -> MeterStats:
-        """What was measured so far."""
+        """The measurements so far."""
         return self.clock.stats
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """`with meter.step("forward"):` measures a part of the step under that name."""
+        """Measure a part of the step under a name: `with meter.step("forward"):`."""
         return self.clock.step(name)
 
 
 class _Batches(Iterator[Batch]):
-    """One pass over the loader. It keeps no batch, so that its memory is free when the consumer lets go of it."""
+    """One pass over the loader. It keeps no batch, so the consumer alone decides when memory is freed."""
 
     def __init__(self, loader: Iterable[Batch], clock: StallClock) -> None:
         self._pass = clock.begin()
-        self._kind: type | None = None  # of the last batch, whose samples its entry `_at` said by its length,
+        # where the last batch had its number of samples: its type, the entry, and the entry's type
+        self._kind: type | None = None
         self._at: Any = 0
-        self._field: type | None = None  # which was of this kind
+        self._field: type | None = None
         self._pass.waiting()
         self._batches = iter(loader)
         self._pass.began()
@@ -102,24 +103,23 @@ class _Batches(Iterator[Batch]):
         self._pass.waiting()
         try:
             batch = next(self._batches)
-        except BaseException:  # also the end: there is no batch
+        except BaseException:  # StopIteration too: there is no batch
             self._pass.left()
             raise
-        try:  # where the last one said it: after a step has emptied the caches, `samples` takes 17 us more, and the
-            # len() of a tensor, which is written in Python, 15
+        try:  # the last batch's place first: with cold caches `samples` takes 17 us more, and len() of a tensor 15
             hinted = type(batch) is self._kind and type(field := batch[self._at]) is self._field  # type: ignore[index]
             count = field.shape[0] if hinted else self._samples(batch)
-        except Exception:  # a batch may be anything, and asking it may raise anything; it has been taken, and is theirs
+        except Exception:  # a batch may be anything, and its attributes may raise anything
             count = self._samples(batch)
         self._pass.got(count)
         return batch
 
     def _samples(self, batch: Batch) -> int | None:
-        """How many samples it has, None where nobody knows; and for the next one, where that stood."""
+        """Return the number of samples, None if unknown, and remember the place for the next batch."""
         self._kind = count = None
         with contextlib.suppress(Exception):
             count = samples(batch)
-            if count is not None and type(batch) in (list, tuple, dict):  # those of others may change when asked
+            if count is not None and type(batch) in (list, tuple, dict):  # reading other types may change them
                 self._at = next(iter(batch)) if isinstance(batch, dict) else 0
                 field = batch[self._at]  # type: ignore[index]
                 if _dimensions(field) and field.shape[0] == count:
@@ -128,8 +128,8 @@ class _Batches(Iterator[Batch]):
 
 
 def samples(batch: object, depth: int = _DEPTH) -> int | None:
-    """How many samples a batch has: the first dimension of its first tensor, or the length of a list of images."""
-    if not isinstance(batch, list | tuple):  # asked first: it is what batches are, and the quickest to find out
+    """Return a batch's number of samples: its first tensor's first dimension, or the length of a list of images."""
+    if not isinstance(batch, list | tuple):  # checked first: the usual case, and the fastest check
         dimensions = _dimensions(batch)
         if dimensions is not None:
             return int(batch.shape[0]) if dimensions else None  # type: ignore[attr-defined]
@@ -140,15 +140,14 @@ def samples(batch: object, depth: int = _DEPTH) -> int | None:
         return None
     for field in batch[:_FIELDS]:
         if isinstance(field, list) and field and all(_dimensions(each) == _IMAGE_DIMENSIONS for each in field):
-            return len(field)  # images of different sizes, not stacked
-        found = samples(field, depth - 1)
-        if found is not None:
-            return found
+            return len(field)  # images of different sizes
+        if (count := samples(field, depth - 1)) is not None:
+            return count
     return None
 
 
 def _dimensions(value: object) -> int | None:
-    """Of a tensor or array; None for anything else, and for one that does not say (nested tensors raise)."""
+    """Return the dimensions of a tensor or array, None for anything else and for nested tensors, which raise."""
     try:
         shape = value.shape  # type: ignore[attr-defined]
         return len(shape) if isinstance(shape, tuple) else None
@@ -171,7 +170,7 @@ def _described(loader: object, device: str | None) -> LoaderInfo:
 
 
 def _whole(loader: object, name: str) -> int:
-    """An attribute that is a number of things; 0 where the loader has none of that name."""
+    """Return a positive int attribute, 0 if there is none."""
     value = getattr(loader, name, None)
     return value if isinstance(value, int) and value > 0 else 0
 

@@ -1,6 +1,6 @@
-"""Publish what this process's loaders do: a page that is overwritten whenever one of them has news.
+"""This process's telemetry page, overwritten whenever one of its loaders publishes.
 
-Nothing here may disturb training: a failure is logged once, at level debug, and there is no page. No lock is taken. A
+Nothing here may disturb training: after a failure, logged once at level debug, there is no page. No lock is taken. A
 forked child makes a page of its own.
 """
 
@@ -34,7 +34,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _OwnPage:
-    """The page of this process: its loaders, and its file once there is one."""
+    """The loaders of this process, and the page's file once there is one."""
 
     def __init__(self) -> None:
         self.loaders: dict[int, dict[str, object]] = {}  # by serial
@@ -45,15 +45,15 @@ class _OwnPage:
         self.impossible = self.ended = False
 
     def write(self) -> None:
-        """Overwrite the page. Of two threads at once the last one wins; each writes all that it knows."""
+        """Overwrite the page. If two threads write at once the last one wins; each writes all loaders."""
         if self.impossible or self.ended:
             return
         try:
             if self.header is None:
                 self._begin()
             assert self.header is not None
-            found = [self.loaders.get(serial) for serial in sorted(self.loaders)[:MAX_LOADERS]]
-            text = to_json(self.header, [each for each in found if each is not None], self.size)
+            loaders = [self.loaders.get(serial) for serial in sorted(self.loaders)[:MAX_LOADERS]]
+            text = to_json(self.header, [each for each in loaders if each is not None], self.size)
             if os.pwrite(self.file, text, 0) != len(text):
                 raise OSError("no room for a telemetry page")
             self.size = len(text)
@@ -77,17 +77,17 @@ class _OwnPage:
 
     def _begin(self) -> None:
         pid = os.getpid()
-        started, found = start_time(pid), next(iter(folders()), None)
-        if started is None or found is None:
+        started, parent = start_time(pid), next(iter(folders()), None)
+        if started is None or parent is None:
             raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
         namespace, boot = place()
         name = f"{pid}-{started}.page"
-        with opened(found, make=True) as folder:
+        with opened(parent, make=True) as folder:
             remove_stale(folder)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)  # from before an exec: the process is the same, its memory is not
+                os.unlink(name, dir_fd=folder)  # left by this process before an exec
             self.file = os.open(name, _FLAGS, 0o600, dir_fd=folder)
-        self.path = found / name
+        self.path = parent / name
         rank = os.environ.get("RANK", "")  # set by torchrun
         self.header = PageHeader(pid, started, namespace, boot, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
 
@@ -96,7 +96,7 @@ _process = _OwnPage()
 
 
 class Slot:
-    """One loader of the page. `info` may be replaced at any time."""
+    """One loader's part of the page. `info` may be replaced at any time."""
 
     def __init__(self, info: LoaderInfo) -> None:
         self._serial = next(_SERIALS)
@@ -120,7 +120,7 @@ class Slot:
         *,
         on_device: bool = False,
     ) -> None:
-        """Publish what the loader has done by now, and the phases of its steps. Raises nothing."""
+        """Publish the loader's totals and the phases of its steps. Raises nothing."""
         if not self._closed:
             own = _process
             own.loaders[self._serial] = self._members | figure_members(figures, stages, phases, on_device=on_device)
@@ -134,7 +134,7 @@ class Slot:
 
 
 def close_page() -> None:
-    """Remove this process's page. A loader that goes on makes another one."""
+    """Remove this process's page. A loader that publishes later makes a new one."""
     global _process
     before, _process = _process, _OwnPage()
     before.remove()
@@ -142,7 +142,7 @@ def close_page() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    _process.ended = True  # threads that still run shall not write another page
+    _process.ended = True  # running threads must not write another page
     _process.remove()
 
 

@@ -1,7 +1,7 @@
 """The telemetry page of a process: one small JSON file about its loaders (docs/format.md, section 12).
 
-The page is overwritten in one call, which is the cheapest way to update it. Its checksum tells a reader that came at
-that moment to read it again. `from_json` checks every member: another process may have written anything.
+The page is overwritten in one call, which is the cheapest update. A reader that comes at that moment sees a wrong
+checksum and reads again. `from_json` checks every member, because another process may have written anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zlib import crc32
 from iofast.meter.counters import STAGES, Stages, StageStats
 
 VERSION: Final = 3
-MAX_BYTES: Final = 1 << 20  # of a page that is read
+MAX_BYTES: Final = 1 << 20  # larger files are ignored
 MAX_LOADERS: Final = 64  # in a page; further ones are not published
 MAX_PHASES: Final = 16  # of a loader in a page
 MAX_NAME: Final = 64  # characters
@@ -27,7 +27,7 @@ _CHECK: Final = 9  # bytes: CRC-32 of the rest in hexadecimal digits, and the en
 
 
 class TornPageError(ValueError):
-    """A page that is being written, or no page."""
+    """A page that is being written, or other bytes."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,10 @@ class LoaderInfo:
 
 
 class Totals(NamedTuple):
-    """What a loader has done: totals since it was made, except `epoch`, `batch` (of this epoch) and `updated_ns`.
+    """Totals since the loader was made, except `epoch`, `batch` (of this epoch) and `updated_ns` (CLOCK_MONOTONIC).
 
-    A step is the time from one batch to the next. The time for the first batch of an epoch and for the next() that ends
-    it is in `epoch_start_ns` instead. `device_stall_ns` of `device_step_ns` were measured on the device, if there is
-    one. `updated_ns` is CLOCK_MONOTONIC.
+    A step lasts from one batch to the next. The times to the first batch of an epoch and of its last next() are in
+    `epoch_start_ns` instead. `device_stall_ns` and `device_step_ns` are by the device's clock, if there is one.
     """
 
     epoch: int = 0
@@ -69,7 +68,7 @@ class Totals(NamedTuple):
 
 
 class PhaseTotals(NamedTuple):
-    """A phase of a loader's steps so far: `entered` times, of which `timed` took `ns` nanoseconds in total.
+    """A phase of a loader's steps: entered `entered` times, of which `timed` took `ns` nanoseconds in total.
 
     A device's clock reports a phase some steps later, or not at all, so `timed` may be less than `entered`.
     """
@@ -95,7 +94,7 @@ class LoaderReport:
 
 
 class PageHeader(NamedTuple):
-    """The process of a page. `rank` is that of its environment, for loaders that do not know theirs."""
+    """The process of a page. `rank` is from its environment, for loaders that do not know theirs."""
 
     pid: int
     start_time: int  # clock ticks since boot
@@ -110,42 +109,32 @@ class PageHeader(NamedTuple):
 
 
 def loader_members(info: LoaderInfo, serial: int) -> dict[str, object]:
-    """The members of a loader that seldom change."""
-    return {
-        "serial": serial,
-        "name": printable(info.name),
-        "kind": info.kind,
-        "num_workers": info.num_workers,
-        "prefetch": info.prefetch,
-        "batch_size": info.batch_size,
-        "device": info.device,
-        "rank": info.rank,
-        "world_size": info.world_size,
-    }
+    """Return the members of a loader that seldom change."""
+    return {"serial": serial, **vars(info), "name": printable(info.name)}
 
 
 def figure_members(
     figures: Totals, stages: Stages | None, phases: Sequence[tuple[str, PhaseTotals]], *, on_device: bool
 ) -> dict[str, object]:
-    """The members of a loader that change with each batch."""
-    sums = {} if stages is None else dict(zip(STAGES, (each.sums() for each in stages.counters()), strict=True))
+    """Return the members of a loader that change with each batch."""
+    sums = {} if stages is None else {name: counter.sums() for name, counter in stages.counters().items()}
     named: dict[str, list[int]] = {}
-    for name, totals in phases[:MAX_PHASES]:  # names that were cut to the same are added up
+    for name, totals in phases[:MAX_PHASES]:  # phases with the same printable name are added up
         own = named.setdefault(printable(name) or "?", [0, 0, 0])
         own[:] = [min(before + more, _LARGEST) for before, more in zip(own, totals, strict=True)]
     return {"totals": figures, "stages": sums, "phases": named, "phases_on_device": on_device}
 
 
 def to_json(header: PageHeader, loaders: Sequence[Mapping[str, object]], size: int = 0) -> bytes:
-    """The bytes of a page, at least `size` of them: a page never becomes shorter."""
+    """Return the bytes of a page, at least `size` of them: a page never becomes shorter."""
     members = {"iofast_telemetry": VERSION, **header._asdict(), "loaders": loaders}
     text = json.dumps(members, separators=(",", ":")).encode().ljust(size - _CHECK)
     return b"%08x\n%b" % (crc32(text), text)
 
 
 def from_json(page: bytes) -> tuple[PageHeader, tuple[LoaderReport, ...]]:
-    """The inverse. Raises `TornPageError` for a page with another checksum; ValueError, KeyError, TypeError, IndexError
-    or AttributeError for anything else.
+    """Parse a page. Raises `TornPageError` for a wrong checksum; ValueError, KeyError, TypeError, IndexError or
+    AttributeError for invalid members.
     """
     text = page[_CHECK:]
     if b"%08x\n" % crc32(text) != page[:_CHECK]:
@@ -196,5 +185,5 @@ def _text(value: Any) -> str:
 
 
 def printable(name: str) -> str:
-    """`name` without characters that control a terminal, in `MAX_NAME` characters at most."""
+    """Return `name` without unprintable characters, cut to `MAX_NAME` characters."""
     return "".join(each for each in str(name)[: 4 * MAX_NAME] if each.isprintable())[:MAX_NAME]

@@ -1,4 +1,4 @@
-"""The parts of a step that have a name, by the host's clock and by a device's: context managers of `meter.step`."""
+"""The named phases of a step, by the host's clock and by a device's: context managers of `meter.step`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from iofast.meter.counters import Cells
 from iofast.meter.device import DeviceTimes
 from iofast.meter.page import PhaseTotals
 
-UNADDED: Final = 1024  # times that are kept as they are: a training that no page is written for asks for no sums
+UNADDED: Final = 1024  # times kept before they are added up, for a training without a page
 
 
 class HostPhase:
-    """A phase by the host's clock: one object for all of its name, however often it is open and in which threads.
+    """A phase by the host's clock. One object serves all threads and nested uses of its name.
 
-    A sum needs no pairs: whichever of the starts a leaving thread takes, all together they add up to the same. So
-    entering and leaving keep a number each, and nobody's row is looked for: after a step's work has emptied the
-    caches, each call of Python takes 1 to 2 us. What was spent is added up when somebody asks.
+    The sum of all spans does not depend on which start belongs to which end. So entering and leaving push a number
+    each, and sums are made when needed: after a step has emptied the caches, each Python call takes 1 to 2 us.
     """
 
     __slots__ = ("_now", "_spent", "_started", "_sums", "name")
@@ -33,16 +32,16 @@ class HostPhase:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._spent.append(-self._started.pop() + self._now())  # in this order: another thread's start is no later
+        self._spent.append(-self._started.pop() + self._now())  # pop first: another thread's start is no later than now
         if len(self._spent) > UNADDED:
             self._add()
 
     def entered(self) -> None:
-        """Count one that somebody else has timed."""
+        """Count an entry without a time."""
         self._sums.mine()[0] += 1
 
     def totals(self) -> PhaseTotals:
-        """What all threads have spent; never falls."""
+        """Return the totals of all threads; they never fall."""
         self._add()
         return PhaseTotals(*self._sums.sums())
 
@@ -51,7 +50,7 @@ class HostPhase:
         while self._spent:
             try:
                 spent = self._spent.pop()
-            except IndexError:  # another thread adds them up as well
+            except IndexError:  # another thread has added the last one
                 return
             row[0] += 1
             row[1] += 1
@@ -59,7 +58,7 @@ class HostPhase:
 
 
 class DevicePhase:
-    """A phase by the clock of a device, between two events in the consumer's stream; for one use."""
+    """A phase by a device's clock, between two events on the consumer's stream; for one use."""
 
     __slots__ = ("_phase", "_start", "_times")
 

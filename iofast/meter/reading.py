@@ -1,8 +1,8 @@
-"""Read the pages of this user's live processes on this machine and in this pid namespace, and where they lie.
+"""The telemetry pages of this user's live processes on this machine and in this pid namespace.
 
-A page lies where other users may have written before us (the temporary folder), so the folder is opened once, checked
-through its descriptor, and everything else goes through that descriptor. It may contain anything: other versions,
-directories, pipes. Whatever is no page of a live process is ignored.
+Other users may write to the parent folder (the temporary one). So the folder is opened once, checked through its
+descriptor, and used through it. It may contain anything: other versions, directories, pipes. Everything but pages of
+live processes is ignored.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from iofast.meter.page import MAX_BYTES, LoaderReport, PageHeader, TornPageError
 
 NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page")  # <pid>-<start time>.page
 _START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
-_DEAD = (b"Z", b"X", b"x")  # killed and not yet reaped counts as dead: nobody writes to its page any more
+_DEAD = (b"Z", b"X", b"x")  # zombies too: they write no page
 _PROC = Path("/proc")
-_MOST_FILES = 1024  # looked at in one folder
-_PATIENCE_S = 0.02  # for a page that is being written
+_MOST_FILES = 1024  # read in one folder
+_PATIENCE_S = 0.02  # time for a page that is being written
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # NONBLOCK: a pipe without a writer
 
 
 def folders() -> list[Path]:
-    """Where pages may lie: the first one is where this process writes its own."""
-    found = []
+    """Return the folders of pages; this process writes to the first one."""
+    candidates = []
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    with contextlib.suppress(OSError):  # a variable that came along into a container names nothing there,
-        if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():  # and under sudo another user's
-            found.append(runtime / "iofast")
-    with contextlib.suppress(OSError):  # a container may have no temporary folder that can be written to
+    with contextlib.suppress(OSError):  # in a container the folder may not exist, and under sudo it is another user's
+        if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():
+            candidates.append(runtime / "iofast")
+    with contextlib.suppress(OSError):  # a container may have no writable temporary folder
         temporary = tempfile.gettempdir()
-        # Python then takes the folder that the program was started in: no place for what nobody looks for there
+        # as a last resort Python returns the working folder, where no monitor would look
         if temporary in _temporary() or temporary != os.getcwd():
-            found.append(Path(temporary) / f"iofast-{os.geteuid()}")
-    return found
+            candidates.append(Path(temporary) / f"iofast-{os.geteuid()}")
+    return candidates
 
 
 def _temporary() -> set[str]:
-    """Folders that are meant for temporary files, whatever this program's own is."""
+    """Return the folders for temporary files on this system."""
     named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return {"/tmp", "/var/tmp", "/usr/tmp", *(os.path.abspath(name) for name in named if name)}
 
 
 @contextlib.contextmanager
 def opened(folder: Path, *, make: bool = False) -> Iterator[int]:
-    """A descriptor of `folder`, which is this user's own, closed to others and no symlink. Raises OSError."""
+    """Open `folder`. Raises OSError unless it is this user's, closed to others and not a symlink."""
     if make:
-        with contextlib.suppress(FileExistsError):  # made by us or by anybody: checked below
+        with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
             folder.mkdir(0o700)
     descriptor = owned.open_folder(folder, private=True)
     try:
@@ -66,23 +66,23 @@ def opened(folder: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None where it is not running.
+    """Return a process's start time in clock ticks since boot, None if it is not running.
 
-    Raises OSError where /proc does not say.
+    Raises OSError if /proc cannot be read.
     """
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(b")") + 1 :].split()  # a command's name may hold anything, also blanks and parentheses
+    fields = text[text.rindex(b")") + 1 :].split()  # a command's name may contain blanks and parentheses
     return None if fields[0] in _DEAD else int(fields[_START_TIME - 3])
 
 
 class PidSpace(NamedTuple):
-    """Where a pid means the same process: one run of one machine's kernel, and there one pid namespace.
+    """The scope of a pid: one boot of one machine, and a pid namespace there.
 
-    The namespace alone does not do: that of the whole machine has the same inode on every machine, and a temporary
-    folder may be shared by a cluster.
+    The namespace's inode is not enough: the first one is the same on every machine, and a cluster may share a temporary
+    folder.
     """
 
     pid_namespace: int
@@ -90,14 +90,14 @@ class PidSpace(NamedTuple):
 
 
 def place() -> PidSpace:
-    """This process's. Raises OSError."""
+    """Return this process's pid space. Raises OSError."""
     namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
     return PidSpace(namespace, (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()[:64])
 
 
 @dataclass(frozen=True)
 class Page:
-    """A live process and its loaders that have returned a batch. `rank` and `world_size` as its loaders report them."""
+    """A live process and its loaders that have returned a batch. `rank` and `world_size` are those of its loaders."""
 
     path: Path
     pid: int
@@ -108,7 +108,7 @@ class Page:
 
 
 def read_page(path: Path | str) -> Page | None:
-    """The page at `path`; None if there is none, or its process is not running here."""
+    """Return the page at `path`, None if there is none or its process is not running here."""
     try:
         return _page(Path(path), _read(os.open(path, _FLAGS)), place())
     except OSError:
@@ -116,8 +116,8 @@ def read_page(path: Path | str) -> Page | None:
 
 
 def pages() -> list[Page]:
-    """All pages of this user's processes, by pid. Removes pages of dead processes."""
-    found = {}
+    """Return all pages of this user's processes, sorted by pid. Removes pages of dead processes."""
+    by_pid = {}
     for folder in folders():
         with contextlib.suppress(OSError), opened(folder) as descriptor:
             remove_stale(descriptor)
@@ -126,14 +126,14 @@ def pages() -> list[Page]:
                 with contextlib.suppress(OSError):
                     page = _page(folder / name, _read(os.open(name, _FLAGS, dir_fd=descriptor)), here)
                     if page is not None:
-                        found[page.pid] = page
-    return [found[pid] for pid in sorted(found)]
+                        by_pid[page.pid] = page
+    return [by_pid[pid] for pid in sorted(by_pid)]
 
 
 def remove_stale(folder: int) -> None:
-    """Remove pages in `folder` (a descriptor) that dead processes have left. Raises OSError.
+    """Remove the pages of dead processes in `folder`, a descriptor. Raises OSError.
 
-    Pages of other machines and pid namespaces stay: it cannot be known here whether their processes live.
+    Pages of other machines and pid namespaces stay, because their processes may live.
     """
     here = place()
     for name in _names(folder):
@@ -153,10 +153,10 @@ def _names(folder: int) -> list[str]:
 
 
 def _read(descriptor: int) -> tuple[PageHeader, tuple[LoaderReport, ...]] | None:
-    """What a regular file of this user (or of anyone, for root) contains. Closes `descriptor`. Raises OSError."""
+    """Read a page from a regular file of this user (for root, of any user). Closes `descriptor`. Raises OSError."""
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or os.geteuid() not in (0, found.st_uid) or found.st_size > MAX_BYTES:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or os.geteuid() not in (0, status.st_uid) or status.st_size > MAX_BYTES:
             return None
         end = time.monotonic() + _PATIENCE_S
         while True:

@@ -1,4 +1,4 @@
-"""What a meter has measured, frozen."""
+"""The results of a meter, frozen."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Stall:
-    """The exposed stall: the share of step time in which the device stood idle because the batch was late.
+    """The exposed stall: the share of step time, `low` to `high` (0 to 1), in which the device waited for a batch.
 
-    It lies from `low` to `high` (0 to 1). The tier says how it was found: "inside" is measured in the process, and then
-    both are one figure; before the first step it is anything from 0 to 1.
+    The tier "inside" is measured in the process. `low` equals `high` once a step is measured; before, they are bounds.
     """
 
     low: float
@@ -30,19 +29,19 @@ class StepPhase:
 
 @dataclass(frozen=True)
 class MeterStats:
-    """Everything since the meter was made. A step goes from one batch handed over to the next.
+    """Everything since the meter was made. A step lasts from one batch handed over to the next.
 
     device        "cpu", or the CUDA device whose clock measured `stall`, `transfer`, the steps and the phases
-    epochs        passes begun that have handed over a batch
-    batches       handed over; steps are fewer, because the first batch of each epoch ends none
-    images        samples handed over; None where a batch did not show how many it has
-    step_median_s seconds; of the last 1024 steps
-    step_mean_s   seconds; of all steps
+    epochs        passes that have handed over a batch
+    batches       batches handed over; the first batch of an epoch ends no step
+    images        samples handed over; None if a batch's number of samples is unknown
+    step_median_s seconds, of the last 1024 steps
+    step_mean_s   seconds, of all steps
     host_wait     share of step time that the training thread spent in next(); beside a GPU this may cost nothing
-    stall         the exposed stall; on a CPU that is the host wait
+    stall         the exposed stall; on a CPU the host wait
     transfer      share of step time that the device waited for the copy of a batch: a part of the stall
-    epoch_start_s mean seconds from iter() to the first batch, and of the next() that ends the epoch, in which a
-                  DataLoader ends its workers; not in `host_wait` nor `stall`
+    epoch_start_s mean seconds from iter() to the first batch, and of the last next(), in which a DataLoader ends its
+                  workers; not a part of `host_wait` or `stall`
     phases        by the name given to `step`
     """
 
@@ -61,10 +60,8 @@ class MeterStats:
 
     @property
     def images_per_s(self) -> float | None:
-        """Images per second of the steps; None before the first one, and where images are not known."""
-        if not self.images or self.step_mean_s is None or not self.step_mean_s:
-            return None
-        return self.images / self.batches / self.step_mean_s
+        """Images per second of the steps; None before the first step, or if `images` is unknown."""
+        return self.images / self.batches / self.step_mean_s if self.images and self.step_mean_s else None
 
     def __str__(self) -> str:
         if self.step_mean_s is None or self.step_median_s is None or self.host_wait is None:
@@ -80,8 +77,8 @@ class MeterStats:
             parts.append(f"transfer {self.transfer:.1%}")
         if self.epoch_start_s is not None:
             parts.append(f"epoch start {self.epoch_start_s:.2f} s")
-        parts += [
-            f"{name} {1e3 * phase.seconds:.3g} ms" + ("" if phase.share is None else f" ({phase.share:.1%})")
-            for name, phase in self.phases.items()
-        ]
+        for name, phase in self.phases.items():
+            parts.append(
+                f"{name} {1e3 * phase.seconds:.3g} ms" + ("" if phase.share is None else f" ({phase.share:.1%})")
+            )
         return "; ".join(parts)

@@ -1,14 +1,13 @@
 """Work done ahead of its consumer by threads, delivered in order. Knows nothing of images or batches.
 
-Contract: results come in the order of their numbers, whatever order the threads finish in; at most `depth` of them are
-in the making or waiting; an exception in a thread reaches the consumer at the number it belongs to; a Ctrl-C in `next`
-loses at most the result that was being handed over; when the consumer leaves (end, `close`, garbage collection,
-interpreter exit) the threads end. If the implementation is inconsistent with this, it is a bug.
+Contract: results come in the order of their numbers; at most `depth` of them are in the making or ready; an exception
+in a thread reaches the consumer at the number it belongs to; a Ctrl-C in `next` loses at most the result that was being
+handed over; the threads end with the consumer (end, `close`, garbage collection, interpreter exit). Anything else is a
+bug.
 
-The threads wait on a `SimpleQueue`, whose `put` may be called from a finalizer at any point of any thread: a lock taken
-there could be held by the very frame that was interrupted. Threads that are not wanted for now wait on a second one.
-Neither does the consumer wait on anything written in Python: a Ctrl-C in `Event.wait` can leave its lock held for ever,
-and the thread that would set it stands.
+Threads wait on a `SimpleQueue`, because a finalizer may call its `put` anywhere: a lock taken there could be held by
+the interrupted frame itself. Parked threads wait on a second one. The consumer waits on no Python code either: a Ctrl-C
+in `Event.wait` can leave the event's lock held for ever.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ from iofast.prefetch.times import Clock, Stopwatch, Times
 T = TypeVar("T")
 S = TypeVar("S")
 
-_PARK = object()  # a task: the thread that takes it waits until it is wanted again
-STEP_S = 0.05  # a wait that may be given up is one of many
-_JOIN_S = 10.0  # a thread ends after the slice it is in; a slice takes milliseconds, a dead disk may take for ever
+_PARK = object()  # a task: the thread that takes it waits in `parked`
+STEP_S = 0.05  # between two checks of `given_up`
+_JOIN_S = 10.0  # a thread ends after its slice, which takes milliseconds, or for ever on a dead disk
 
 
 class PrefetchJob(ABC, Generic[T, S]):
-    """One result in the making: `prepare` once, `run` for every slice, then `finish` once, each in any thread."""
+    """One result: `prepare` is called once, `run` for every slice, then `finish` once, each in any thread."""
 
     @abstractmethod
     def prepare(self) -> list[S]:
-        """Make ready, and say into which slices the work is cut."""
+        """Prepare the work, and return its slices."""
 
     @abstractmethod
     def run(self, number: int, part: S) -> None:
-        """Do one slice in thread `number`; two calls with the same number never overlap."""
+        """Do one slice in thread `number`. Two calls with the same number never overlap."""
 
     @abstractmethod
     def finish(self) -> T:
-        """The result, once every slice was run."""
+        """Return the result, after every slice."""
 
 
 class _Shared:
-    """What threads and finalizer see; none of it leads to the `Prefetch`, which they would keep alive."""
+    """What threads and finalizer share. No reference leads to the `Prefetch`, which would keep it alive."""
 
     def __init__(self) -> None:
-        self.tasks: SimpleQueue[Any] = SimpleQueue()  # (promise, slice or None), _PARK, or anything else: the end
-        self.parked: SimpleQueue[bool] = SimpleQueue()  # True wakes one parked thread, False ends it
-        self.ready: deque[None] = deque()  # one for each result that waits: a number that threads change without a lock
+        self.tasks: SimpleQueue[Any] = SimpleQueue()  # (promise, slice or None), _PARK; anything else ends the thread
+        self.parked: SimpleQueue[bool] = SimpleQueue()  # True wakes a parked thread, False ends it
+        self.ready: deque[None] = deque()  # one entry for each ready result: a counter that needs no lock
         self.stopped = False
         self.owner: object = None
 
     def task(self, clock: Clock) -> Any:
-        """The next thing to do. Time is taken only where there is nothing to do."""
+        """Return the next task. The clock is read only if there is none yet."""
         while True:
             try:
                 task = self.tasks.get_nowait()
@@ -80,27 +79,27 @@ class _Shared:
                 return None
 
     def end(self) -> None:
-        """For the next thread: each passes it on, so that a Ctrl-C cannot come between them."""
+        """End one thread, which ends the next one: a Ctrl-C cannot come between them."""
         self.tasks.put(None)
         self.parked.put(False)
 
 
 class _Promise(Generic[T, S]):
-    """A job, and what came of it. It keeps nothing that leads back to it: a task that nobody took would be a cycle."""
+    """A job and its result. Holds no reference back to itself, which would be a cycle in a task that was not taken."""
 
     def __init__(self, job: PrefetchJob[T, S]) -> None:
         self.job = job
         self.left = 0
         self.lock = threading.Lock()
         self.begun = self.finished = False
-        self.done = threading.Lock()  # held until it is finished
+        self.done = threading.Lock()  # held until `finished`
         self.done.acquire()
         self.result: T | None = None
         self.error: BaseException | None = None
 
     def begin(self, shared: _Shared) -> None:
         with self.lock:
-            if self.begun:  # a Ctrl-C came between asking and noting it, so it was asked for twice
+            if self.begun:  # after a Ctrl-C in `_ask` the task may be queued twice
                 return
             self.begun = True
         parts = self.job.prepare()
@@ -121,19 +120,19 @@ class _Promise(Generic[T, S]):
 
     def end(self, shared: _Shared) -> None:
         self.result = self.job.finish()
-        self.tell(shared)
+        self.deliver(shared)
 
     def fail(self, error: BaseException, shared: _Shared) -> None:
-        if isinstance(error, StopIteration):  # to the consumer it would be the end of a shorter epoch
+        if isinstance(error, StopIteration):  # the consumer would take it for the end of the epoch
             stopped, error = error, WorkerError("a job raised StopIteration")
             error.__cause__ = stopped
         with self.lock:
-            if self.error is not None:  # another slice failed before
+            if self.error is not None:  # another slice has failed already
                 return
             self.error = error
-        self.tell(shared)
+        self.deliver(shared)
 
-    def tell(self, shared: _Shared) -> None:
+    def deliver(self, shared: _Shared) -> None:
         self.finished = True
         shared.ready.append(None)
         self.done.release()
@@ -142,8 +141,7 @@ class _Promise(Generic[T, S]):
 class Prefetch(Generic[T, S]):
     """An iterator over the results of jobs `start` to `count` - 1, made by threads that work up to `depth` ahead.
 
-    With `num_workers` 0 there are none: the consumer's thread makes each result when it asks for it. `name` tells the
-    threads from others of iofast.
+    With `num_workers` 0 the consumer's thread makes each result in `next`. `name` is a part of the threads' names.
     """
 
     def __init__(
@@ -160,23 +158,23 @@ class Prefetch(Generic[T, S]):
         self._name = name
         self._depth = depth if num_workers else 1
         self._pending: dict[int, _Promise[T, S]] = {}  # by number, from _at on
-        self._put = start  # numbers below it are with the threads
+        self._put = start  # jobs below this number are queued
         self._pid = os.getpid()
         self._life, self._wait = Stopwatch(), Stopwatch()
-        self._levels = [0] * (depth + 2)  # after a Ctrl-C one more than `depth` may be there
+        self._levels = [0] * (depth + 2)  # after a Ctrl-C one more than `depth` may be ready
         self._clocks: list[Clock] = []
-        self._wanted = 0  # threads that are to work: never more than do, or the last one could park
+        self._wanted = 0  # threads that may work; never more than do, or the last one could park
         self._threads: list[threading.Thread] = []
         self._shared = _Shared()
-        # A Ctrl-C that comes within a finalizer ends it; this callback is no Python code and cannot be interrupted
+        # A Ctrl-C would end a finalizer in Python; this callback is C code, which a Ctrl-C cannot interrupt
         self._shared.owner = weakref.ref(self, self._shared.tasks.put)
-        # at exit too: a live iterator must not keep the interpreter from exiting, so the threads are daemons, and the
-        # finalizer ends them before the memory they write to goes
+        # Daemon threads let the interpreter exit beside a live iterator. The finalizer also runs at exit, and ends them
+        # before their memory goes
         self._finalizer = weakref.finalize(self, _end, self._threads, self._shared, self._pid)
         self._life.start()
         if num_workers:
             try:
-                self._add_thread()  # one there must be
+                self._add_thread()  # at least one is needed; `_employ` accepts fewer than wanted
             except WorkerError:
                 self.close()
                 raise
@@ -187,17 +185,17 @@ class Prefetch(Generic[T, S]):
 
     @property
     def num_workers(self) -> int:
-        """Threads that work; others that did are parked."""
+        """Number of threads at work, without parked ones."""
         return self._wanted
 
     @property
     def depth(self) -> int:
-        """Results that may be in the making or waiting."""
+        """Number of results that may be in the making or ready."""
         return self._depth
 
     @property
     def ready(self) -> int:
-        """Results that wait to be taken."""
+        """Number of results that wait to be taken."""
         return len(self._shared.ready)
 
     def __iter__(self) -> Self:
@@ -207,15 +205,15 @@ class Prefetch(Generic[T, S]):
         return self.take()
 
     def take(self, given_up: Callable[[], object] | None = None) -> T:
-        """The next result; `StopIteration` behind the last.
+        """Return the next result. Raises `StopIteration` behind the last one.
 
-        In a thread that somebody may end meanwhile, never the main one: it looks every `STEP_S` whether it is given up,
-        and raises `WorkerError` then.
+        `given_up` is only for threads other than the main one: it is called every `STEP_S`, and once it returns true,
+        `take` raises `WorkerError`.
         """
         if os.getpid() != self._pid:
             raise WorkerError("an iterator does not survive fork: make a new one in the child process")
         at = self._at
-        self._ask(at + self._depth)  # nothing to do, but where a Ctrl-C stopped it before
+        self._ask(at + self._depth)  # completes a call that a Ctrl-C stopped
         promise = self._pending.get(at)
         if promise is None:
             self.close()
@@ -223,7 +221,7 @@ class Prefetch(Generic[T, S]):
         self._levels[len(self._shared.ready)] += 1
         if not promise.finished:
             if self._shared.stopped and threading.current_thread() is threading.main_thread():
-                raise WorkerError(EXITING)  # a daemon thread may wait: the exit ends it
+                raise WorkerError(EXITING)  # in a daemon thread the wait ends with the process
             self._wait.start()
             try:
                 if self._threads:
@@ -238,19 +236,19 @@ class Prefetch(Generic[T, S]):
             try:
                 raise error
             finally:
-                del error  # its traceback leads back to this frame, and so to the batch: a cycle
+                del error  # its traceback refers to this frame, which would be a cycle with the batch in it
         self._ask(at + 1 + self._depth)
-        self._at = at + 1  # from here on it is handed over: a Ctrl-C before would find it again
+        self._at = at + 1  # now handed over: after an earlier Ctrl-C the next call returns it again
         del self._pending[at]
         self._shared.ready.popleft()
         return cast(T, promise.result)
 
     def resize(self, num_workers: int | None = None, depth: int | None = None) -> None:
-        """Change how many threads work, or how far ahead. For the consumer, between results.
+        """Change the number of threads or the depth. Call in the consumer's thread, between results.
 
-        More depth is used at once, less once the results that are there were taken. A thread that is not wanted any
-        more parks after the tasks before it, costs nothing and is back at once; it is ended with the others. Where the
-        machine has no thread to give, it stays at those there are: `num_workers` says how many.
+        A larger depth is used at once, a smaller one after the ready results were taken. Threads that are not needed
+        park after the tasks queued so far, and wake at once when needed again. If the machine has fewer threads to
+        give, `num_workers` has their number. Raises `OptionError` for values below 1.
         """
         for name, value in (("num_workers", num_workers), ("depth", depth)):
             if value is not None and value < 1:
@@ -265,7 +263,7 @@ class Prefetch(Generic[T, S]):
         self._ask(self._at + self._depth)
 
     def times(self) -> Times:
-        """What threads and consumer have done so far. From any thread, also after the end."""
+        """Return the times so far. Any thread may call it, also after the end."""
         clocks, batches = list(self._clocks), self._at - self._start
         return Times(
             wall_s=self._life.read(),
@@ -279,17 +277,17 @@ class Prefetch(Generic[T, S]):
         )
 
     def close(self) -> None:
-        """End the threads and forget what they made. Calling it twice is harmless."""
+        """End the threads and drop their results. Calling it twice is harmless."""
         self._count = 0
         self._finalizer()
         while self._pending:
-            self._pending.popitem()[1].error = None  # its traceback leads back to the promise: a cycle
+            self._pending.popitem()[1].error = None  # its traceback refers to the promise: a cycle
         self._life.stop()
 
     def _ask(self, stop: int) -> None:
-        """Have the results before number `stop` made, as far as there are so many.
+        """Queue the jobs before number `stop`.
 
-        A Ctrl-C may come after any call; what was left undone the next `_ask` does, and what it does twice is harmless.
+        A Ctrl-C may come between any two calls: the next `_ask` completes the work, and queuing twice is harmless.
         """
         stop = min(stop, self._count)
         while self._put < stop:
@@ -299,19 +297,19 @@ class Prefetch(Generic[T, S]):
             self._put += 1
 
     def _work_here(self, promise: _Promise[T, S]) -> None:
-        """Do the tasks, as a thread would, until `promise` is kept."""
-        if sys.is_finalizing():  # torch may end the process then, when it makes a tensor
+        """Do tasks in this thread until `promise` is finished."""
+        if sys.is_finalizing():  # making a tensor may end the process then
             raise WorkerError(EXITING)
         try:
             with self._clocks[0].lent():
                 while not promise.finished:
                     _do(0, self._shared.tasks.get_nowait(), self._shared)
-        except BaseException:  # a Ctrl-C between two tasks: what was taken and not done is lost
+        except BaseException:  # a Ctrl-C after taking a task: it is lost
             self.close()
             raise
 
     def _employ(self, num_workers: int) -> None:
-        """In an order that leaves, where a Ctrl-C comes between two lines, a thread too many at work and never none."""
+        """Park, wake or start threads. A Ctrl-C between two lines may leave a thread too many at work, never none."""
         while self._wanted > num_workers:
             self._wanted -= 1
             self._shared.tasks.put(_PARK)
@@ -322,7 +320,7 @@ class Prefetch(Generic[T, S]):
                 continue
             try:
                 self._add_thread()
-            except WorkerError:  # no more threads to give: too many processes, or too little memory
+            except WorkerError:  # the system has no more threads to give
                 return
 
     def _add_thread(self) -> None:
@@ -342,7 +340,7 @@ def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None) -> No
         return
     while not done.acquire(timeout=STEP_S):
         if given_up():
-            raise WorkerError("nobody waits for this result any more")
+            raise WorkerError("the wait for this result was given up")
 
 
 def _work(number: int, shared: _Shared, clock: Clock) -> None:
@@ -351,7 +349,7 @@ def _work(number: int, shared: _Shared, clock: Clock) -> None:
     clock.begin()
     while isinstance(task := shared.task(clock), tuple) and not shared.stopped:
         _do(number, task, shared)
-        del task  # or the last batch would live until the next task
+        del task  # it would keep its batch alive until the next task
     clock.end()
     shared.end()
 
@@ -363,17 +361,17 @@ def _do(number: int, task: tuple[_Promise[Any, Any], Any], shared: _Shared) -> N
             promise.begin(shared)
         else:
             promise.run(number, part, shared)
-    except BaseException as error:  # whatever it is belongs to the consumer
+    except BaseException as error:  # the consumer raises it
         promise.fail(error, shared)
 
 
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
     shared.stopped = True
-    shared.end()  # before any call that a Ctrl-C could follow
-    if os.getpid() != pid:  # in a forked child the threads do not exist
+    shared.end()  # before any Python call, which a Ctrl-C could interrupt
+    if os.getpid() != pid:  # a forked child has no such threads
         return
     if threading.current_thread() in threads or sys.is_finalizing():
-        return  # collected by one of its own threads, which cannot wait for itself
+        return  # one of the threads dropped the last reference, and cannot wait for itself
     end = time.monotonic() + _JOIN_S
     for thread in threads:
         join_thread(thread, max(0.0, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""How a loader's threads start, call themselves, compute and end."""
+"""How a loader's threads start, get their names, compute and end."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ EXITING = "no batch can be made while the interpreter exits: ask for it earlier,
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread. Raises `WorkerError` where there is none to be had.
+    """Start a thread. Raises `WorkerError` if the system has none to give, or the interpreter exits.
 
-    `Thread.start` waits for an `Event`, and a Ctrl-C there could leave the new thread stuck: another one calls it.
+    `Thread.start` waits for an `Event`, and a Ctrl-C there could leave the new thread stuck. So the main thread has
+    another thread call it.
     """
-    if sys.is_finalizing():  # from then on a new thread never runs, and nothing would end the wait for it
+    if sys.is_finalizing():  # a new thread would never run, and waiting for it never end
         raise WorkerError(EXITING)
-    answer: SimpleQueue[RuntimeError | None] = SimpleQueue()
+    result: SimpleQueue[RuntimeError | None] = SimpleQueue()
 
     def start() -> None:
         try:
             thread.start()
-            answer.put(None)
+            result.put(None)
         except RuntimeError as error:
-            answer.put(error)
+            result.put(error)
 
     try:
         if threading.current_thread() is threading.main_thread():
             start_new_thread(start, ())
         else:
             start()
-        if (error := answer.get()) is not None:
+        if (error := result.get()) is not None:
             raise error
     except RuntimeError as error:
         raise WorkerError(
@@ -49,40 +50,37 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def join_thread(thread: threading.Thread, seconds: float) -> None:
-    """Wait for a thread to end, if it ever began: the machine may have had no more threads to give, or the interpreter
-    exits while another thread is just starting this one, which then finds that it is to stop.
-    """
+    """Wait for a thread to end. A thread that never began, or is just being started at exit, is not waited for."""
     with contextlib.suppress(RuntimeError):
         thread.join(seconds)
 
 
 def name_for_kernel() -> None:
-    """Give the calling thread its Python name also in the kernel, where monitors and `top -H` look."""
-    if sys.version_info < (3, 14):  # from then on Python does
-        with contextlib.suppress(OSError):  # no /proc: another system
+    """Give the calling thread its Python name in the kernel too, for monitors and `top -H`."""
+    if sys.version_info < (3, 14):  # later versions do it themselves
+        with contextlib.suppress(OSError):  # no /proc on this system
             comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
             comm.write_text(threading.current_thread().name)  # the kernel takes the first 15 bytes
 
 
 def compute_alone() -> None:
-    """Let the calling thread run torch's operations without helping threads, as a DataLoader's worker does.
+    """Let the calling thread run torch's operations without helper threads, as a DataLoader's worker does.
 
-    The limits of other threads stay as they are. `torch.set_num_threads` is no such limit: what it sets in one thread,
-    every thread gets that uses torch for the first time later.
+    Other threads keep their limits. `torch.set_num_threads` would not do: threads that use torch later inherit it.
     """
-    torch.get_num_threads()  # first: at its first use in a thread, torch sets that thread's limits to the process's
+    torch.get_num_threads()  # at its first use in a thread, torch sets the thread's limits to the process's
     for limit in _limits():
         limit(1)
 
 
 @functools.cache
 def _limits() -> tuple[Callable[[int], object], ...]:
-    """The functions of OpenMP and MKL that limit the calling thread alone, in the libraries that this torch uses.
+    """Return the functions of OpenMP and MKL that limit the calling thread, from the libraries that torch uses.
 
-    The names are looked up as the linker did it for torch: among what the whole process shares, then in torch's own
-    libraries. A torch without OpenMP has one pool of threads for all callers, and nothing to limit.
+    Names are looked up in the linker's order: in the process's global names, then in torch's own libraries. A torch
+    without OpenMP has one pool for all threads and nothing to limit.
     """
     libraries = ctypes.CDLL(None), ctypes.CDLL(torch._C.__file__)
     names = "omp_set_num_threads", "MKL_Set_Num_Threads_Local"
-    found = (next((getattr(own, name) for own in libraries if hasattr(own, name)), None) for name in names)
-    return tuple(limit for limit in found if limit is not None)
+    functions = (next((getattr(each, name) for each in libraries if hasattr(each, name)), None) for name in names)
+    return tuple(function for function in functions if function is not None)

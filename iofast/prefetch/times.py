@@ -1,7 +1,7 @@
-"""What threads that work ahead, and their consumer, did with their time. Knows nothing of what they make.
+"""How threads that work ahead, and their consumer, spend their time.
 
-Nothing here takes a lock: each figure is written by one thread and changes in one store, so that a reader in any
-thread, also in a finalizer, finds the state before or after a change and never half of one.
+Nothing here takes a lock: one thread writes each figure, in one store, so a reader in any thread or finalizer sees the
+state before or after a change, never half of one.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from threading import get_ident
 
-_cpu_clock_of = getattr(time, "pthread_getcpuclockid", None)  # Linux has it, macOS has not
+_cpu_clock_of = getattr(time, "pthread_getcpuclockid", None)  # not on macOS
 
 
 @dataclass(frozen=True)
 class Times:
-    """A snapshot; the difference of two is what happened between them, the sum of several what happened in all.
+    """A snapshot; `-` gives what happened between two, `+` adds up several.
 
-    wall_s   seconds since the threads were started, up to `close`
+    wall_s   seconds from the start of the threads to `close`
     batches  results handed over
     made     results finished, handed over or not
-    wait_s   seconds that the consumer stood waiting in `next`
-    work_s   seconds that threads were at work, added up over threads: computing, or waiting for a disk
-    idle_s   seconds that threads had nothing to do because `depth` results were there; parked threads do not count
-    cpu_s    seconds that the threads computed, as the kernel of the system counts them
+    wait_s   seconds that the consumer waited in `next`
+    work_s   seconds that threads computed or waited for a disk, summed over threads
+    idle_s   seconds that threads had nothing to do because `depth` results were ready; parked threads do not count
+    cpu_s    CPU seconds of the threads, by the kernel's clock
     levels   levels[n]: how often n results were ready when the consumer came
     """
 
@@ -51,45 +51,43 @@ class Times:
 
     @property
     def wait_share(self) -> float:
-        """Share of the time that the consumer stood waiting, 0 to 1."""
+        """Share of the time that the consumer waited, 0 to 1."""
         return self.wait_s / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
     def ready(self) -> float:
-        """How many results were ready when the consumer came, on average."""
-        came = sum(self.levels)
-        return sum(level * times for level, times in enumerate(self.levels)) / came if came else 0.0
+        """Mean number of results that were ready when the consumer came."""
+        total = sum(self.levels)
+        return sum(level * count for level, count in enumerate(self.levels)) / total if total else 0.0
 
     def cpu_share(self, cores: int) -> float:
-        """Share of the time of `cores` cores that the threads computed, 0 to 1."""
+        """Return the share of the time of `cores` cores that the threads computed, 0 to 1."""
         return self.cpu_s / (self.wall_s * cores) if self.wall_s > 0 else 0.0
 
 
 class Stopwatch:
-    """Adds up stretches of time. One thread starts and stops it, any may read it."""
+    """Adds up stretches of time. One thread starts and stops it, any thread may read it."""
 
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        self._state: tuple[float, float | None] = 0.0, None  # total of what ended, and since when it runs
+        self._state: tuple[float, float | None] = 0.0, None  # total of ended stretches, start of the current one
 
     def start(self) -> None:
         self._state = self._state[0], time.perf_counter()
 
     def stop(self) -> None:
-        """A stopped one stays as it is."""
-        total, since = self._state
-        if since is not None:
-            self._state = total + time.perf_counter() - since, None
+        """Stop; a stopped one does not change."""
+        self._state = self.read(), None
 
     def read(self) -> float:
-        """Seconds, up to now where it runs."""
+        """Return seconds, including the current stretch."""
         total, since = self._state
         return total if since is None else total + time.perf_counter() - since
 
 
 class Clock:
-    """Of one thread, which alone writes it; it is still right after the thread's end."""
+    """The times of one thread. That thread alone writes it; any thread may read it, also after the thread's end."""
 
     __slots__ = ("_cpu_clock", "_cpu_s", "idle", "life", "parked")
 
@@ -99,14 +97,14 @@ class Clock:
         self._cpu_s = 0.0
 
     def begin(self) -> None:
-        """First thing in the thread."""
+        """Begin; must be the first call in the thread."""
         self.life.start()
         if _cpu_clock_of is not None:
-            self._cpu_clock = _cpu_clock_of(get_ident())  # by the thread itself: asked for one that ended, it crashes
+            self._cpu_clock = _cpu_clock_of(get_ident())  # in the thread itself: for an ended thread this call crashes
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """A stretch of work in a thread that also does other things: only this counts."""
+        """Count only the time within this context, for a thread that also does other work."""
         before = time.thread_time()
         self.life.start()
         try:
@@ -116,20 +114,20 @@ class Clock:
             self._cpu_s += time.thread_time() - before
 
     def end(self) -> None:
-        """Last thing in the thread."""
+        """End; must be the last call in the thread."""
         self._cpu_s = time.thread_time()
         self._cpu_clock = None
         for each in (self.idle, self.parked, self.life):
             each.stop()
 
     def work_s(self) -> float:
-        """Seconds at work."""
+        """Return seconds at work."""
         return max(0.0, self.life.read() - self.idle.read() - self.parked.read())
 
     def cpu_s(self) -> float:
-        """Seconds computed. Read from outside, so that the thread spends nothing on it."""
+        """Return CPU seconds, read from outside so that the thread spends nothing on it."""
         clock = self._cpu_clock
         if clock is not None:
-            with contextlib.suppress(OSError):  # it has ended meanwhile, or this is a forked child
+            with contextlib.suppress(OSError):  # the thread has just ended, or this is a forked child
                 return time.clock_gettime(clock)
         return self._cpu_s

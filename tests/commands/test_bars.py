@@ -1,11 +1,13 @@
-"""Progress bars: where somebody looks, without a thread, and whatever has become of the lock that tqdm's share."""
+"""Progress bars: on terminals only, without a thread, and independent of the lock that tqdm's bars share."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,6 @@ from tqdm import tqdm
 from iofast.bars import open_bar
 from iofast.opening import open_reader
 
-PACKAGE = ROOT / "iofast"
-
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -27,32 +27,32 @@ class Terminal(io.StringIO):
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """What a user sees from here on; no fixture, for between them and the test pytest puts its own stream back."""
+    """Make stderr a terminal. Not a fixture: pytest restores its own stream between a fixture and the test."""
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     return stream
 
 
-@pytest.fixture
-def taken() -> Iterator[None]:
-    """tqdm's own lock held by somebody who never gives it back, as a Ctrl-C in the wrong moment leaves it."""
-    lock, held, done = tqdm.get_lock(), threading.Event(), threading.Event()
+@contextlib.contextmanager
+def held(lock: AbstractContextManager[object]) -> Iterator[None]:
+    """Hold a lock in another thread, as after a Ctrl-C at the wrong moment."""
+    locked, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:
-            held.set()
+            locked.set()
             done.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(60)
+    locked.wait(60)
     yield
     done.set()
     thread.join()
 
 
 def ends(work: Callable[[], object], seconds: float = 20) -> bool:
-    """Whether `work()` returns."""
+    """Return whether `work()` returns."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -80,7 +80,7 @@ def test_nothing_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slow_steps_are_shown_after_quick_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its thread, tqdm would wait for as many as came between two redraws before."""
+    """By default tqdm would wait for as many steps as before."""
     stream = terminal(monkeypatch)
     with open_bar(2_000_000, " images", mininterval=0.0) as bar:
         bar.update(1_000_000)
@@ -96,42 +96,20 @@ def test_bars_of_others_keep_their_thread(monkeypatch: pytest.MonkeyPatch) -> No
     assert stream.getvalue()
 
 
-@pytest.mark.usefixtures("taken")
-def test_lock_of_others_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_bars_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal(monkeypatch)
 
     def work() -> None:
         with open_bar(3, " images") as bar:
             bar.update(3)
 
-    assert ends(work)
-
-
-@pytest.mark.usefixtures("taken")
-def test_nor_is_that_of_a_bar_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal(monkeypatch)
-    bar = open_bar(3, " images")
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with bar.get_lock():
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(60)
-    assert ends(lambda: open_bar(3, " images").close())
-    done.set()
-    thread.join()
-    bar.close()
+    with open_bar(3, " images") as other, held(tqdm.get_lock()), held(other.get_lock()):
+        assert ends(work)
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar", "tfrecord", "lmdb"])
-@pytest.mark.usefixtures("taken")
-def test_indexes_are_made(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexing_does_not_wait_for_tqdms_lock(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / f"set.{kind}"
     if kind == "folder":
         path.mkdir()
@@ -142,11 +120,11 @@ def test_indexes_are_made(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         write(path, {b"a": picture(1)})
     else:
         build(path, 2, splits=False)
-        (tmp_path / "set.tfrecord.manifest").unlink()  # now it is any program's
+        (tmp_path / "set.tfrecord.manifest").unlink()  # now it is another program's
         path = tmp_path / "set-00000-of-00001.tfrecord"
-    assert ends(lambda: open_reader(path).close())
+    with held(tqdm.get_lock()):
+        assert ends(lambda: open_reader(path).close())
 
 
-def test_all_bars_of_iofast_are_these() -> None:
-    found = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if re.search(r"tqdm\(", path.read_text())]
-    assert found == []
+def test_all_bars_of_iofast_are_opened_here() -> None:
+    assert not [path for path in (ROOT / "iofast").rglob("*.py") if re.search(r"tqdm\(", path.read_text())]

@@ -1,4 +1,4 @@
-"""`iofast cat` and `iofast view`: one record to stdout, some records as a picture."""
+"""`iofast cat` and `iofast view`: one record on stdout, some records in a picture."""
 
 from __future__ import annotations
 
@@ -13,72 +13,53 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from container_sets import COUNT, SUFFIXES, build, fields_of, picture, records
+from command_line import CommandLine
+from container_sets import COUNT, build, fields_of, picture, records
 from PIL import Image
 from places import ROOT
 from tar_sets import foreign
 
-from iofast.cli import main
 from iofast.commands.view import choose
 from iofast.opening import open_reader, open_writer
 from iofast.sheet import MARGIN, SheetOptions, contact_sheet
 
 
-@pytest.fixture(params=SUFFIXES)
-def container(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return build(tmp_path / f"set{request.param}")
-
-
-def cat(*arguments: object) -> bytes:
-    run = subprocess.run(
-        [sys.executable, "-m", "iofast", "cat", *map(str, arguments)], capture_output=True, cwd=ROOT, timeout=60
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
 class TestCat:
     def test_bytes_of_a_field(self, container: Path) -> None:
-        assert cat(container, 5, "--field", "jpg") == fields_of(5)["jpg"]
-        assert cat(container, "00000012", "--field", "seg.png") == fields_of(12)["seg.png"]
+        command = [sys.executable, "-m", "iofast", "cat", str(container)]
+        for record, field, number in (("5", "jpg", 5), ("00000012", "seg.png", 12)):
+            ended = subprocess.run([*command, record, "--field", field], capture_output=True, cwd=ROOT, timeout=60)
+            assert (ended.returncode, ended.stdout) == (0, fields_of(number)[field])
 
-    def test_listing(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["cat", str(container), "3"]) == 0
-        out = capsys.readouterr().out
+    def test_listing(self, container: Path, iofast: CommandLine) -> None:
+        out = iofast("cat", container, 3).out
         assert "key         00000003\n" in out
         assert "label       0 (cat)\n" in out
         assert "40 x 48 pixels, orientation 6 still to be applied" in out
         assert '{"path":"cat/003.jpg","boxes":[[4,6,20,30]]}' in out
 
-    def test_json(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["cat", str(container), "00000020", "--json"]) == 0
-        facts = json.loads(capsys.readouterr().out)
+    def test_json(self, container: Path, iofast: CommandLine) -> None:
+        facts = iofast("cat", container, "00000020", "--json").facts
         assert (facts["index"], facts["split"], facts["class"]) == (20, "val", "emu")
         assert facts["fields"]["cls"] == {"bytes": 1, "text": "2"}
         assert facts["fields"]["jpg"] == {"bytes": len(fields_of(20)["jpg"])}
 
-    def test_keys_of_others(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize(("record", "text"), [("a/7", "2"), ("0", "1"), ("12345678", "3")])
+    def test_keys_of_other_programs(self, tmp_path: Path, iofast: CommandLine, record: str, text: str) -> None:
         path = foreign(tmp_path / "their.tar", {"a/x.txt": b"1", "a/7.txt": b"2", "12345678.txt": b"3"})
-        for record, text in (("a/7", b"2"), ("0", b"1"), ("12345678", b"3")):
-            assert main(["cat", str(path), record, "--json"]) == 0
-            assert json.loads(capsys.readouterr().out)["fields"]["txt"]["text"].encode() == text
+        assert iofast("cat", path, record, "--json").facts["fields"]["txt"]["text"] == text
 
     @pytest.mark.parametrize(
-        ("record", "field", "words"),
+        ("words", "message"),
         [
-            (COUNT, None, "is not in 0"),
-            ("00000099", None, "no record has the key"),
-            ("x", None, "no record has the key 'x'"),
-            ("1", "seg.png", "has no field 'seg.png', only cls, jpg, json"),
+            (COUNT, "is not in 0"),
+            ("00000099", "no record has the key"),
+            ("x", "no record has the key 'x'"),
+            ("1 --field seg.png", "has no field 'seg.png', only cls, jpg, json"),
         ],
     )
-    def test_what_is_not_there(
-        self, container: Path, record: object, field: str | None, words: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["cat", str(container), str(record), *(["--field", field] if field else [])]) == 2
-        error = capsys.readouterr().err
-        assert words in error
-        assert error.count("\n") == 1
+    def test_what_is_not_there(self, container: Path, words: object, message: str, iofast: CommandLine) -> None:
+        iofast("cat", container, *str(words).split()).fails(2, message)
 
     def test_a_terminal_gets_text_only(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "set.lmdb") as writer:
@@ -108,26 +89,40 @@ def cell(sheet: Image.Image, number: int, columns: int, size: int) -> np.ndarray
 
 
 class TestView:
-    def test_command(self, container: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command(self, container: Path, tmp_path: Path, iofast: CommandLine) -> None:
         target = tmp_path / "sheet.png"
-        assert main(["view", str(container), str(target), "--count", "10", "--json"]) == 0
-        facts = json.loads(capsys.readouterr().out)
+        facts = iofast("view", container, target, "--count", "10", "--json").facts
         assert len(set(facts["indices"])) == 10
         with Image.open(target) as image:
             assert list(image.size) == facts["size"]
-        assert main(["view", str(container), str(target)]) == 1
-        assert "exists already" in capsys.readouterr().err
-        assert main(["view", str(container), str(target), "--overwrite", "--indices", "0-3,7"]) == 0
-        assert "5 records" in capsys.readouterr().out
-        assert main(["view", str(container), str(tmp_path / "x.jpg")]) == 2
-        capsys.readouterr()
-        assert main(["view", str(container), str(tmp_path / "no" / "x.png")]) == 1
-        assert f"{tmp_path / 'no'} is not a folder, so x.png cannot be made" in capsys.readouterr().err
-        assert main(["view", str(container), str(tmp_path / "x.png"), "--size", "5"]) == 2
-        assert "size must be 16 to 2048 pixels of a cell, found 5" in capsys.readouterr().err
+        iofast("view", container, target).fails(1, "exists already")
+        assert "5 records" in iofast("view", container, target, "--overwrite", "--indices", "0-3,7").out
+
+    @pytest.mark.parametrize(
+        ("status", "words", "message"),
+        [
+            (2, "x.jpg", "name must end with .png"),
+            (1, "no/x.png", "no is not a folder, so x.png cannot be made"),
+            (2, "x.png --size 5", "size must be 16 to 2048 pixels of a cell, found 5"),
+            (2, "x.png --mask seg.pgn", "has no field 'seg.pgn' for mask, only cls, "),
+            (2, "x.png --boxes seg.pgn", "has no field 'seg.pgn' for boxes, only cls, "),
+        ],
+    )
+    def test_errors(
+        self,
+        tmp_path: Path,
+        iofast: CommandLine,
+        monkeypatch: pytest.MonkeyPatch,
+        status: int,
+        words: str,
+        message: str,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        iofast("view", build(tmp_path / "set.lmdb"), *words.split()).fails(status, message)
+        assert not list(tmp_path.glob("x.*"))
 
     def test_upright_pixels(self, tmp_path: Path) -> None:
-        """Red above, blue below once upright; stored lying on its side."""
+        """Red above and blue below when upright; stored on its side."""
         upright = np.zeros((64, 32, 3), np.uint8)
         upright[:32, :, 0], upright[32:, :, 2] = 255, 255
         stored = Image.fromarray(np.rot90(upright).copy())  # orientation 6: to be turned clockwise
@@ -168,7 +163,7 @@ class TestView:
     @pytest.mark.parametrize(
         "boxes", [b"[[1,2", b'{"boxes": 7}', b"[[1,2,3],null,[1,2,3,NaN],[9,9,1e400,-5]]", b'[{"bbox":[1,2,3,4]}]']
     )
-    def test_boxes_of_any_kind_do_no_harm(self, tmp_path: Path, boxes: bytes) -> None:
+    def test_invalid_boxes_do_no_harm(self, tmp_path: Path, boxes: bytes) -> None:
         with open_writer(tmp_path / "set.lmdb") as writer:
             writer.write({"jpg": picture(1), "boxes.json": boxes})
         with open_reader(tmp_path / "set.lmdb") as reader:
@@ -181,12 +176,12 @@ class TestView:
             ({}, {"bboxes": [[8, 10, 12, 20]]}, (8, 10, 20, 30)),
             ({}, {"a": {"box": [8, 10, 20, 30], "area": [1, 2, 3, 4]}}, (8, 10, 20, 30)),
             ({"boxes": "things.json"}, {"boxes": [[8, 10, 20, 30]]}, (8, 10, 20, 30)),
-            ({"boxes": "things.json"}, [{"bbox": [8, 10, 20, 30]}], (8, 10, 20, 30)),  # pack was told no xywh
+            ({"boxes": "things.json"}, [{"bbox": [8, 10, 20, 30]}], (8, 10, 20, 30)),  # packed as xyxy
             ({"boxes": "things.json", "box_format": "xywh"}, [[8, 10, 12, 20]], (8, 10, 20, 30)),
             ({"boxes": ["no name"], "box_format": 7}, [[8, 10, 20, 30]], (8, 10, 20, 30)),
         ],
     )
-    def test_boxes_mean_what_they_meant_to_pack(
+    def test_boxes_are_read_as_in_packing(
         self, tmp_path: Path, recipe: dict[str, object], boxes: object, corners: tuple[int, ...]
     ) -> None:
         field = "things.json" if recipe.get("boxes") == "things.json" else "boxes.json"
@@ -198,15 +193,7 @@ class TestView:
         changed = np.argwhere((drawn != plain).any(axis=2))
         assert (*changed.min(0)[::-1].tolist(), *changed.max(0)[::-1].tolist()) == corners
 
-    @pytest.mark.parametrize("option", ["--mask", "--boxes"])
-    def test_fields_that_are_not_there(
-        self, container: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["view", str(container), str(tmp_path / "sheet.png"), option, "seg.pgn"]) == 2
-        assert f"has no field 'seg.pgn' for {option[2:]}, only cls, " in capsys.readouterr().err
-        assert not (tmp_path / "sheet.png").exists()
-
-    def test_image_that_is_broken_is_a_cell(self, tmp_path: Path) -> None:
+    def test_a_broken_image_has_a_red_cell(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "set.lmdb", classes=["[\x1b]"]) as writer:
             writer.write({"jpg": picture(1)[:-300], "cls": 0})
             writer.write({"jpg": picture(2), "cls": 0})
@@ -216,8 +203,8 @@ class TestView:
 
     def test_which_records(self, tmp_path: Path) -> None:
         def chosen(**options: object) -> list[int]:
-            given = {"indices": None, "label": None, "split": None, "count": None, "seed": None, "path": "x"} | options
-            return choose(reader, argparse.Namespace(**given))
+            values = {"indices": None, "label": None, "split": None, "count": None, "seed": None, "path": "x"} | options
+            return choose(reader, argparse.Namespace(**values))
 
         with open_reader(build(tmp_path / "set.tar")) as reader:
             assert chosen() == list(range(COUNT))
@@ -231,17 +218,13 @@ class TestView:
                     chosen(**wrong)
 
 
-def test_names_are_taken_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_names(tmp_path: Path, iofast: CommandLine) -> None:
     members = [(f"{n}.{kind}", data) for n in range(3) for kind, data in (("foto", picture(n)), ("k", b"%d" % n))]
-    source, names = os.fspath(foreign(tmp_path / "their.tar", members)), ["--names", "image=foto,label=k"]
-    assert main(["info", source, *names, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fields"] == ["cls", "jpg", "k"]
-    assert main(["verify", source, *names, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["images"] == 3
-    assert main(["cat", source, "2", *names, "--json"]) == 0
-    assert "jpg" in json.loads(capsys.readouterr().out)["fields"]
-    assert main(["view", source, str(tmp_path / "sheet.png"), *names, "--quiet"]) == 0
-    assert main(["convert", source, str(tmp_path / "out.lmdb"), *names, "--quiet"]) == 0
+    source, names = foreign(tmp_path / "their.tar", members), ["--names", "image=foto,label=k"]
+    assert iofast("info", source, *names, "--json").facts["fields"] == ["cls", "jpg", "k"]
+    assert iofast("verify", source, *names, "--json").facts["images"] == 3
+    assert "jpg" in iofast("cat", source, "2", *names, "--json").facts["fields"]
+    assert iofast("view", source, tmp_path / "sheet.png", *names, "--quiet").status == 0
+    assert iofast("convert", source, tmp_path / "out.lmdb", *names, "--quiet").status == 0
     assert [record.fields["cls"] for record in records(tmp_path / "out.lmdb")] == [b"0", b"1", b"2"]
-    assert main(["info", str(tmp_path / "out.lmdb"), *names]) == 2
-    assert "is for other programs' tar" in capsys.readouterr().err
+    iofast("info", tmp_path / "out.lmdb", *names).fails(2, "is for other programs' tar")

@@ -1,4 +1,4 @@
-"""The command line: help, exit statuses, one line for every expected error, nothing heavy imported for nothing."""
+"""The command line: help, exit statuses, one line for every expected error, no unneeded imports."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import CommandLine
 from PIL import Image
 
-from iofast import __version__
-from iofast.cli import main
+from iofast import __version__, open_reader
 from iofast.commands import COMMANDS
 from iofast.commands.text import count, duration, size
 
@@ -30,16 +30,8 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def run(*arguments: object) -> int:
-    """The exit status of a command line, as the shell would see it."""
-    try:
-        return main([str(argument) for argument in arguments])
-    except SystemExit as ended:  # argparse's way
-        return int(ended.code or 0)
-
-
 def loaded_by(*arguments: str) -> set[str]:
-    """The modules that `iofast ARGUMENTS` has imported when it ends."""
+    """Return the modules that `iofast ARGUMENTS` has imported when it ends."""
     program = (
         "import atexit, json, sys\n"
         "atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))\n"
@@ -50,43 +42,35 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 class TestHelp:
-    def test_top(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("--help") == 0
-        text = capsys.readouterr().out
+    def test_top(self, iofast: CommandLine) -> None:
+        status, text, _ = iofast("--help")
+        assert status == 0
         assert "examples:" in text
         assert all(f"    {command} " in text for command in COMMANDS)
         assert all(len(line) <= 100 for line in text.splitlines())
+        assert iofast()[:2] == (2, text)
+        assert iofast("--version") == (0, f"iofast {__version__}\n", "")
 
     @pytest.mark.parametrize("command", COMMANDS)
-    def test_every_command_has_examples(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(command, "--help") == 0
-        text = capsys.readouterr().out
+    def test_every_command_has_examples(self, command: str, iofast: CommandLine) -> None:
+        status, text, _ = iofast(command, "--help")
+        assert status == 0
         assert f"  iofast {command} " in text.partition("examples:")[2]
         assert {"--json", "--quiet", "--debug"} <= set(text.split())
 
-    def test_no_command_is_wrong_usage(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run() == 2
-        assert "usage: iofast" in capsys.readouterr().out
-
     @pytest.mark.parametrize(
-        ("word", "words"),
-        [("pakc", "did you mean pack?"), ("inof", "did you mean info?"), ("xyzzy", "the commands are pack")],
+        ("words", "hint"),
+        [
+            ("pakc a b", "did you mean pack?"),
+            ("inof a b", "did you mean info?"),
+            ("xyzzy a b", "the commands are pack"),
+            ("pack only-a-source", "required: DST"),
+        ],
     )
-    def test_unknown_command(self, word: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(word, "a", "b") == 2
-        error = capsys.readouterr().err
-        assert words in error
-        assert error.count("\n") == 1
+    def test_wrong_usage(self, words: str, hint: str, iofast: CommandLine) -> None:
+        iofast(*words.split()).fails(2, hint)
 
-    def test_wrong_usage_is_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", "only-a-source") == 2
-        assert capsys.readouterr().err.count("\n") == 1
-
-    def test_version(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("--version") == 0
-        assert capsys.readouterr().out == f"iofast {__version__}\n"
-
-    @pytest.mark.parametrize("arguments", [("--help",), ("pack", "--help"), ("--version",), ("pakc",)])
+    @pytest.mark.parametrize("arguments", [("pack", "--help"), ("pakc",)])
     def test_help_imports_nothing_heavy(self, arguments: tuple[str, ...]) -> None:
         heavy = {"torch", "numpy", "PIL", "lmdb", "tqdm", "rich", "psutil", "iofast.kernel", "importlib.metadata"}
         assert not heavy & loaded_by(*arguments)
@@ -98,135 +82,97 @@ class TestHelp:
 
 
 class TestPack:
-    def test_summary(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "out.lmdb", "--resize", 16) == 0
-        text, error = capsys.readouterr()
-        assert f"packed 4 images into {tmp_path / 'out.lmdb'}" in text
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Path:
+        return tmp_path / "out.lmdb"
+
+    def test_summary(self, images: Path, target: Path, iofast: CommandLine) -> None:
+        status, text, error = iofast("pack", images, target, "--resize", 16)
+        assert (status, error) == (0, "")  # no bar, because stderr is not a terminal
+        assert f"packed 4 images into {target}" in text
         assert "classes    2" in text
         assert "images/s" in text
-        assert error == ""  # no bar where stderr is no terminal
 
-    def test_json(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "out.lmdb", "--json") == 0
-        assert json.loads(capsys.readouterr().out)["packed"] == 4
-
-    def test_sidecars(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "out.tar", "--sidecars", "dali,wids") == 0
-        assert {"out-000000.idx", "out.shardindex.json"} <= {path.name for path in tmp_path.iterdir()}
-        assert run("pack", images, tmp_path / "out.lmdb", "--sidecars", "dali") == 2
-        assert "sidecars are for tar and TFRecord shards" in capsys.readouterr().err
-        assert not (tmp_path / "out.lmdb").exists()
-
-    def test_quiet(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "out.lmdb", "--quiet") == 0
-        assert capsys.readouterr() == ("", "")
-
-    def test_some_failed(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (images / "cat" / "x.png").write_bytes(b"x")
-        assert run("pack", images, tmp_path / "out.lmdb", "--max-errors", "1") == 3
-        text = capsys.readouterr().out
-        assert f"1 image, listed in {tmp_path / 'out.lmdb.errors.jsonl'}" in text
-
-    def test_too_many_failed(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (images / "cat" / "x.png").write_bytes(b"x")
-        assert run("pack", images, tmp_path / "out.lmdb", "--max-errors", 0) == 1
-        assert_one_line(capsys, "1 of 5 images failed: expected at most 0", "out.lmdb.errors.jsonl", "--max-errors")
-        assert not (tmp_path / "out.lmdb").exists()
-
-    def test_dry_run(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "out.lmdb", "--dry-run", "--resize", 16) == 0
-        text = capsys.readouterr().out
+    def test_dry_run(self, images: Path, target: Path, iofast: CommandLine) -> None:
+        status, text, _ = iofast("pack", images, target, "--dry-run", "--resize", 16)
+        assert status == 0
         assert "nothing was written" in text
         assert "enough" in text
-        assert os.listdir(tmp_path) == ["images"]
+        assert set(os.listdir(target.parent)) <= {"images", "cache"}
 
-    @pytest.mark.parametrize("make", ["missing", "empty", "no images", "a file"])
-    def test_no_source(self, make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_and_warnings(self, images: Path, target: Path, iofast: CommandLine) -> None:
+        Image.new("RGB", (4, 4)).save(images / "loose.png")
+        result = iofast("pack", images, target, "--json")
+        assert result.facts["packed"] == 4
+        assert result.err.startswith("iofast pack: warning: ")
+
+    def test_sidecars(self, images: Path, target: Path, iofast: CommandLine) -> None:
+        assert iofast("pack", images, target.with_suffix(".tar"), "--sidecars", "dali,wids").status == 0
+        assert {"out-000000.idx", "out.shardindex.json"} <= set(os.listdir(target.parent))
+
+    def test_failed_images(self, images: Path, target: Path, iofast: CommandLine) -> None:
+        (images / "cat" / "x.png").write_bytes(b"x")
+        words = "1 of 5 images failed: expected at most 0", "out.lmdb.errors.jsonl", "--max-errors"
+        iofast("pack", images, target, "--max-errors", 0).fails(1, *words)
+        assert not target.exists()
+        status, text, _ = iofast("pack", images, target, "--max-errors", "1")
+        assert status == 3
+        assert f"1 image, listed in {target}.errors.jsonl" in text
+
+    @pytest.mark.parametrize("kind", ["missing", "empty", "no images", "a file"])
+    def test_no_source(self, kind: str, tmp_path: Path, iofast: CommandLine) -> None:
         source = tmp_path / "source"
-        if make == "a file":
+        if kind == "a file":
             source.write_bytes(b"")
-        elif make != "missing":
+        elif kind != "missing":
             source.mkdir()
-        if make == "no images":
+        if kind == "no images":
             (source / "notes.txt").write_text("no image")
-        assert run("pack", source, tmp_path / "out.lmdb", "--resize", 256) == 1
-        assert_one_line(capsys, str(source))
-        assert set(os.listdir(tmp_path)) <= {"source"}
+        iofast("pack", source, tmp_path / "out.lmdb", "--resize", 256).fails(1, str(source))
+        assert set(os.listdir(tmp_path)) <= {"source", "cache"}
 
-    def test_existing_target(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (tmp_path / "out.lmdb").write_bytes(b"precious")
-        assert run("pack", images, tmp_path / "out.lmdb") == 1
-        assert_one_line(capsys, "exists", "--overwrite")
-        assert (tmp_path / "out.lmdb").read_bytes() == b"precious"
-        assert run("pack", images, tmp_path / "out.lmdb", "--overwrite", "--quiet") == 0
-
-    def test_target_without_a_folder(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "nowhere" / "deeper" / "out.lmdb") == 1
-        assert_one_line(capsys, "nowhere")
-
-    def test_target_that_is_a_folder(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (tmp_path / "out.lmdb").mkdir()
-        assert run("pack", images, tmp_path / "out.lmdb") == 1
-        assert_one_line(capsys, "folder")
+    def test_targets(self, images: Path, target: Path, iofast: CommandLine) -> None:
+        target.write_bytes(b"precious")
+        iofast("pack", images, target).fails(1, "exists", "--overwrite")
+        assert target.read_bytes() == b"precious"
+        assert iofast("pack", images, target, "--overwrite", "--quiet") == (0, "", "")
+        iofast("pack", images, target.parent / "nowhere" / "deeper" / "out.lmdb").fails(1, "nowhere")
+        target.with_name("folder.lmdb").mkdir()
+        iofast("pack", images, target.with_name("folder.lmdb")).fails(1, "folder")
 
     @pytest.mark.parametrize(
-        "options",
-        [
-            ("--mode", "upside-down"),
-            ("--filter", "gauss"),
-            ("--workers", "0"),
-            ("--max-errors", "x"),
-            ("--quality", "0"),
-        ],
+        "option", ["--mode upside-down", "--filter gauss", "--workers 0", "--max-errors x", "--quality 0"]
     )
-    def test_wrong_options(
-        self, options: tuple[str, str], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert run("pack", images, tmp_path / "out.lmdb", "--resize", 256, *options) == 2
-        assert_one_line(capsys, options[0])
-        assert os.listdir(tmp_path) == ["images"]
+    def test_wrong_options(self, option: str, images: Path, target: Path, iofast: CommandLine) -> None:
+        iofast("pack", images, target, "--resize", 256, *option.split()).fails(2, option.split()[0])
+        assert set(os.listdir(target.parent)) <= {"images", "cache"}
 
-    def test_every_option_reaches_the_packer(self, images: Path, tmp_path: Path) -> None:
+    def test_every_option_reaches_the_packer(self, images: Path, target: Path, iofast: CommandLine) -> None:
         options = "--resize 20 --mode long --only-shrink --filter box --quality 70 --format webp --reducing-gap 3"
         more = "--shuffle 5 --class-order natural --max-pixels 5000 --workers 1 --max-errors 2% --quiet"
-        assert run("pack", images, tmp_path / "out.lmdb", *options.split(), *more.split()) == 0
-        from iofast.containers.lmdb import LmdbReader
-
-        with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert iofast("pack", images, target, *options.split(), *more.split()).status == 0
+        with open_reader(target) as reader:
             recipe = reader.manifest.recipe
             assert (reader.manifest.seed, reader.manifest.class_order) == (5, "natural")
         shaped = {"size": 20, "mode": "long", "only_shrink": True, "filter": "box", "quality": 70, "format": "webp"}
         assert {**shaped, "reducing_gap": 3.0, "max_pixels": 5000}.items() <= recipe.items()
 
-    def test_warnings_are_lines_on_stderr(
-        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        Image.new("RGB", (4, 4)).save(images / "loose.png")
-        assert run("pack", images, tmp_path / "out.lmdb", "--json") == 0
-        text, error = capsys.readouterr()
-        assert json.loads(text)["packed"] == 4
-        assert error.startswith("iofast pack: warning: ")
-
     @pytest.mark.parametrize("how", ["option", "environment"])
     def test_debug_shows_the_traceback(
-        self, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, how: str, target: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        arguments = ["pack", str(tmp_path / "missing"), str(tmp_path / "out.lmdb")]
-        if how == "option":
-            arguments.append("--debug")
-        else:
-            monkeypatch.setenv("IOFAST_DEBUG", "1")
-        assert run(*arguments) == 1
-        assert "Traceback" in capsys.readouterr().err
+        monkeypatch.setenv("IOFAST_DEBUG", "1" if how == "environment" else "0")
+        result = iofast("pack", target.parent / "missing", target, *(["--debug"] if how == "option" else []))
+        assert result.status == 1
+        assert "Traceback" in result.err
 
-    def test_ctrl_c(self, tmp_path: Path) -> None:
-        """As a terminal does it: SIGINT to the whole group, workers and all."""
+    def test_ctrl_c(self, tmp_path: Path, target: Path) -> None:
+        """A terminal sends SIGINT to the whole group, workers included."""
         rng = np.random.default_rng(0)
         (tmp_path / "images").mkdir()
         for number in range(300):
             pixels = rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)
             Image.fromarray(pixels).resize((640, 480)).save(tmp_path / "images" / f"{number}.jpg")
-        target = tmp_path / "out.lmdb"
         command = [sys.executable, "-m", "iofast", "pack", str(tmp_path / "images"), str(target)]
         command += ["--resize", "256", "--workers", "2"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -236,76 +182,49 @@ class TestPack:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=30)
-        assert process.returncode == 130
-        assert error.count("\n") == 1
+        assert (process.returncode, error.count("\n")) == (130, 1)
         assert error.startswith("iofast pack: interrupted; the same command goes on from there; delete ")
         assert partial.is_dir()
         assert not target.exists()
         assert subprocess.run([*command, "--quiet"], timeout=60, check=False).returncode == 0
-        assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb"]
+        assert {"images", "out.lmdb"} == set(os.listdir(tmp_path)) - {"cache"}
 
 
 class TestInfo:
     @pytest.fixture
-    def packed(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-        assert run("pack", images, tmp_path / "out.lmdb", "--resize", 16, "--quiet") == 0
+    def packed(self, images: Path, tmp_path: Path, iofast: CommandLine) -> Path:
+        assert iofast("pack", images, tmp_path / "out.lmdb", "--resize", 16, "--quiet") == (0, "", "")
         return tmp_path / "out.lmdb"
 
-    def test_text(self, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("info", packed) == 0
-        text = capsys.readouterr().out
-        assert "[red]dog" in text
-        assert "quality=90" in text
-        assert "height       16 to 16 pixels, median 16" in text
-
-    def test_json(self, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("info", packed, "--json") == 0
-        facts = json.loads(capsys.readouterr().out)
+    def test_of_a_container(self, packed: Path, iofast: CommandLine) -> None:
+        text = iofast("info", packed).out
+        assert all(words in text for words in ("[red]dog", "quality=90", "height       16 to 16 pixels, median 16"))
+        facts = iofast("info", packed, "--json").facts
         assert facts["classes"] == {"[red]dog": 2, "cat": 2}
-        assert facts["splits"] == {"all": 4}
-        assert facts["count"] == 4
-        assert facts["container"] == "lmdb"
+        assert (facts["splits"], facts["count"], facts["container"]) == ({"all": 4}, 4, "lmdb")
         assert facts["bytes"] == packed.stat().st_size
         assert facts["images"]["width"] == {"min": 21, "median": 21, "max": 21}
         assert facts["fields"] == ["cls", "jpg", "json"]
 
-    def test_plain_folder(self, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("info", images, "--json") == 0
-        facts = json.loads(capsys.readouterr().out)
+    def test_of_a_folder(self, images: Path, iofast: CommandLine) -> None:
+        facts = iofast("info", images, "--json").facts
         size = sum(path.stat().st_size for path in images.rglob("*.png"))
         assert (facts["count"], facts["container"], facts["bytes"]) == (4, "folder", size)
         assert facts["classes"] == {"[red]dog": 2, "cat": 2}
 
-    def test_what_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("info", tmp_path / "nothing.lmdb") == 1
-        assert_one_line(capsys, "nothing.lmdb")
+    def test_what_is_not_there(self, tmp_path: Path, iofast: CommandLine) -> None:
+        iofast("info", tmp_path / "nothing.lmdb").fails(1, "nothing.lmdb")
         (tmp_path / "text.lmdb").write_text("hello")
-        assert run("info", tmp_path / "text.lmdb", "--quiet") == 1
-        assert_one_line(capsys, "text.lmdb")
+        iofast("info", tmp_path / "text.lmdb", "--quiet").fails(1, "text.lmdb")
 
-    def test_a_closed_pipe_is_no_traceback(self, packed: Path) -> None:
-        command = f"{sys.executable} -m iofast info {packed} | true; exit ${{PIPESTATUS[0]}}"
+    def test_a_closed_pipe_is_no_traceback(self, images: Path) -> None:
+        command = f"{sys.executable} -m iofast info {images} | true; exit ${{PIPESTATUS[0]}}"
         ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
         assert ended.stderr == ""
 
 
-def assert_one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
-    """Nothing on stdout, one line on stderr that has these words and begins like an error of iofast."""
-    text, error = capsys.readouterr()
-    assert text == ""
-    assert error.startswith("iofast ")
-    assert ": error: " in error
-    assert error.count("\n") == 1
-    assert all(word in error for word in words), error
-
-
-def test_numbers_as_people_read_them() -> None:
-    assert [size(n) for n in (0, 999, 1000, 14_233_000, 999_500_000)] == [
-        "0 B",
-        "999 B",
-        "1.00 kB",
-        "14.2 MB",
-        "1.00 GB",
-    ]
+def test_readable_numbers() -> None:
+    sizes = ["0 B", "999 B", "1.00 kB", "14.2 MB", "1.00 GB"]
+    assert [size(n) for n in (0, 999, 1000, 14_233_000, 999_500_000)] == sizes
     assert [duration(s) for s in (0.414, 12.34, 200, 7500)] == ["0.41 s", "12.3 s", "3 min 20 s", "2 h 05 min"]
     assert [count(n, "image") for n in (1, 1200)] == ["1 image", "1,200 images"]

@@ -1,16 +1,17 @@
-"""Command lines that are wrong: options without effect, mistyped ones, empty paths; messages in the user's words."""
+"""Wrong command lines: options without effect, mistyped ones, empty paths; messages name options as typed."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import CommandLine
 from PIL import Image
 
 from iofast import open_reader, open_writer, pack
-from iofast.cli import main
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
 from iofast.copying import CopyOptions, Division, convert, split
@@ -33,36 +34,39 @@ def make(folder: Path, good: int, bad: int = 0) -> Path:
     return folder
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    """Exit status and the line on standard error of a command line."""
-    try:
-        status = main(list(map(str, arguments)))
-    except SystemExit as ended:  # argparse's way
-        status = int(ended.code or 0)
-    text, error = capsys.readouterr()
-    assert not status or (text, error.count("\n")) == ("", 1)
-    return status, error
-
-
-WITHOUT_EFFECT: list[tuple[str, str]] = [  # options, and what the message says is missing
-    ("--quality 80 --format png --resize 16", "--quality 80 has no effect: expected --format jpeg or webp"),
-    ("--quality 90 --format rgb", "found --format rgb"),
-    ("--quality 80", "found --format keep, which changes no pixel here"),
-    ("--subsampling 444 --format webp", "--subsampling 444 has no effect: expected --format jpeg beside it"),
-    ("--subsampling 420", "--subsampling 420 has no effect"),
-    ("--restart 4 --format png", "--restart 4 has no effect: expected --format jpeg or keep"),
-    ("--restart none --format yuv420", "--restart none has no effect"),
-    ("--filter box", "--filter box has no effect: expected --resize beside it, found none; leave it out"),
-    ("--only-shrink", "--only-shrink has no effect: expected --resize beside it"),
-    ("--reducing-gap 3 --format jpeg", "--reducing-gap 3.0 has no effect: expected --resize"),
-    ("--pad-color white --resize 16", "has no effect: expected --mode pad beside it, found --mode short"),
-    ("--mask-fill 255 --resize 16", "--mask-fill 255 has no effect: expected --mode pad"),
-    ("--check end --format jpeg", "--check end has no effect: expected --format keep"),
-    ("--box-format xywh", "--box-format xywh has no effect: expected --boxes beside it"),
-    ("--split-seed 0", "--split-seed 0 has no effect: expected --split beside it"),
-    ("--shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found out.lmdb"),
-    ("--label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found out.lmdb"),
-    ("--sidecars dali", "sidecars are for tar and TFRecord shards"),
+WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
+    ("pack {} y.lmdb --quality 80 --format png --resize 16", "--quality 80 has no effect: expected --format jpeg"),
+    ("pack {} y.lmdb --quality 90 --format rgb", "found --format rgb"),
+    ("pack {} y.lmdb --quality 80", "found --format keep, which changes no pixel here"),
+    (
+        "pack {} y.lmdb --subsampling 444 --format webp",
+        "--subsampling 444 has no effect: expected --format jpeg",
+    ),
+    ("pack {} y.lmdb --subsampling 420", "--subsampling 420 has no effect"),
+    ("pack {} y.lmdb --restart 4 --format png", "--restart 4 has no effect: expected --format jpeg or keep"),
+    ("pack {} y.lmdb --restart none --format yuv420", "--restart none has no effect"),
+    ("pack {} y.lmdb --filter box", "--filter box has no effect: expected --resize beside it, found none"),
+    ("pack {} y.lmdb --only-shrink", "--only-shrink has no effect: expected --resize beside it"),
+    ("pack {} y.lmdb --reducing-gap 3 --format jpeg", "--reducing-gap 3.0 has no effect: expected --resize"),
+    ("pack {} y.lmdb --pad-color white --resize 16", "has no effect: expected --mode pad beside it, found --mode"),
+    ("pack {} y.lmdb --mask-fill 255 --resize 16", "--mask-fill 255 has no effect: expected --mode pad"),
+    ("pack {} y.lmdb --check end --format jpeg", "--check end has no effect: expected --format keep"),
+    ("pack {} y.lmdb --box-format xywh", "--box-format xywh has no effect: expected --boxes beside it"),
+    ("pack {} y.lmdb --split-seed 0", "--split-seed 0 has no effect: expected --split beside it"),
+    ("pack {} y.lmdb --shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found y.lmdb"),
+    ("pack {} y.lmdb --label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found y.lmdb"),
+    ("pack {} y.lmdb --sidecars dali", "sidecars are for tar and TFRecord shards"),
+    ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
+    ("view {} s.png --indices 0-2 --class x", "--class has no effect"),
+    ("view {} s.png --indices 0-2 --seed 0", "--seed has no effect"),
+    ("view {} s.png --boxes none --box-format xywh", "--box-format xywh has no effect: expected --boxes"),
+    ("view {} s.png --transform train --mask seg.png", "expected none beside --transform"),
+    ("view {} s.png --transform train --boxes boxes.json", "expected none beside --transform"),
+    ("view {} s.png --transform train --box-format xywh", "expected none beside --transform"),
+    ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
+    ("split {} y.tar --split val=0-1 --seed 3", "--seed 3 has no effect: expected a share"),
+    ("split {} y.tar --split val=0-1 --stratify", "--stratify has no effect: expected a share"),
+    ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
 ]
 WITH_EFFECT = [
     "--quality 80 --format webp --filter box --only-shrink --reducing-gap 3 --resize 16",
@@ -77,67 +81,37 @@ WITH_EFFECT = [
 
 
 class TestWithoutEffect:
-    @pytest.mark.parametrize(("options", "words"), WITHOUT_EFFECT)
+    @pytest.mark.parametrize(("line", "words"), WITHOUT_EFFECT)
     def test_is_refused(
-        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, words: str
-    ) -> None:
-        status, error = said(capsys, "pack", images, tmp_path / "out.lmdb", *options.split())
-        assert status == 2
-        assert words in error
-        assert not list(tmp_path.glob("out.lmdb*"))
-
-    @pytest.mark.parametrize("options", WITH_EFFECT)
-    def test_is_not_what_has_one(
-        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str
-    ) -> None:
-        assert said(capsys, "pack", images, tmp_path / "out.lmdb", *options.split(), "--dry-run", "--quiet")[0] == 0
-
-    def test_in_python(self) -> None:
-        with pytest.raises(OptionError, match=r"^quality=80 has no effect: expected format=jpeg or webp beside it"):
-            PackOptions(quality=80, format="png")
-        assert PackOptions(format="webp").recipe().quality == 90
-        with pytest.raises(OptionError, match=r"^box_format=xywh has no effect: expected boxes="):
-            SheetOptions(boxes="", box_format="xywh")
-
-    @pytest.mark.parametrize("target", ["out.lmdb", "out"])
-    def test_sizes_of_shards(self, images: Path, tmp_path: Path, target: str) -> None:
-        with pytest.raises(OptionError, match="shard_size=5000 has no effect: expected a target of shards"):
-            convert(images, tmp_path / target, CopyOptions(shard_size=5000))
-        if target == "out.lmdb":
-            with pytest.raises(OptionError, match="shard_size=5000 has no effect"):
-                open_writer(tmp_path / target, shard_size=5000)
-        assert not (tmp_path / target).exists()
-
-    @pytest.mark.parametrize(
-        ("command", "words"),
-        [
-            ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
-            ("view {} s.png --indices 0-2 --class x", "--class has no effect"),
-            ("view {} s.png --indices 0-2 --seed 0", "--seed has no effect"),
-            ("view {} s.png --boxes none --box-format xywh", "--box-format xywh has no effect: expected --boxes"),
-            ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
-            ("split {} y.tar --split val=0-1 --seed 3", "--seed 3 has no effect: expected a share"),
-            ("split {} y.tar --split val=0-1 --stratify", "--stratify has no effect: expected a share"),
-            ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
-        ],
-    )
-    def test_other_commands(
-        self,
-        images: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-        command: str,
-        words: str,
+        self, images: Path, tmp_path: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch, line: str, words: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        status, error = said(capsys, *command.format(images).split())
-        assert status == 2
-        assert words in error
+        iofast(*line.format(images).split()).fails(2, words)
+        assert not [*tmp_path.glob("y.*"), *tmp_path.glob("s.png")]
 
-    def test_a_division_by_numbers_alone(self, images: Path, tmp_path: Path) -> None:
-        with pytest.raises(OptionError, match="stratify=True has no effect"):
-            split(images, tmp_path / "x.tar", Division({"val": [0]}, stratify=True))
+    @pytest.mark.parametrize("options", WITH_EFFECT)
+    def test_options_with_effect(self, images: Path, tmp_path: Path, iofast: CommandLine, options: str) -> None:
+        line = ("pack", images, tmp_path / "out.lmdb", *options.split(), "--dry-run", "--quiet", "--workers", 1)
+        assert iofast(*line).status == 0
+
+    @pytest.mark.parametrize(
+        ("call", "option"),
+        [
+            (lambda images, target: PackOptions(quality=80, format="png"), "quality=80"),
+            (lambda images, target: SheetOptions(boxes="", box_format="xywh"), "box_format=xywh"),
+            (lambda images, target: convert(images, target, CopyOptions(shard_size=5000)), "shard_size=5000"),
+            (lambda images, target: convert(images, f"{target}.lmdb", CopyOptions(shard_size=5000)), "shard_size=5000"),
+            (lambda images, target: open_writer(f"{target}.lmdb", shard_size=5000), "shard_size=5000"),
+            (lambda images, target: split(images, target, Division({"val": [0]}, stratify=True)), "stratify=True"),
+        ],
+    )
+    def test_in_python(self, images: Path, tmp_path: Path, call: Callable[[Path, Path], object], option: str) -> None:
+        with pytest.raises(OptionError, match=f"^{option} has no effect: expected "):
+            call(images, tmp_path / "out")
+        assert not list(tmp_path.glob("out*"))
+
+    def test_defaults(self, images: Path, tmp_path: Path) -> None:
+        assert PackOptions(format="webp").recipe().quality == 90
         assert split(images, tmp_path / "x.tar", Division({"val": [0]})).records == 3
 
 
@@ -156,12 +130,13 @@ class TestSuggestions:
             ("pack a b.lmdb -x", "iofast pack: error: unrecognized arguments: -x (see iofast pack --help)"),
         ],
     )
-    def test_options(self, capsys: pytest.CaptureFixture[str], words: str, hint: str) -> None:
-        status, error = said(capsys, *words.split())
-        assert status == 2
-        assert hint in error
+    def test_options(self, iofast: CommandLine, words: str, hint: str) -> None:
+        result = iofast(*words.split())
+        assert result.status == 2
+        assert hint in result.err
+        assert result.err.count("\n") == 1
 
-    def test_options_of_a_program_that_is_started_are_its_own(self) -> None:
+    def test_options_of_a_started_program_are_not_checked(self) -> None:
         parser = Parser(prog="x")
         parser.add_argument("--pid", type=int)
         parser.add_argument("program", nargs=argparse.REMAINDER)
@@ -180,23 +155,18 @@ class TestSuggestions:
             ("out.zip", None),
         ],
     )
-    def test_targets(
-        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, meant: str | None
-    ) -> None:
-        status, error = said(capsys, "pack", images, tmp_path / name)
-        assert status == 2
-        assert "expected .lmdb, .tar, .tfrecord, .tfrecords, found " in error
-        assert ("did you mean" in error) == (meant is not None)
-        assert meant is None or f"did you mean {tmp_path / meant}?" in error
+    def test_targets(self, images: Path, tmp_path: Path, iofast: CommandLine, name: str, meant: str | None) -> None:
+        result = iofast("pack", images, tmp_path / name)
+        result.fails(2, "expected .lmdb, .tar, .tfrecord, .tfrecords, found ")
+        assert ("did you mean" in result.err) == (meant is not None)
+        assert meant is None or f"did you mean {tmp_path / meant}?" in result.err
 
     @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("monitor", "doctor")])
-    def test_empty_paths(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-        """`$DATA` that is not set: never the current folder."""
+    def test_empty_paths(self, command: str, iofast: CommandLine) -> None:
+        """An unset `$DATA` is never the current folder."""
         more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"], "merge": ["a", "b.lmdb"]}
         more |= {"split": ["x.lmdb", "--split", "val=0.1"], "sidecars": ["--for", "dali"]}
-        status, error = said(capsys, command, "", *more.get(command, []))
-        assert status == 2
-        assert "is empty: expected a path, found ''" in error
+        iofast(command, "", *more.get(command, [])).fails(2, "is empty: expected a path, found ''")
 
     def test_empty_paths_in_python(self, tmp_path: Path) -> None:
         calls: list[Any] = [lambda: open_reader(""), lambda: pack("", tmp_path / "x.lmdb", workers=1)]
@@ -207,14 +177,6 @@ class TestSuggestions:
 
 class TestWords:
     """Messages name options as they are typed."""
-
-    @pytest.fixture
-    def parser(self) -> Parser:
-        parser = Parser(prog="x")
-        for option in ("--max-errors", "--overwrite", "--format", "--split"):
-            parser.add_argument(option)
-        parser.add_argument("--class", dest="label")
-        return parser
 
     @pytest.mark.parametrize(
         ("message", "typed"),
@@ -231,31 +193,32 @@ class TestWords:
             ("other_option=3", None),
         ],
     )
-    def test_typed(self, parser: Parser, message: str, typed: str | None) -> None:
+    def test_typed(self, message: str, typed: str | None) -> None:
+        parser = Parser(prog="x")
+        for option in ("--max-errors", "--overwrite", "--format", "--split"):
+            parser.add_argument(option)
+        parser.add_argument("--class", dest="label")
         assert parser.typed(message, leading=True) == (message if typed is None else typed)
         assert not parser.typed("format of the file is unknown").startswith("--")
 
-    def test_in_errors_of_the_target(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        for name in ("out.lmdb", "out.tar"):
+    @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
+    def test_in_errors_of_the_target(self, images: Path, tmp_path: Path, iofast: CommandLine, name: str) -> None:
+        pack(images, tmp_path / name, workers=1)
+        iofast("pack", images, tmp_path / name, "--workers", 1).fails(1, "give --overwrite")
+        with pytest.raises(OSError, match="give overwrite=True"):
             pack(images, tmp_path / name, workers=1)
-            status, error = said(capsys, "pack", images, tmp_path / name)
-            assert status == 1
-            assert "give --overwrite" in error
-            with pytest.raises(OSError, match="give overwrite=True"):
-                pack(images, tmp_path / name, workers=1)
 
     def test_of_a_run_with_other_options(
-        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, images: Path, tmp_path: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("iofast.packing.build.Builder.finish", _interrupted)
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("iofast.packing.build.Builder.finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pack(images, tmp_path / "out.lmdb", workers=1, resize=16)
-        _, error = said(capsys, "pack", images, tmp_path / "out.lmdb", "--resize", 8)
-        assert "holds the work of a run with --resize 16, not 8" in error
-
-
-def _interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
+        result = iofast("pack", images, tmp_path / "out.lmdb", "--resize", 8, "--workers", 1)
+        assert "holds the work of a run with --resize 16, not 8" in result.err
 
 
 class TestErrorBudget:
@@ -270,18 +233,19 @@ class TestErrorBudget:
         report = pack(make(tmp_path / "images", 5, bad=1), tmp_path / "out.lmdb", workers=1)
         assert (report.packed, report.failed, report.status) == (5, 1, 3)
 
-    @pytest.mark.parametrize(("good", "bad"), [(0, 1), (0, 3), (1, 2), (2, 4)])
+    @pytest.mark.parametrize(("good", "bad"), [(0, 1), (1, 2), (2, 4)])
     def test_a_set_that_is_mostly_bad_is_an_error(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], good: int, bad: int
+        self, tmp_path: Path, iofast: CommandLine, good: int, bad: int
     ) -> None:
         source = make(tmp_path / "images", good, bad)
         with pytest.raises(ErrorBudgetError):
             pack(source, tmp_path / "out.lmdb", workers=1)
         assert not (tmp_path / "out.lmdb").exists()
-        status, error = said(capsys, "pack", source, tmp_path / "out.lmdb", "--workers", 1)
-        assert status == 1
-        assert f" of {good + bad} images failed: expected at most {(good + bad) // 2}, found " in error
-        assert "mend or delete them, or give a larger --max-errors, and the same command goes on from there" in error
+        iofast("pack", source, tmp_path / "out.lmdb", "--workers", 1).fails(
+            1,
+            f" of {good + bad} images failed: expected at most {(good + bad) // 2}, found ",
+            "mend or delete them, or give a larger --max-errors, and the same command goes on from there",
+        )
 
     def test_all_bad_is_an_error_whatever_is_allowed(self, tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="no image of 3"):

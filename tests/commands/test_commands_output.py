@@ -1,4 +1,4 @@
-"""What commands print: whatever names a file holds, and whatever the terminal can show."""
+"""The output of commands: with any names in a file, and on any terminal."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
+from container_sets import SUFFIXES
 from PIL import Image
 
-from iofast import open_reader, open_writer
+from iofast import open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.commands import COMMANDS
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 HOSTILE = f"red{ESCAPE}\nsecond line\u202egnp"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -33,49 +30,44 @@ def images(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, encoding: str = "utf-8") -> tuple[int, bytes, bytes]:
-    """Exit status, standard output and standard error of `iofast ARGUMENTS`, where both have this encoding."""
+    """Return exit status, standard output and standard error of `iofast ARGUMENTS` with this encoding."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
         try:
             status = main(list(map(str, arguments)))
-        except SystemExit as ended:  # argparse's way
+        except SystemExit as ended:  # argparse ends the process
             status = int(ended.code or 0)
     return status, out.buffer.getvalue(), err.buffer.getvalue()
 
 
-@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".tfrecord"])
-def test_names_in_a_container_are_shown_and_not_obeyed(
-    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_in_a_container_cannot_control_the_terminal(suffix: str, tmp_path: Path, iofast: CommandLine) -> None:
     path = tmp_path / f"x{suffix}"
     with open_writer(path, classes=[HOSTILE, "b"], recipe={"note": HOSTILE, "list": [HOSTILE]}) as writer:
         writer.write({"cls": 0, "txt": HOSTILE})
-    commands: list[list[object]] = [["info", path], ["cat", path, 0], ["verify", path]]
-    for command in commands:
-        assert main(list(map(str, command))) == 0
-        text, error = capsys.readouterr()
+    for command in (["info", path], ["cat", path, 0], ["verify", path]):
+        status, text, error = iofast(*command)
+        assert status == 0
         assert all(character.isprintable() for line in (text + error).split("\n") for character in line)
         assert "second line" not in [line.strip() for line in text.splitlines()]
-    main(["info", str(path)])
-    assert "red\\x1b[2J" in capsys.readouterr().out
+    assert "red\\x1b[2J" in iofast("info", path).out
 
 
-def test_a_path_in_an_error_or_warning_is_not_obeyed(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_path_in_an_error_or_warning_cannot_control_the_terminal(
+    images: Path, tmp_path: Path, iofast: CommandLine
 ) -> None:
     target = tmp_path / f"x{ESCAPE}.lmdb"
-    for arguments in (["info", tmp_path / ESCAPE], ["pack", images, target], ["cat", target, "0"], ["verify", target]):
-        main(list(map(str, arguments)))
-    text, error = capsys.readouterr()
-    assert "\x1b" not in text + error
-    assert "\\x1b[2J" in error
+    packing = ["pack", images, target, "--workers", 1]
+    results = [iofast(*line) for line in (["info", tmp_path / ESCAPE], packing, ["cat", target, 9], ["verify", target])]
+    assert not [result for result in results if "\x1b" in result.out + result.err]
+    assert "\\x1b[2J" in results[0].err
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_any_encoding(images: Path, tmp_path: Path, encoding: str) -> None:
-    run("pack", images, tmp_path / "out.lmdb", "--resize", 8)
+    pack(images, tmp_path / "out.lmdb", resize=8, workers=1)
     for arguments in ([tmp_path / "out.lmdb"], [images], [tmp_path / "out.lmdb", "--json"]):
         assert run("info", *arguments, encoding=encoding)[::2] == (0, b"")
     shown = run("info", images, encoding=encoding)[1].decode(encoding)
@@ -90,9 +82,8 @@ def test_help_in_ascii(command: str) -> None:
     assert b"usage: iofast" in text
 
 
-@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".tfrecord", ""])
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ""])
 def test_a_target_whose_name_is_not_text(images: Path, tmp_path: Path, suffix: str) -> None:
-    """Any bytes are a file name, but for some file systems."""
     target = os.fsdecode(os.fsencode(tmp_path) + b"/out\xff" + suffix.encode())
     try:
         os.close(os.open(target, os.O_CREAT))

@@ -1,67 +1,59 @@
-"""`iofast doctor`: says what is there, survives whatever is broken, and knows what to do about it."""
+"""`iofast doctor`: checks, advice, and broken libraries; the limits of control groups."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from iofast import machine
-from iofast.cli import main
 from iofast.commands import doctor_checks as checks
 from iofast.commands.doctor_checks import Check
 
 
-def by_name(found: list[Check]) -> dict[str, Check]:
-    return {check.name: check for check in found}
+def by_name() -> dict[str, Check]:
+    return {check.name: check for check in checks.checks()}
 
 
-def test_text_and_status(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["doctor"])
-    text = capsys.readouterr().out
+def test_output(iofast: CommandLine) -> None:
+    status, text, _ = iofast("doctor")
     assert status == 0
     for word in ("kernel", "numpy", "lmdb", "torch", "cores", "free memory", "/dev/shm", "open files", "ptrace"):
         assert word in text
+    facts = iofast("doctor", "--json").facts
+    assert facts["version"] == 1
+    assert {each["group"] for each in facts["checks"]} == {
+        "iofast",
+        "libraries",
+        "optional libraries",
+        "GPU",
+        "machine",
+    }
+    assert all(each["state"] in ("ok", "note", "missing", "broken") for each in facts["checks"])
+    assert all(each["advice"] for each in facts["checks"] if each["state"] in ("missing", "broken"))
+    assert iofast("doctor", "--quiet") == (0, "", "")
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json"]) == 0
-    value = json.loads(capsys.readouterr().out)
-    assert value["version"] == 1
-    groups = {check["group"] for check in value["checks"]}
-    assert groups == {"iofast", "libraries", "optional libraries", "GPU", "machine"}
-    assert all(check["state"] in ("ok", "note", "missing", "broken") for check in value["checks"])
-    assert all(check["advice"] for check in value["checks"] if check["state"] in ("missing", "broken"))
+def test_missing_libraries(monkeypatch: pytest.MonkeyPatch, iofast: CommandLine) -> None:
+    version = checks._version
+    monkeypatch.setattr(checks, "_version", lambda name: "" if name in ("tqdm", "torch") else version(name))
+    status, text, _ = iofast("doctor")
+    assert status == 1
+    assert "pip install tqdm" in text
+    found = by_name()
+    assert [found[name].state for name in ("tqdm", "torch", "CUDA")] == ["broken", "missing", "note"]
 
 
-def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--quiet"]) == 0
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_missing_library_is_said_and_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real = checks._version
-    monkeypatch.setattr(checks, "_version", lambda name: "" if name in ("tqdm", "torch") else real(name))
-    assert main(["doctor"]) == 1
-    assert "pip install tqdm" in capsys.readouterr().out
-    found = by_name(checks.checks())
-    assert found["tqdm"].state == "broken"
-    assert found["torch"].state == "missing"
-    assert found["CUDA"].state == "note"
-
-
-def test_a_broken_torch_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # importing it raises
     found = [check for check in checks.checks() if check.name == "torch" and check.group == "GPU"]
     assert [check.state for check in found] == ["broken"]
     assert found[0].advice
 
 
-def test_a_check_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def explode() -> int:
         raise RuntimeError("no such\nthing")
 
@@ -70,13 +62,13 @@ def test_a_check_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     assert [check.value for check in broken] == ["RuntimeError: no such"]
 
 
-def test_a_kernel_without_native_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_native_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     from iofast import kernel
 
     facts = {"backend": "python", "simd": "none", "libjpeg-turbo": None, "missing": "no compiler was there"}
     monkeypatch.setattr(kernel, "backend", "python")
     monkeypatch.setattr(kernel, "describe", lambda: facts)
-    found = by_name(checks.checks())
+    found = by_name()
     assert found["kernel"].state == "missing"
     assert "no compiler was there" in found["kernel"].value
     assert "compiler" in found["kernel"].advice
@@ -90,13 +82,13 @@ def test_a_kernel_without_native_code_says_what_to_do(monkeypatch: pytest.Monkey
 def test_ptrace(scope: str, capabilities: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_first_line", lambda _: scope)
     monkeypatch.setattr(checks, "_effective_capabilities", lambda: capabilities)
-    check = checks._ptrace("machine")
+    check = checks._ptrace()
     assert check.state == state
     assert bool(check.advice) == (state == "missing")
 
 
 class TestControlGroups:
-    """What is left after control groups of either version, as files have it."""
+    """The limits of control groups of both versions, from their files."""
 
     @pytest.fixture
     def tree(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -117,7 +109,7 @@ class TestControlGroups:
         (tree / "self").unlink()
         assert machine.cores() == 16
 
-    def test_version_2_the_tightest_on_the_way_up_counts(self, tree: Path) -> None:
+    def test_version_2_the_tightest_ancestor_counts(self, tree: Path) -> None:
         (tree / "self").write_text("0::/a/b\n")
         self.put(tree, a__b__cpu_DOT_max="max 100000", a__cpu_DOT_max="250000 100000", cpu_DOT_max="800000 100000")
         self.put(
@@ -141,7 +133,7 @@ class TestControlGroups:
         assert machine.memory_limit() == 1_000_000
 
     @pytest.mark.parametrize("text", ["", "max", "x y", "100000 0"])
-    def test_files_that_say_nothing(self, tree: Path, text: str) -> None:
+    def test_invalid_files(self, tree: Path, text: str) -> None:
         (tree / "self").write_text("0::/\n")
         self.put(tree, cpu_DOT_max=text)
         assert machine.cpu_quota() is None

@@ -1,20 +1,20 @@
-"""`iofast info`: histograms and the table of shards."""
+"""`iofast info`: histograms, classes and the table of shards."""
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from container_sets import COUNT, build
+from command_line import CommandLine
+from container_sets import COUNT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.cli import main
+from iofast import open_writer
 from iofast.commands.histograms import bars, histogram
-from iofast.opening import open_writer
 
 
 @given(st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=200))
@@ -32,64 +32,56 @@ def test_bars_fit_a_terminal() -> None:
     lines = bars(bins, lambda edge: f"{edge:,.0f}")
     assert max(map(len, lines)) <= 80
     assert [line.count("█") for line in lines] == [32, 0, 0]
-    assert "▏" in lines[2]  # what is there is seen
+    assert "▏" in lines[2]  # a count of 1 is visible
     assert histogram(np.zeros(0)) == []
 
 
-@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".tfrecord"])
-def test_command(
-    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = build(tmp_path / f"set{suffix}")
-    assert main(["info", str(path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+def test_command(container: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = iofast("info", container, "--json").facts
     assert sum(count for *_, count in facts["images"]["histograms"]["bytes"]) == COUNT
     assert (facts["images"]["field"], facts["images"]["fields"]) == ("jpg", ["jpg", "png"])
     assert facts["images"]["histograms"]["shorter_side"] == [[40.0, 40.0, COUNT]]
-    shards = sorted(each.name for each in tmp_path.iterdir() if each.suffix == suffix and each != path)
-    assert sorted(shard["name"] for shard in facts["shards"]) == shards
-    assert sum(shard["count"] for shard in facts["shards"]) == (COUNT if shards else 0)
-    files = [tmp_path / name for name in shards] or [path]
-    assert facts["bytes"] == sum(each.stat().st_size for each in files)
+    files = [each for each in container.parent.iterdir() if each.suffix == container.suffix and each != container]
+    assert {shard["name"] for shard in facts["shards"]} == {each.name for each in files}
+    assert sum(shard["count"] for shard in facts["shards"]) == (COUNT if files else 0)
+    assert facts["bytes"] == sum(each.stat().st_size for each in files or [container])
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["info", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "bytes of an image" in out
-    assert "images       jpg png, " in out
-    assert all(name in out for name in shards)
-    assert max(map(len, out.splitlines())) <= 80
+    text = iofast("info", container).out
+    assert all(
+        words in text for words in ("bytes of an image", "images       jpg png, ", *(each.name for each in files))
+    )
+    assert max(map(len, text.splitlines())) <= 80
     monkeypatch.delenv("COLUMNS")
-    assert main(["info", str(path)]) == 0  # into no terminal
-    assert f"fingerprint  {facts['fingerprint']}" in capsys.readouterr().out.splitlines()
+    assert f"fingerprint  {facts['fingerprint']}" in iofast("info", container).out.splitlines()  # nothing wraps
 
 
-def test_classes_of_records_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_writer(tmp_path / "set.lmdb", classes=["cat", "dog"]) as writer:
-        for label in (1, 1, 0, None):
+@pytest.mark.parametrize(
+    ("classes", "labels", "facts", "line"),
+    [
+        (["cat", "dog"], [1, 1, 0, None], {"images": None, "classes": {"cat": 1, "dog": 2}, "unlabelled": 1}, "cat 1"),
+        (
+            ["dog", "ant", "cat"],
+            [2, 0, 0],
+            {"classes": {"dog": 2, "ant": 0, "cat": 1}, "labels": {"0": 2, "2": 1}},
+            "3, in lexicographic order, those added later last",
+        ),
+        (None, [7, 7, 3], {"classes": None, "labels": {"3": 1, "7": 2}}, "labels 2, without names"),
+        (None, [7, 7, 3], {}, "3 1 7 2"),
+    ],
+)
+def test_classes(
+    tmp_path: Path,
+    iofast: CommandLine,
+    classes: list[str] | None,
+    labels: list[int | None],
+    facts: dict[str, Any],
+    line: str,
+) -> None:
+    with open_writer(tmp_path / "set.lmdb", classes=classes) as writer:
+        for label in labels:
             writer.write({"txt": "a caption"} | ({} if label is None else {"cls": label}))
-    assert main(["info", str(tmp_path / "set.lmdb"), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["images"], facts["classes"], facts["unlabelled"]) == (None, {"cat": 1, "dog": 2}, 1)
-
-
-def test_classes_stand_in_the_order_of_their_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_writer(tmp_path / "set.lmdb", classes=["dog", "ant", "cat"]) as writer:
-        for label in (2, 0, 0):
-            writer.write({"txt": "a caption", "cls": label})
-    assert main(["info", str(tmp_path / "set.lmdb"), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert list(facts["classes"].items()) == [("dog", 2), ("ant", 0), ("cat", 1)]
-    assert facts["labels"] == {"0": 2, "2": 1}
-    assert main(["info", str(tmp_path / "set.lmdb")]) == 0
-    assert "3, in lexicographic order, those added later last" in " ".join(capsys.readouterr().out.split())
-
-
-def test_labels_without_names_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_writer(tmp_path / "set.lmdb") as writer:
-        for label in (7, 7, 3):
-            writer.write({"txt": "a caption", "cls": label})
-    assert main(["info", str(tmp_path / "set.lmdb")]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["labels", "2,", "without", "names"] in lines
-    assert ["3", "1"] in lines
-    assert ["7", "2"] in lines
+    found = iofast("info", tmp_path / "set.lmdb", "--json").facts
+    assert {name: found[name] for name in facts} == facts
+    if classes:
+        assert list(found["classes"]) == classes  # in the order of their numbers
+    assert line in " ".join(iofast("info", tmp_path / "set.lmdb").out.split())

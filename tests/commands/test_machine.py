@@ -1,4 +1,4 @@
-"""Which rank this is and which cores are its own, from what launchers leave in the environment and the system shows."""
+"""Rank and cores of this process, from the variables of launchers and from the system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_SCRIPT, INTERACTIVE = str(0xFFFFFFFB), str(0xFFFFFFFA)
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a laptop, wherever the tests run."""
+    """No variables of a launcher, wherever the tests run."""
     for name in list(os.environ):
         if name.startswith(LAUNCHERS):
             monkeypatch.delenv(name)
@@ -42,13 +42,13 @@ RANKS = {
     "SLURM_STEP_ID=12 SLURM_PROCID=0 SLURM_NTASKS=2": (0, 2),
     "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_STEP_NUM_TASKS=2": (0, 2),  # srun -n 2 in a job of 16
     "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1": None,
-    # shells that have a job's variables and are no task of it
+    # shells with a job's variables that are not its tasks
     "SLURM_JOB_ID=7 SLURM_NTASKS=4": None,
     "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0": None,
     f"SLURM_STEP_ID={BATCH_SCRIPT} SLURM_NTASKS=4 SLURM_PROCID=0": None,
     f"SLURM_STEP_ID={INTERACTIVE} SLURM_NTASKS=4 SLURM_PROCID=0": None,
     "SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=40000": None,
-    # one launcher inside the other: the inner one knows
+    # nested launchers: the inner one counts
     SRUN + " RANK=9 WORLD_SIZE=16": (9, 16),
     SRUN + " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2": (1, 2),
     "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=9 WORLD_SIZE=16": (9, 16),
@@ -62,23 +62,23 @@ def test_the_launchers_rank(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 BAD = {
-    "RANK=0": "RANK=0 is set and WORLD_SIZE is not",
-    "WORLD_SIZE=4": "WORLD_SIZE=4 is set and RANK is not",
+    "RANK=0": "WORLD_SIZE is not set: expected it beside RANK=0",
+    "WORLD_SIZE=4": "RANK is not set: expected it beside WORLD_SIZE=4",
     "RANK=4 WORLD_SIZE=4": "RANK must be below WORLD_SIZE=4, found RANK=4",
-    "RANK=-1 WORLD_SIZE=4": "RANK must be a whole number from 0 on, found RANK='-1'",
-    "RANK=1 WORLD_SIZE=0": "WORLD_SIZE must be a whole number from 1 on, found WORLD_SIZE='0'",
+    "RANK=-1 WORLD_SIZE=4": "RANK must be a whole number of at least 0, found RANK='-1'",
+    "RANK=1 WORLD_SIZE=0": "WORLD_SIZE must be a whole number of at least 1, found WORLD_SIZE='0'",
     "RANK=one WORLD_SIZE=4": "found RANK='one'",
     "RANK=1.0 WORLD_SIZE=4": "found RANK='1.0'",
     "RANK=² WORLD_SIZE=4": "found RANK='²'",
     "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2": "OMPI_COMM_WORLD_RANK must be below",
-    "PMI_RANK=2": "PMI_RANK=2 is set and PMI_SIZE is not",
-    "SLURM_STEP_ID=0 SLURM_PROCID=0": "SLURM_PROCID=0 is set and SLURM_NTASKS is not",
+    "PMI_RANK=2": "PMI_SIZE is not set: expected it beside PMI_RANK=2",
+    "SLURM_STEP_ID=0 SLURM_PROCID=0": "SLURM_NTASKS is not set: expected it beside SLURM_PROCID=0",
     "SLURM_STEP_ID=0 SLURM_PROCID=4 SLURM_NTASKS=4": "SLURM_PROCID must be below SLURM_NTASKS=4",
 }
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_variables_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_variables(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     put(monkeypatch, text)
     with pytest.raises(OptionError) as caught:
         machine.launcher_rank()
@@ -116,14 +116,14 @@ def test_ranks_of_this_machine(monkeypatch: pytest.MonkeyPatch, text: str) -> No
         SRUN + " SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NODEID=2",
     ],
 )
-def test_ranks_of_this_machine_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_variables_of_this_machine(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     put(monkeypatch, text)
     with pytest.raises(OptionError, match="found"):
         machine.cores_of_rank()
 
 
 class TestCores:
-    """A machine of 64 cores, as its system shows it."""
+    """A machine with 64 cores."""
 
     @pytest.fixture(autouse=True)
     def big(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,24 +141,22 @@ class TestCores:
         put(self.patch, text)
         return machine.cores_of_rank()
 
-    def test_alone(self) -> None:
-        assert self.cores() == 64
-
-    @pytest.mark.parametrize(("ranks", "each"), [(1, 64), (2, 32), (6, 10), (64, 1), (100, 1)])
-    def test_shared(self, ranks: int, each: int) -> None:
+    @pytest.mark.parametrize(
+        ("mine", "launcher", "ranks", "each"),
+        [
+            (range(64), range(64), 1, 64),
+            (range(64), range(64), 2, 32),
+            (range(64), range(64), 6, 10),
+            (range(64), range(64), 64, 1),
+            (range(64), range(64), 100, 1),
+            (range(8, 16), range(64), 8, 8),  # pinned apart
+            (range(8), range(8), 8, 1),  # taskset -c 0-7 torchrun: the whole job is pinned
+            (range(32), range(64), 8, 4),  # not enough cores for 8 ranks of 32
+        ],
+    )
+    def test_shares(self, mine: range, launcher: range, ranks: int, each: int) -> None:
+        self.affinities(mine, launcher)
         assert self.cores(f"LOCAL_WORLD_SIZE={ranks}") == each
-
-    def test_pinned_apart(self) -> None:
-        self.affinities(range(8, 16), range(64))
-        assert self.cores("LOCAL_WORLD_SIZE=8") == 8
-
-    def test_the_whole_job_is_pinned_and_its_ranks_are_not(self) -> None:
-        self.affinities(range(8), range(8))  # taskset -c 0-7 torchrun
-        assert self.cores("LOCAL_WORLD_SIZE=8") == 1
-
-    def test_more_than_there_is_for_all(self) -> None:
-        self.affinities(range(32), range(64))
-        assert self.cores("LOCAL_WORLD_SIZE=8") == 4
 
     def test_a_container_with_a_set_of_cores(self) -> None:
         self.affinities(range(16), range(64))
@@ -172,7 +170,7 @@ class TestCores:
         assert self.cores(f"{text} SLURM_CPUS_ON_NODE=16") == 4
         assert self.cores(f"{text} SLURM_CPUS_ON_NODE=64") == 16
 
-    def test_a_quota_is_for_all_together(self) -> None:
+    def test_ranks_share_a_quota(self) -> None:
         (self.tree / "cpu.max").write_text("650000 100000\n")
         assert self.cores() == 7
         assert self.cores("LOCAL_WORLD_SIZE=2") == 3
@@ -186,7 +184,7 @@ PRINT = "import os; from iofast.machine import cores_of_rank; print(cores_of_ran
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be divided")
 def test_real_processes() -> None:
-    """Two ranks, without and with a core of their own, started through a shell that has their variables too."""
+    """Two ranks, without and with a core of their own, started by a wrapper that has their variables too."""
     cores = sorted(os.sched_getaffinity(0))
     environment = {**os.environ, "LOCAL_WORLD_SIZE": "2"}
 

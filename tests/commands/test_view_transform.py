@@ -1,14 +1,14 @@
-"""`iofast view --transform`: what a network sees, by the name of a preset."""
+"""`iofast view --transform`: images after a preset."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from container_sets import SUFFIXES, build, picture
+from command_line import CommandLine
+from container_sets import build, picture
 from PIL import Image
 
 from iofast import open_writer
@@ -20,35 +20,32 @@ from iofast.sheet import CAPTION, MARGIN
 GRAY = (90, 130, 200)
 
 
-@pytest.fixture(params=SUFFIXES)
-def container(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return build(tmp_path / f"set{request.param}")
-
-
-def view(path: Path, target: Path, transform: str, *options: object) -> np.ndarray:  # type: ignore[type-arg]
-    given = [str(path), str(target), "--transform", transform, *map(str, options), "--overwrite", "--quiet"]
-    assert main(["view", *given]) == 0
+def view(path: Path, transform: str, *options: object) -> np.ndarray:  # type: ignore[type-arg]
+    target = path.parent / "sheet.png"
+    words = [str(path), str(target), "--transform", transform, *map(str, options), "--overwrite", "--quiet"]
+    assert main(["view", *words]) == 0
     with Image.open(target) as image:
         return np.asarray(image.convert("RGB")).astype(np.int64)
 
 
-def plain(path: Path, count: int = 1) -> Path:
-    """A container of images of one colour."""
+def plain(path: Path, **fields: object) -> Path:
+    """A container of three images of one colour."""
     out = io.BytesIO()
     Image.new("RGB", (64, 64), GRAY).save(out, "png")
     with open_writer(path) as writer:
-        for _ in range(count):
-            writer.write({"png": out.getvalue()})
+        for _ in range(3):
+            writer.write({"png": out.getvalue(), **fields})
     return path
 
 
 def test_normalisation_is_undone(tmp_path: Path) -> None:
-    sheet = view(plain(tmp_path / "set.lmdb"), tmp_path / "sheet.png", "train(32)", "--size", 32)
+    sheet = view(plain(tmp_path / "set.lmdb"), "train(32)", "--size", 32)
     assert (abs(sheet[MARGIN : MARGIN + 32, MARGIN : MARGIN + 32] - GRAY) <= 1).all()
 
 
-def test_views_stand_side_by_side_in_proportion(tmp_path: Path) -> None:
-    sheet = view(plain(tmp_path / "set.lmdb"), tmp_path / "sheet.png", "dino(64, local_size=32, local=3)", "--size", 64)
+def test_views_are_side_by_side_in_proportion(tmp_path: Path) -> None:
+    dino, options = "dino(64, local_size=32, local=3)", ("--size", 64, "--indices", 0)
+    sheet = view(plain(tmp_path / "set.lmdb"), dino, *options)
     assert sheet.shape[1] == 2 * MARGIN + 2 * (64 + MARGIN) + 3 * (32 + MARGIN) - MARGIN
     assert sheet.shape[0] == 2 * MARGIN + 64 + 2 * CAPTION
     row = (sheet[MARGIN + 60] != 255).any(axis=1)
@@ -57,46 +54,43 @@ def test_views_stand_side_by_side_in_proportion(tmp_path: Path) -> None:
     assert (sheet[MARGIN : MARGIN + 32, 2 * (64 + MARGIN) + MARGIN :] == 255).all()  # above the smaller ones
 
 
-def test_every_preset_draws_every_container(container: Path, tmp_path: Path) -> None:
+def test_every_preset_draws(tmp_path: Path) -> None:
+    path = build(tmp_path / "set.tar")
     for name in presets():
         small = {"detection_train": "'multiscale'", "ten_crop": "24, 32", "five_crop": "24, 32"}.get(name, "24")
-        assert view(container, tmp_path / "sheet.png", f"{name}({small})", "--count", 3).size
+        assert view(path, f"{name}({small})", "--count", 3).size
 
 
-def test_what_is_random_is_of_the_seed(container: Path, tmp_path: Path) -> None:
+def test_random_choices_depend_on_the_seed(container: Path) -> None:
     def drawn(seed: int) -> np.ndarray:  # type: ignore[type-arg]
-        return view(container, tmp_path / "sheet.png", "train(32)", "--indices", "0-3", "--seed", seed)
+        return view(container, "train(32)", "--indices", "0-3", "--seed", seed)
 
     assert (drawn(1) == drawn(1)).all()
     assert (drawn(1) != drawn(2)).any()
 
 
-def test_boxes_that_images_are_cut_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = io.BytesIO()
-    Image.new("RGB", (64, 64), GRAY).save(out, "png")
-    with open_writer(tmp_path / "boxes.lmdb") as writer:
-        for _ in range(3):
-            writer.write({"png": out.getvalue(), "boxes.json": [[10, 10, 40, 40]]})
-    assert view(tmp_path / "boxes.lmdb", tmp_path / "sheet.png", "detection_train('ssd', 32)").size
-    given = [str(plain(tmp_path / "none.lmdb")), str(tmp_path / "none.png"), "--transform", "detection_train('ssd')"]
-    assert main(["view", *given]) == 2
-    assert "goes by boxes, and" in capsys.readouterr().err
+def test_crops_by_boxes(tmp_path: Path, iofast: CommandLine) -> None:
+    boxes = plain(tmp_path / "boxes.lmdb", **{"boxes.json": [[10, 10, 40, 40]]})
+    assert view(boxes, "detection_train('ssd', 32)").size
+    none = plain(tmp_path / "none.lmdb")
+    iofast("view", none, tmp_path / "none.png", "--transform", "detection_train('ssd')").fails(
+        2, "needs boxes: expected"
+    )
 
 
-def test_image_that_is_broken_is_a_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_image_has_a_red_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_writer(tmp_path / "set.lmdb") as writer:
         for data in (picture(1)[:-300], picture(2)):
             writer.write({"jpg": data})
     for name in ("train(32)", "dino(32, 24)"):
-        sheet = view(tmp_path / "set.lmdb", tmp_path / "sheet.png", name, "--size", 100, "--columns", 1)
+        sheet = view(tmp_path / "set.lmdb", name, "--size", 100, "--columns", 1)
         assert (sheet[MARGIN, MARGIN : MARGIN + 100] == (255, 0, 0)).all()
     assert capsys.readouterr().err == ""
 
 
-def test_json_says_how(container: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "sheet.png"
-    assert main(["view", str(container), str(target), "--transform", "mae(32)", "--count", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["transform"] == "mae(32)"
+def test_json(container: Path, tmp_path: Path, iofast: CommandLine) -> None:
+    line = ("view", container, tmp_path / "sheet.png", "--transform", "mae(32)", "--count", "2", "--json")
+    assert iofast(*line).facts["transform"] == "mae(32)"
 
 
 def test_arguments_are_literals() -> None:
@@ -113,7 +107,7 @@ def test_arguments_are_literals() -> None:
         ("dnio", "must be one of cifar, deit3, "),
         ("dnio(224)", "found 'dnio': did you mean dino?"),
         ("compile([])", "must be one of cifar, deit3, "),
-        ("train(a=1)", "train cannot take what is given in 'train(a=1)': "),
+        ("train(a=1)", "train does not take the arguments in 'train(a=1)': "),
         ("train('x')", "RandomResizedCrop: size must be an int"),
         ("dino(scale=7)", "scale must be (low, high), found 7"),
         ("train(30000)", "expected at most 67,108,864 pixels of each image, found 900,000,000"),
@@ -128,19 +122,7 @@ def test_arguments_are_literals() -> None:
         ("", "must be a preset, with numbers"),
     ],
 )
-def test_what_is_no_preset(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_presets(text: str, words: str, tmp_path: Path, iofast: CommandLine) -> None:
     path, target = plain(tmp_path / "set.lmdb"), tmp_path / "sheet.png"
-    assert main(["view", str(path), str(target), "--transform", text]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    iofast("view", path, target, "--transform", text).fails(2, words)
     assert not target.exists()
-
-
-@pytest.mark.parametrize("option", [("--mask", "seg.png"), ("--boxes", "boxes.json"), ("--box-format", "xywh")])
-def test_masks_and_boxes_are_not_drawn(
-    option: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = plain(tmp_path / "set.lmdb")
-    assert main(["view", str(path), str(tmp_path / "sheet.png"), "--transform", "train", *option]) == 2
-    assert "expected none beside --transform" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Batch memory comes back when nothing looks at it any more, and never before."""
+"""Batch memory is used again when nothing refers to it any more, and never before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from iofast.gpu.batch_memory import BatchMemory
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """Memory has to come back by itself, not when the garbage collector happens to run."""
+    """Memory must come back without the garbage collector."""
     gc.collect()
     gc.disable()
     yield
@@ -32,46 +32,20 @@ def memory(spare: int = 4) -> BatchMemory:
     return BatchMemory(pinned=False, spare=spare)
 
 
-@pytest.mark.parametrize("shape", [(1,), (4, 8, 8, 3), (2, 3, 5, 7)])
-def test_shape_and_type(shape: tuple[int, ...]) -> None:
-    tensor = memory().take(shape)
-    assert tensor.shape == shape
-    assert tensor.dtype == torch.uint8
-    assert tensor.is_contiguous()
-    tensor.fill_(7)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_other_types(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3,), (4, 8, 8, 3), (2, 3, 5, 7)])
+def test_shape_type_and_reuse(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     blocks = memory()
-    tensor = blocks.take((3, 5, 7), dtype)
-    assert (tensor.shape, tensor.dtype) == ((3, 5, 7), dtype)
-    assert tensor.is_contiguous()
-    place = tensor.data_ptr()
-    view = tensor[1:]
+    tensor = blocks.take(shape, dtype)
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (shape, dtype, True)
+    place, view = tensor.data_ptr(), tensor[1:]
     del tensor
-    assert blocks.take((3, 5, 7), dtype).data_ptr() != place
+    assert blocks.take(shape, dtype).data_ptr() != place
     del view
-    assert blocks.take((3, 5, 7), dtype).data_ptr() == place
+    assert blocks.take(shape, dtype).data_ptr() == place
 
 
-def test_the_same_memory_comes_back() -> None:
-    blocks = memory()
-    tensor = blocks.take((8, 32, 32, 3))
-    place = tensor.data_ptr()
-    for shape in [(8, 32, 32, 3), (8, 3, 32, 32), (5, 32, 32, 3)]:
-        del tensor
-        tensor = blocks.take(shape)
-        assert tensor.data_ptr() == place
-
-
-def test_nothing_comes_back_while_in_use() -> None:
-    blocks = memory()
-    held = [blocks.take((100,)) for _ in range(10)]
-    assert len({tensor.data_ptr() for tensor in held}) == 10
-
-
-WAYS = {
+REFERENCES = {
     "slice": lambda tensor: tensor[1:2],
     "element": lambda tensor: tensor[3, 3, 3, 0],
     "permuted": lambda tensor: tensor.permute(0, 3, 1, 2),
@@ -89,20 +63,20 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_looking_at_it_keeps_it(way: str) -> None:
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_every_kind_of_reference_keeps_the_memory(kind: str) -> None:
     blocks = memory()
     tensor = blocks.take((4, 8, 8, 3))
     place = tensor.data_ptr()
-    look = WAYS[way](tensor)
+    reference = REFERENCES[kind](tensor)
     del tensor
     other = blocks.take((4, 8, 8, 3))
     assert other.data_ptr() != place
-    del look
+    del reference
     assert blocks.take((4, 8, 8, 3)).data_ptr() == place
 
 
-def test_a_copy_does_not_keep_it() -> None:
+def test_a_copy_does_not_keep_the_memory() -> None:
     blocks = memory()
     tensor = blocks.take((4, 8, 8, 3))
     place = tensor.data_ptr()
@@ -114,83 +88,64 @@ def test_a_copy_does_not_keep_it() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["take", "drop", "look"]), st.integers(0, 20), st.integers(1, 5000)), max_size=60
+        st.tuples(st.sampled_from(["take", "drop", "slice"]), st.integers(0, 20), st.integers(1, 5000)), max_size=60
     ),
     st.integers(0, 4),
 )
-def test_what_is_held_is_never_written_to(steps: list[tuple[str, int, int]], spare: int) -> None:
-    """Whatever is taken, dropped and kept in part: a new tensor never shares a byte with one still looked at."""
+def test_live_tensors_share_no_byte(steps: list[tuple[str, int, int]], spare: int) -> None:
     blocks = memory(spare)
-    held: list[tuple[torch.Tensor, int]] = []
+    live: list[tuple[torch.Tensor, int]] = []
     for value, (kind, which, size) in enumerate(steps):
         if kind == "take":
-            held.append((blocks.take((size,)).fill_(value), value))
-        elif held:
-            tensor, number = held.pop(which % len(held))
-            if kind == "look":
-                held.append((tensor[len(tensor) // 3 :], number))
+            live.append((blocks.take((size,)).fill_(value), value))
+        elif live:
+            tensor, number = live.pop(which % len(live))
+            if kind == "slice":
+                live.append((tensor[len(tensor) // 3 :], number))
             del tensor
-        assert all((tensor == number).all() for tensor, number in held)
+        assert all((tensor == number).all() for tensor, number in live)
         assert len(blocks._free) <= spare
 
 
-def test_spare_memory_is_limited() -> None:
-    blocks = memory(spare=3)
-    held = [blocks.take((1000,)) for _ in range(8)]
-    assert not blocks._free
-    del held
-    assert len(blocks._free) == 3
-
-
-def test_sizes_that_grow_and_shrink() -> None:
+def test_small_spare_blocks_are_dropped_and_the_largest_serves_all() -> None:
     blocks = memory(spare=3)
     for size in [10, 1000, 10, 50, 100_000, 7, 100_000, 3]:
         blocks.take((size,)).fill_(1)
-    assert [loan.block.size for loan in blocks._free] == [
-        100_000
-    ]  # what was too small was let go, the largest serves all
+    assert [loan.block.size for loan in blocks._free] == [100_000]
     first, second = blocks.take((100_000,)), blocks.take((50,))
     del first, second
     assert sorted(loan.block.size for loan in blocks._free) == [50, 100_000]
 
 
-def test_tensors_outlive_their_pool() -> None:
+def test_tensors_outlive_their_pool_and_leave_no_cycle() -> None:
     blocks = memory()
     tensor = blocks.take((1000,)).fill_(3)
-    alive = weakref.ref(blocks)
+    blocks.take((10,))
+    pool, spare = weakref.ref(blocks), weakref.ref(blocks._free[0].block)
     del blocks
-    assert alive() is None
-    gc.collect()
+    assert pool() is None
     assert (tensor == 3).all()
     del tensor
-
-
-def test_a_pool_and_its_memory_leave_no_cycle() -> None:
-    blocks = memory()
-    tensor = blocks.take((1000,))
-    del tensor
-    alive = [weakref.ref(blocks), weakref.ref(blocks._free[0].block)]
-    del blocks
-    assert [each() for each in alive] == [None, None]
+    assert spare() is None
 
 
 def test_no_python_runs_when_memory_comes_back() -> None:
-    """It would swallow a Ctrl-C."""
+    """A Ctrl-C in a Python callback would be lost."""
     blocks = memory(spare=1)
-    held = [blocks.take((1000,)) for _ in range(3)]
+    live = [blocks.take((1000,)) for _ in range(3)]
     events: list[str] = []
     sys.setprofile(lambda frame, event, argument: events.append(event))
-    held.clear()
+    live.clear()
     sys.setprofile(None)
     assert "call" not in events
-    assert "c_call" in events  # the profiler was looking
+    assert "c_call" in events  # the profiler was active
     assert len(blocks._free) == 1
     assert not blocks._out
 
 
 def test_the_last_spare_block_may_go_to_another_thread() -> None:
     class Contested(list[object]):
-        """By the time one has seen that a block is there, somebody else has taken it."""
+        """A list that has a block, until another thread takes it."""
 
         def __len__(self) -> int:
             return 1
@@ -212,10 +167,10 @@ def test_tensors_dropped_by_other_threads() -> None:
             assert (tensor == value % 251).all()
             del tensor
 
-    workers = [threading.Thread(target=use) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert len(blocks._free) <= 4  # no more blocks were ever made than tensors lived at once
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(blocks._free) <= 4  # no more blocks than tensors alive at once
     assert not blocks._out

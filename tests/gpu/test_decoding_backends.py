@@ -1,4 +1,4 @@
-"""Libraries that decode on a device: called in a safe order, one broken image at a time, and found or not found."""
+"""Libraries that decode on a device: their calls, broken images, the order of streams, and how they are found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from PIL import Image
 from iofast.errors import OptionError
 from iofast.gpu.decode import DeviceDecoder, Jpeg, lacking, libraries, open_decoder
 from iofast.gpu.decode.decoder import upright
-from iofast.gpu.decode.nvimagecodec import NvImageCodec
+from iofast.gpu.decode.nvimagecodec import KEPT, NvImageCodec, keep_memory
 from iofast.gpu.decode.torch_libraries import AllOrNothing, torchcodec, torchvision
 
 CUDA = torch.device("cuda")
@@ -43,43 +43,38 @@ class TestOneCall:
             assert image is not None
             assert np.array_equal(image.numpy(), np.asarray(expected))
 
-    def test_upright_leaves_what_is_upright(self) -> None:
+    def test_an_upright_image_is_not_copied(self) -> None:
         image = torch.zeros(2, 3, 3, dtype=torch.uint8)
-        assert upright(image, 1) is image
-        assert upright(image, 0) is image
+        assert upright(image, 1) is upright(image, 0) is image
 
     @pytest.mark.parametrize(
         "fault",
         [lambda n, image: None, lambda n, image: image[:, 1:], lambda n, image: image.int(), lambda n, image: image[0]],
         ids=["none", "another size", "another type", "no image"],
     )
-    def test_an_image_that_is_none(self, fault: Callable[[int, torch.Tensor], Any]) -> None:
+    def test_an_image_that_fails_or_has_another_shape(self, fault: Callable[[int, torch.Tensor], Any]) -> None:
         only_second = decoder(lambda n, image: fault(n, image) if n == 1 else image)
         images = only_second.decode([jpeg_of(jpeg(photo(20, 16)))] * 3, [1, 6, 1])
         assert [image is None for image in images] == [False, True, False]
 
-    def test_a_library_that_fails_says_so_once(self) -> None:
-        def broken(number: int, image: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("no such engine\nwith details")
-
-        there = decoder(broken)
-        with pytest.warns(RuntimeWarning, match="the double could not decode a batch of 2 JPEGs.*: no such engine$"):
-            assert there.decode([jpeg_of(jpeg(photo(20, 16)))] * 2, [1, 1]) == [None, None]
-        assert there.decode([jpeg_of(jpeg(photo(20, 16)))] * 2, [1, 1]) == [None, None]
-
-    def test_a_library_that_loses_images(self) -> None:
-        class Loses(Double):
+    @pytest.mark.parametrize("failure", ["raises", "loses an image"])
+    def test_a_library_that_fails_is_reported_once(self, failure: str) -> None:
+        class Failing(Double):
             def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
+                if failure == "raises":
+                    raise RuntimeError("no such engine\nwith details")
                 return super().decode(jpegs)[1:]
 
-        there = DeviceDecoder(Loses(), lambda: None)
-        with pytest.warns(RuntimeWarning, match="it gave 1 images"):
-            assert there.decode([jpeg_of(jpeg(photo(20, 16)))] * 2, [1, 1]) == [None, None]
+        failing, jpegs = DeviceDecoder(Failing(), lambda: None), [jpeg_of(jpeg(photo(20, 16)))] * 2
+        reason = "no such engine" if failure == "raises" else "expected 2 images, found 1"
+        with pytest.warns(RuntimeWarning, match=f"the double could not decode a batch of 2 JPEGs.*: {reason}$"):
+            assert failing.decode(jpegs, [1, 1]) == [None, None]
+        assert failing.decode(jpegs, [1, 1]) == [None, None]
 
     def test_nothing_to_decode(self) -> None:
-        there = decoder()
-        assert there.decode([], []) == []
-        assert there.backend.calls == 0  # type: ignore[attr-defined]
+        unused = decoder()
+        assert unused.decode([], []) == []
+        assert unused.backend.calls == 0  # type: ignore[attr-defined]
 
 
 class TestOneBrokenImageOfMany:
@@ -97,7 +92,7 @@ class TestOneBrokenImageOfMany:
     def jpegs(values: list[int]) -> list[Jpeg]:
         return [Jpeg(torch.tensor([value], dtype=torch.uint8), 5, 4, 0, 0, 5, 4) for value in values]
 
-    def test_the_others_come(self) -> None:
+    def test_the_others_are_decoded(self) -> None:
         calls: list[int] = []
         values = [1 + number % 200 for number in range(256)]
         values[77] = 0
@@ -111,14 +106,14 @@ class TestOneBrokenImageOfMany:
         backend = AllOrNothing("some", self.function([]))
         with pytest.raises(RuntimeError, match="one of them is broken"):
             backend.decode(self.jpegs([0, 0, 0]))
-        assert backend.decode(self.jpegs([0])) == [None]  # of one alone it is not known
+        assert backend.decode(self.jpegs([0])) == [None]  # one image alone may be broken
 
 
 class TestOrderOfStreams:
-    """nvJPEG's hardware engine writes when it is called, whatever the stream has still to do with that memory."""
+    """nvJPEG's hardware engine writes at once, even to memory that the stream still uses."""
 
     class Hardware:
-        """Takes memory of the current stream, as an allocator gives it, and fills it at once."""
+        """A library that fills memory of the current stream at once."""
 
         name, ordered, regions = "hardware", False, True
 
@@ -135,7 +130,7 @@ class TestOrderOfStreams:
 
     @staticmethod
     def corrupt(seed: int, *, ordered: bool) -> int:
-        """Batches that a late pixel operation found changed, of 12: its input was freed, and decoded into."""
+        """Return how many of 12 batches changed before a late pixel operation read them."""
         chance = random.Random(seed)
         device, wrong = Device(chance), []
         device.begin()
@@ -159,20 +154,19 @@ class TestOrderOfStreams:
                             wrong.append(number)
 
                     device.launch(seen, image)
-                del image  # its memory may be given away: torch counts on the order of the stream
+                del image  # the stream's order protects the memory
         device.go_on(to_the_end=True)
         return len(set(wrong))
 
-    def test_nothing_is_written_before_its_time(self) -> None:
+    def test_no_library_writes_too_early(self) -> None:
         assert [self.corrupt(seed, ordered=False) for seed in range(60)] == [0] * 60
 
-    def test_the_naive_sequence_is_found_out(self) -> None:
-        """The same, but for the wait: as for a library of which somebody thinks that it keeps the stream's order."""
+    def test_without_the_wait_the_model_reveals_it(self) -> None:
         assert sum(self.corrupt(seed, ordered=True) > 0 for seed in range(60)) > 20
 
 
 class FakeCodec(ModuleType):
-    """What is called of nvidia.nvimgcodec 0.8 and 0.9, with their signatures."""
+    """The part of nvidia.nvimgcodec 0.8 and 0.9 that is used, with their signatures."""
 
     class BackendKind:
         HW_GPU_ONLY, GPU_ONLY, HYBRID_CPU_GPU, CPU_ONLY = range(4)
@@ -199,7 +193,7 @@ class FakeCodec(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("nvidia.nvimgcodec")
-        self.asked: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
 
     def Backend(self, kind: int, load_hint: float = 1.0, load_hint_policy: int = 2) -> tuple[int, float, int]:  # noqa: N802 (theirs)
         return kind, load_hint, load_hint_policy
@@ -208,10 +202,10 @@ class FakeCodec(ModuleType):
         return SimpleNamespace(exif=apply_exif_orientation, color=color_spec)
 
     def Decoder(self, **options: Any) -> Any:  # noqa: N802 (theirs)
-        self.asked |= options
+        self.options |= options
 
         def decode(sources: list[Any], *, params: Any, cuda_stream: int) -> list[Any]:
-            self.asked |= {"params": params, "stream": cuda_stream}
+            self.options |= {"params": params, "stream": cuda_stream}
             return [self.one(source) for source in sources]
 
         return SimpleNamespace(decode=decode)
@@ -238,7 +232,7 @@ def codec(monkeypatch: pytest.MonkeyPatch) -> FakeCodec:
 
 class TestNvImageCodec:
     @pytest.mark.parametrize("adaptive", [False, True])
-    def test_regions_failures_and_what_it_is_told(self, codec: FakeCodec, adaptive: bool) -> None:
+    def test_regions_failures_and_options(self, codec: FakeCodec, adaptive: bool) -> None:
         data = jpeg(photo(40, 30))
         there = DeviceDecoder(NvImageCodec(5, adaptive=adaptive), lambda: None)
         broken = jpeg_of(data)._replace(data=torch.zeros(50, dtype=torch.uint8))
@@ -247,40 +241,40 @@ class TestNvImageCodec:
         assert np.array_equal(images[0], pixels)  # type: ignore[arg-type]
         assert images[1] is None
         assert np.array_equal(images[2], pixels[4:28, 2:20])  # type: ignore[arg-type]
-        asked = codec.asked
+        asked = codec.options
         assert (asked["device_id"], asked["max_num_cpu_threads"], asked["stream"]) == (3, 5, 77)
         assert asked["options"] == ":fancy_upsampling=1"
         assert asked["backends"] == [(0, 0.5, 3 if adaptive else 2), (1, 1.0, 2), (2, 1.0, 2)]
         assert asked["params"].exif is False
 
-    def test_found_and_checked(self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_found_and_checked(self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(libraries, "lacking", lambda device: None)
         assert open_decoder(CUDA, 2).backend.name == "nvImageCodec"
 
     @pytest.mark.parametrize("library", ["nvImageCodec", "TorchCodec", "torchvision"])
-    def test_each_is_called_when_its_stream_is_idle_and_followed_by_idleness(
+    def test_every_library_is_called_between_two_waits_for_the_stream(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, library: str
     ) -> None:
-        """None of the three may be taken for one that keeps to the order of streams: two have corrupted memory."""
-        told: list[str] = []
-        stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: told.append("idle"))
+        """None of the three may count as `ordered`: two have corrupted memory."""
+        calls: list[str] = []
+        stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: calls.append("idle"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
 
         def decoded(data: torch.Tensor) -> torch.Tensor:
-            told.append("decode")
+            calls.append("decode")
             return torch.from_numpy(np.array(Image.open(BytesIO(data.numpy().tobytes())).convert("RGB")))
 
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: decoded(torch.from_numpy(source.array))))
         made = NvImageCodec(2, adaptive=False) if library == "nvImageCodec" else None
         listed = AllOrNothing(library, lambda jpegs: [decoded(data).permute(2, 0, 1) for data in jpegs])
         there = libraries.checked(lambda: made or listed)
-        told.clear()
+        calls.clear()
         (image,) = there.decode([jpeg_of(jpeg(photo(20, 16)))], [1])
         assert image is not None
-        assert told == ["idle", "decode", "idle"]
+        assert calls == ["idle", "decode", "idle"]
 
     @pytest.mark.parametrize("wrong", [None, torch.zeros(32, 48, 3, dtype=torch.uint8)], ids=["nothing", "black"])
-    def test_one_that_gets_a_small_picture_wrong_is_not_taken(
+    def test_a_library_that_fails_on_the_test_image_is_not_used(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, wrong: torch.Tensor | None
     ) -> None:
         monkeypatch.setattr(libraries, "lacking", lambda device: None)
@@ -294,39 +288,30 @@ class TestNvImageCodec:
 
 
 class TestTorchLibraries:
-    def test_torchcodec(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: dict[str, Any] = {}
+    @pytest.mark.parametrize(
+        ("make", "name", "mode"),
+        [(torchcodec, "torchcodec.decoders", "RGB"), (torchvision, "torchvision.io", "the mode")],
+    )
+    def test_call(self, monkeypatch: pytest.MonkeyPatch, make: Any, name: str, mode: str) -> None:
+        options: dict[str, Any] = {}
 
-        def decode_jpeg(source: list[torch.Tensor], *, mode: str, device: torch.device) -> list[torch.Tensor]:
-            asked.update(mode=mode, device=device)
-            return [torch.zeros(3, 4, 5, dtype=torch.uint8) for _ in source]
+        def decode_jpeg(jpegs: list[torch.Tensor], **given: Any) -> list[torch.Tensor]:
+            options.update(given)
+            return [torch.zeros(3, 4, 5, dtype=torch.uint8) for _ in jpegs]
 
-        package, module = ModuleType("torchcodec"), ModuleType("torchcodec.decoders")
-        monkeypatch.setitem(sys.modules, "torchcodec", package)
-        monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
+        module = ModuleType(name)
+        module.decode_jpeg, module.ImageReadMode = decode_jpeg, SimpleNamespace(RGB="the mode")  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name.partition(".")[0], ModuleType(name))
+        monkeypatch.setitem(sys.modules, name, module)
+        (image,) = make(CUDA).decode(TestOneBrokenImageOfMany.jpegs([1]))
+        assert image.shape == (4, 5, 3)
+        assert options == {"mode": mode, "device": CUDA}
+
+    def test_an_old_torchcodec(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("torchcodec", "torchcodec.decoders"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
         with pytest.raises(ImportError, match=r"older than 0\.16"):
             torchcodec(CUDA)
-        module.decode_jpeg = decode_jpeg  # type: ignore[attr-defined]
-        (image,) = torchcodec(CUDA).decode(TestOneBrokenImageOfMany.jpegs([1]))
-        assert image is not None
-        assert image.shape == (4, 5, 3)
-        assert asked == {"mode": "RGB", "device": CUDA}
-
-    def test_torchvision(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: dict[str, Any] = {}
-
-        def decode_jpeg(data: list[torch.Tensor], mode: str, device: torch.device) -> list[torch.Tensor]:
-            asked.update(mode=mode, device=device)
-            return [torch.zeros(3, 4, 5, dtype=torch.uint8) for _ in data]
-
-        package, module = ModuleType("torchvision"), ModuleType("torchvision.io")
-        module.decode_jpeg, module.ImageReadMode = decode_jpeg, SimpleNamespace(RGB="rgb")  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "torchvision", package)
-        monkeypatch.setitem(sys.modules, "torchvision.io", module)
-        (image,) = torchvision(CUDA).decode(TestOneBrokenImageOfMany.jpegs([1]))
-        assert image is not None
-        assert image.shape == (4, 5, 3)
-        assert asked == {"mode": "rgb", "device": CUDA}
 
 
 class TestWhatIsLacking:
@@ -335,22 +320,64 @@ class TestWhatIsLacking:
         with pytest.raises(OptionError, match="cannot be decoded on the device: it needs an NVIDIA GPU"):
             open_decoder(torch.device("cpu"), 1)
 
-    def test_rocm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.version, "hip", "6.2")
-        assert lacking(CUDA) == "it needs an NVIDIA GPU (device='cuda'), found ROCm"
-
-    def test_no_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
-        monkeypatch.setattr(libraries, "_installed", lambda module: False)
+    @pytest.mark.parametrize(
+        ("hip", "allocator", "installed", "reason"),
+        [
+            ("6.2", "native", "torchvision", "it needs an NVIDIA GPU (device='cuda'), found ROCm"),
+            (None, "cudaMallocAsync", "torchvision", "it needs torch's own allocator"),
+            (None, "native", "", "no library for it is installed: pip install 'iofast[cuda12]' for nvImageCodec"),
+            (None, "native", "torchvision", "None"),
+        ],
+    )
+    def test_on_a_gpu(
+        self, monkeypatch: pytest.MonkeyPatch, hip: str | None, allocator: str, installed: str, reason: str
+    ) -> None:
+        monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(torch.version, "cuda", "12.8")
-        assert lacking(CUDA) == "no library for it is installed: pip install 'iofast[cuda12]' for nvImageCodec"
-        monkeypatch.setattr(libraries, "_installed", lambda module: module == "torchvision")
-        assert lacking(CUDA) is None
-
-    def test_an_allocator_that_hands_over_in_the_streams_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
-        assert "torch's own allocator" in str(lacking(CUDA))
+        monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: allocator)
+        monkeypatch.setattr(libraries, "_installed", lambda module: module == installed)
+        assert str(lacking(CUDA)).startswith(reason)
 
     def test_installed(self) -> None:
         assert libraries._installed("PIL")
         assert not libraries._installed("nowhere.at_all")
+
+
+class TestTheDriversPool:
+    """By default it keeps nothing."""
+
+    @pytest.mark.parametrize(
+        ("before", "after"), [(0, KEPT), (KEPT - 1, KEPT), (KEPT, KEPT), (1 << 40, 1 << 40), (None, None)]
+    )
+    def test_keeps_the_memory_of_a_batch(
+        self, monkeypatch: pytest.MonkeyPatch, before: int | None, after: int | None
+    ) -> None:
+        threshold = [before]
+
+        def pool_of(pool: Any, device: int) -> int:
+            assert device == 3
+            pool._obj.value = 0x5EED
+            return 0 if before is not None else 801  # CUDA_ERROR_NOT_SUPPORTED
+
+        def get(pool: Any, attribute: int, value: Any) -> int:
+            assert (pool.value, attribute) == (0x5EED, 4)
+            value._obj.value = threshold[0]
+            return 0
+
+        def put(pool: Any, attribute: int, value: Any) -> int:
+            assert (pool.value, attribute) == (0x5EED, 4)
+            threshold[0] = value._obj.value
+            return 0
+
+        functions = {"cuDeviceGetDefaultMemPool": pool_of, "cuMemPoolGetAttribute": get, "cuMemPoolSetAttribute": put}
+        monkeypatch.setattr("iofast.gpu.decode.nvimagecodec.ctypes.CDLL", lambda name: SimpleNamespace(**functions))
+        keep_memory(3)
+        assert threshold == [after]
+
+    def test_no_driver_and_one_without_pools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(name: str) -> None:
+            raise OSError(name)
+
+        for load in (missing, lambda name: SimpleNamespace()):
+            monkeypatch.setattr("iofast.gpu.decode.nvimagecodec.ctypes.CDLL", load)
+            keep_memory(0)

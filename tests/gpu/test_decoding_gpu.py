@@ -1,4 +1,4 @@
-"""The libraries themselves, on a GPU: what they decode, what they do with broken images, and the order of streams."""
+"""The decoding libraries on a GPU: their images, broken images, and the order of streams."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_regions(decoder: DeviceDecoder) -> None:
     assert close(image, np.rot90(decode(data)[box[1] : box[3], box[0] : box[2]], -1))
 
 
-def test_one_that_is_broken_among_others(decoder: DeviceDecoder) -> None:
+def test_one_broken_image_among_others(decoder: DeviceDecoder) -> None:
     jpegs = [jpeg_of(data) for data in packed(9)]
     jpegs[4] = jpegs[4]._replace(data=jpegs[4].data[:60])
     images = decoder.decode(jpegs, [1] * 9)
@@ -83,7 +83,7 @@ def test_one_that_is_broken_among_others(decoder: DeviceDecoder) -> None:
 
 
 def corrupt(decoder: DeviceDecoder) -> int:
-    """Iterations in which a decoder wrote into what the stream had still to read."""
+    """Return the number of iterations in which a decoder wrote to memory that the stream had still to read."""
     jpegs = [jpeg_of(data) for data in packed(8, (512, 512))]
     side, wrong = torch.cuda.Stream(), 0  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
@@ -92,7 +92,7 @@ def corrupt(decoder: DeviceDecoder) -> int:
             victims = [torch.full((512, 512, 3), 7, dtype=torch.uint8, device="cuda") for _ in range(4 + number % 5)]
             torch.cuda._sleep(STALL)
             sums = [victim.sum(dtype=torch.int64) for victim in victims]
-            del victims  # their memory goes to the next who asks on this stream, which has not read it yet
+            del victims  # the stream's next allocation gets their memory, which it has not read yet
             images = decoder.decode(jpegs, [1] * 8)
             assert all(image is not None for image in images)
             wrong += any(int(one) != 7 * 512 * 512 * 3 for one in sums)
@@ -100,12 +100,12 @@ def corrupt(decoder: DeviceDecoder) -> int:
     return wrong
 
 
-def test_nothing_is_written_before_its_time(decoder: DeviceDecoder) -> None:
+def test_no_library_writes_too_early(decoder: DeviceDecoder) -> None:
     assert corrupt(decoder) == 0
 
 
-def test_the_naive_sequence_is_found_out(library: Backend) -> None:
-    """Called while the stream is busy. TorchCodec waits by itself since 0.17, nvImageCodec takes memory of its own."""
+def test_without_the_wait_torchvision_writes_too_early(library: Backend) -> None:
+    """TorchCodec waits by itself since 0.17, and nvImageCodec has its own memory."""
     if library.name != "torchvision" or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip(f"{library.name} on {torch.cuda.get_device_name()} is not known to write too early")
     assert corrupt(DeviceDecoder(library, lambda: None)) > 0
@@ -127,7 +127,7 @@ def test_a_loader_gives_the_cpus_batches(
 
 
 def test_churn(tmp_path: Path) -> None:
-    """A training loop that allocates and frees beside the loader: every batch is what it is without."""
+    """A training loop that allocates and frees memory does not change the batches."""
     path = write_lmdb(tmp_path / "set.lmdb", packed(64))
     options: dict[str, Any] = {"transform": [T.RandomResizedCrop(128)], "device": "cuda", "decode": "gpu"}
     alone = [images.cpu() for images, _ in FastLoader(FastDataset(path), 8, **options)]

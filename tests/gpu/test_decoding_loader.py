@@ -1,10 +1,9 @@
-"""A loader that has its JPEGs decoded on a device: the same batches, whoever decodes, and whatever goes wrong there."""
+"""Loaders that decode JPEGs on a device: the same batches as on the CPU, and every failure there."""
 
 from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from device_decoding import Bench, Double, here
 from kernel_images import jpeg, photo, save
-from loader_sets import eventually, photographs, with_broken, workers, write_folder, write_lmdb, write_numbered
+from loader_sets import photographs, with_broken, write_folder, write_lmdb, write_numbered
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_writer
@@ -40,14 +39,13 @@ FLOATS: dict[str, Any] = {
 
 
 def packed(count: int = 24) -> list[bytes]:
-    """Photographs as they are packed, with restart markers."""
+    """Return photographs with restart markers, as after packing."""
     recipe = TranscodeRecipe(restart="auto", quality=90)
     return [transcode(jpeg(photo(150 + 3 * i, 120 + 5 * i, i)), recipe).data for i in range(count)]
 
 
 def damaged_inside(data: bytes) -> bytes:
-    """A JPEG whose markers are all there, and whose codes are not: no decoder that looks takes it. The twin does not,
-    and gets one without its end."""
+    """Return a JPEG with intact markers and damaged codes, which a strict decoder refuses; for the twin a short one."""
     if backend == "python":
         return data[:-60]
     start, rng = data.index(b"\xff\xda") + 14, np.random.default_rng(1)
@@ -76,20 +74,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    yield Bench(monkeypatch)
-    assert eventually(lambda: workers() == 0)
-
-
 def off(images: torch.Tensor, expected: torch.Tensor, levels: float = 2) -> bool:
-    """Whether images differ by more than rounding: one level of the kernel, one of the device's geometry."""
+    """Return whether images differ by more than one level of the kernel and one of the device's geometry."""
     scale = 1 if images.dtype == torch.uint8 else 1 / 255 / 0.22 * 1.5  # normalised, and contrast up to 1.4
     return bool((images.double() - expected.double()).abs().max() > levels * scale)
 
 
 def same(own: FastLoader, other: FastLoader) -> int:
-    """Compares an epoch; the number of images."""
+    """Compare an epoch, and return the number of images."""
     count = 0
     for (images, labels), (expected, theirs) in zip(own, other, strict=True):
         assert torch.equal(labels, theirs)
@@ -114,12 +106,12 @@ class TestTheSameBatches:
         assert how == Split(1.0) or not bench.adaptive
         assert own.stats.images == sum(own.stats.ways.values()) == other.stats.images
 
-    def test_libraries_that_cut_regions_themselves(self, bench: Bench, place: Path) -> None:
+    def test_libraries_that_decode_regions(self, bench: Bench, place: Path) -> None:
         bench.backend = Double(regions=True)
         same(bench.there(place / "set.lmdb", **AUGMENT), here(place / "set.lmdb", **AUGMENT))
 
     def test_orientations(self, bench: Bench, tmp_path: Path) -> None:
-        """All eight, of packed bytes with restart markers: the part that a crop needs lies elsewhere in each."""
+        """In each of the eight, a crop needs another part of the JPEG."""
         data = packed(1)[0]
         with open_writer(tmp_path / "turned.lmdb") as writer:
             for turn in range(1, 9):
@@ -133,7 +125,7 @@ class TestTheSameBatches:
         assert all(jpeg.whole for jpeg in bench.backend.seen)
         assert sum(jpeg.width * jpeg.height for jpeg in bench.backend.seen) < 0.6 * 8 * 150 * 120
 
-    def test_what_is_no_jpeg_is_decoded_here(self, bench: Bench, tmp_path: Path) -> None:
+    def test_other_images_are_decoded_on_the_cpu(self, bench: Bench, tmp_path: Path) -> None:
         images = [photo(40 + i, 50) for i in range(6)]
         with open_writer(tmp_path / "mixed.lmdb") as writer:
             for i, pixels in enumerate(images):
@@ -143,7 +135,7 @@ class TestTheSameBatches:
         same(own, here(tmp_path / "mixed.lmdb", 6, **EVALUATE))
         assert own.stats.ways["device"] == 2
 
-    def test_large_images_are_decoded_a_few_at_a_time(
+    def test_large_images_are_decoded_in_groups(
         self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("iofast.gpu.decode.divided.MOST", 60_000)
@@ -160,7 +152,7 @@ class TestTheSameBatches:
         assert not off(batch["image"], expected["image"])
         assert torch.equal(batch["image"], next(iter(own))["image"])
 
-    def test_a_part_of_a_photograph_crosses_the_bus(self, bench: Bench, tmp_path: Path) -> None:
+    def test_only_a_part_of_a_photograph_is_copied(self, bench: Bench, tmp_path: Path) -> None:
         path = write_lmdb(tmp_path / "large.lmdb", [packed(1)[0]] * 16)
         crop = [T.RandomResizedCrop(24, scale=(0.08, 0.25))]
         list(bench.there(path, transform=crop))
@@ -170,7 +162,7 @@ class TestTheSameBatches:
 
 class TestFailures:
     @pytest.mark.parametrize("fault", [lambda n, image: None, lambda n, image: image[1:]], ids=["none", "another size"])
-    def test_an_image_that_the_device_cannot_do_the_cpu_does(self, bench: Bench, place: Path, fault: Any) -> None:
+    def test_the_cpu_decodes_what_the_device_cannot(self, bench: Bench, place: Path, fault: Any) -> None:
         bench.backend = Double(lambda n, image: fault(n, image) if n % 3 == 0 else image)
         own = bench.there(place / "set.lmdb", **AUGMENT)
         assert same(own, here(place / "set.lmdb", **AUGMENT)) == 40
@@ -190,10 +182,7 @@ class TestFailures:
     @pytest.mark.parametrize("name", ["broken.lmdb", "images"])
     @pytest.mark.parametrize("action", ["replace", "drop"])
     def test_broken_ones_are_replaced_or_dropped(self, bench: Bench, place: Path, name: str, action: Any) -> None:
-        """Those that markers tell of, and one that only a decoder finds: Pillow is silent, so it is told."""
-        wrong = DAMAGED[-60:-2]
-        bench.backend = Double()
-        bench.backend._one = refuse(bench.backend, wrong)  # type: ignore[method-assign]
+        bench.backend._one = refuse(bench.backend, DAMAGED[-60:-2])  # type: ignore[method-assign]
         options = AUGMENT | {"on_error": action}
         own, other = bench.there(place / name, **options), here(place / name, **options)
         for _ in range(2):
@@ -228,11 +217,11 @@ class TestFailures:
     def test_leaving_early(self, bench: Bench, place: Path) -> None:
         batches = iter(bench.there(place / "set.lmdb", 2, **AUGMENT))
         next(batches)
-        del batches  # the fixture looks for threads
+        del batches  # the fixture expects no thread
 
 
 def refuse(backend: Double, wrong: bytes) -> Any:
-    """A decoder that notices what Pillow does not."""
+    """Return a decoder that refuses a JPEG which Pillow accepts."""
     plain = type(backend)._one
 
     def one(jpeg: Any) -> Any:
@@ -243,7 +232,7 @@ def refuse(backend: Double, wrong: bytes) -> Any:
 
 class TestSplit:
     def test_positions_of_a_batch_and_not_of_a_rank(self, bench: Bench, place: Path) -> None:
-        """Two ranks' halves are the one rank's batch, to the last bit."""
+        """The halves of two ranks equal one rank's batch bit by bit."""
         whole = list(bench.there(place / "packed.lmdb", 8, decode=Split(0.4), drop_last=True, **AUGMENT))
         half: dict[str, Any] = {"decode": Split(0.4), "drop_last": True, "world_size": 2, **AUGMENT}
         ranks = [list(bench.there(place / "packed.lmdb", 4, rank=rank, **half)) for rank in (0, 1)]
@@ -270,7 +259,7 @@ class TestSplit:
         state = own.state_dict()
         assert state["split"] == 250
         own.load_state_dict(state)
-        with pytest.raises(StateError, match="another split: 300 of 1000 positions on the CPU, this loader has 250"):
+        with pytest.raises(StateError, match="another split: expected 250 of 1000 positions on the CPU, found 300"):
             own.load_state_dict(state | {"split": 300})
         for share in (1001, -1, 0.3, True, "250"):
             with pytest.raises(StateError, match="split of a loader's state must be a whole number up to 1000"):
@@ -291,11 +280,11 @@ class TestSplit:
 
 
 class TestAuto:
-    def test_it_says_what_it_took(self, bench: Bench, place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_choice_is_logged(self, bench: Bench, place: Path, caplog: pytest.LogCaptureFixture) -> None:
         own = bench.there(place / "packed.lmdb", decode="auto", **AUGMENT)
         with caplog.at_level(logging.INFO, "iofast"):
             same(own, here(place / "packed.lmdb", **AUGMENT))
-        assert own.stats.decode.startswith("on the CPU: CPU ")  # Pillow in one thread, beside the kernel in two
+        assert own.stats.decode.startswith("on the CPU: CPU ")  # Pillow in one thread against the kernel in two
         assert [each for each in caplog.messages if each == f"decode='auto': {own.stats.decode}"]
         assert own.stats.decode in str(own.stats)
         assert "split" not in own.state_dict()
@@ -343,20 +332,20 @@ class TestAuto:
 
 class TestWithoutAGpu:
     @pytest.mark.parametrize("how", ["gpu", "split", Split(0.5)], ids=str)
-    def test_it_is_said_in_one_line(self, place: Path, how: Any) -> None:
+    def test_the_error_is_one_line(self, place: Path, how: Any) -> None:
         with pytest.raises(
             OptionError, match=r"^decode=.* is not available: it needs an NVIDIA GPU .* found device='cpu'$"
         ):
             here(place / "packed.lmdb", decode=how, **AUGMENT)
 
-    def test_auto_takes_the_cpu_and_says_so(self, place: Path) -> None:
+    def test_auto_uses_the_cpu(self, place: Path) -> None:
         own = here(place / "packed.lmdb", decode="auto", **AUGMENT)
         same(own, here(place / "packed.lmdb", **AUGMENT))
         assert own.stats.decode == "on the CPU: it needs an NVIDIA GPU (device='cuda'), found device='cpu'"
         assert here(place / "packed.lmdb", **AUGMENT).stats.decode == "on the CPU"
 
     @pytest.mark.parametrize("how", ["tpu", None, 0.4, True])
-    def test_what_is_no_way_to_decode(self, place: Path, how: Any) -> None:
+    def test_invalid_values(self, place: Path, how: Any) -> None:
         with pytest.raises(OptionError, match="decode must be 'cpu', 'gpu', 'split' or 'auto', found"):
             here(place / "packed.lmdb", decode=how)
 
@@ -373,7 +362,7 @@ class TestWhatADeviceCannotDo:
             ({"transform": [T.CenterCrop(8)], "collate": {"image": torch.stack}}, "map_sample and collate"),
         ],
     )
-    def test_is_refused_and_auto_takes_the_cpu(
+    def test_is_refused_and_auto_uses_the_cpu(
         self, bench: Bench, place: Path, options: dict[str, Any], reason: str
     ) -> None:
         with pytest.raises(OptionError, match=f"^decode='gpu' is not available: .*{reason}"):

@@ -1,18 +1,17 @@
-"""How fast CPU and device decode, as "split" and "auto" measure it: what threads do in turns counts as what it is."""
+"""The measurement of how fast CPU and device decode, for "split" and "auto"."""
 
 from __future__ import annotations
 
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from device_decoding import Bench
-from loader_sets import eventually, photographs, workers, write_lmdb
+from loader_sets import photographs, write_lmdb
 
 from iofast import transforms as T
 from iofast.gpu.decode.share import WHOLE, Rates, balanced
@@ -23,7 +22,7 @@ from iofast.loader.loader_stats import Contexts
 from iofast.loader.samples import Samples
 from iofast.meter import Stages
 
-SLICE_S, SLICE = 0.02, 4  # a slice of so many images takes a thread so long
+SLICE_S, SLICE = 0.02, 4  # seconds and images of a slice
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24)], "shuffle": True}
 
 
@@ -32,17 +31,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lmdb(tmp_path_factory.mktemp("measured") / "set.lmdb", photographs(12) * 12)
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    yield Bench(monkeypatch)
-    assert eventually(lambda: workers() == 0)
-
-
 @pytest.mark.parametrize(("num_workers", "batch_size"), [(1, 8), (4, 8), (6, 8), (4, 16), (3, 4)])
 def test_threads_that_take_several_batches_at_once(
     bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int, batch_size: int
 ) -> None:
-    """Results come in bursts then, and the time between two of them is nobody's."""
+    """Results come in bursts; the time between two of them must not count."""
 
     def slow(samples: Samples, context: Any, stages: Any, start: int, stop: int) -> None:
         time.sleep(SLICE_S * (stop - start) / SLICE)
@@ -55,14 +48,12 @@ def test_threads_that_take_several_batches_at_once(
     rates = measure(loader._parts(), 0, 0)
     true = num_workers * SLICE / SLICE_S
     for rate in (rates.cpu, rates.parts):
-        assert 0.1 * true < rate < 1.02 * true  # to sleep takes as long as it was told, or longer
+        assert 0.1 * true < rate < 1.02 * true  # sleeping takes at least as long as asked
 
 
 @pytest.mark.parametrize(("num_workers", "prefetch", "wanted"), [(1, 3, 3), (16, 16, 32), (16, 4, 8), (2, 16, 4)])
-def test_every_thread_has_something_to_do(
-    bench: Bench, place: Path, num_workers: int, prefetch: int, wanted: int
-) -> None:
-    """More batches are looked at where they are small, as far as the epoch has them."""
+def test_every_thread_has_work(bench: Bench, place: Path, num_workers: int, prefetch: int, wanted: int) -> None:
+    """The number of batches grows as they get smaller, up to the end of the epoch."""
     seen: list[range] = []
     loader = bench.there(place, 4, decode="split", num_workers=num_workers, prefetch=prefetch, **CROP)
 
@@ -79,7 +70,7 @@ def test_every_thread_has_something_to_do(
 
 
 def test_no_more_batches_at_a_time_than_in_training(bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pixels of the CPU's are page-locked memory: those of all would be gigabytes where there are many threads."""
+    """The CPU's pixels are in page-locked memory, which would be gigabytes for many threads."""
     alive, most = weakref.WeakSet[Uniform](), list[int]()
     begin = Uniform.__init__
 
@@ -94,10 +85,10 @@ def test_no_more_batches_at_a_time_than_in_training(bench: Bench, place: Path, m
     assert rate > 0
     assert kept == []
     assert len(most) == 30
-    assert max(most) <= 20  # 5 in the making, 2 on the way, some forgotten late; all at once are 30
+    assert max(most) <= 20  # 5 in the making, 2 on their way, some freed late; of 30
 
 
-def test_it_is_measured_of_a_loader(bench: Bench, place: Path) -> None:
+def test_the_rates_of_a_loader(bench: Bench, place: Path) -> None:
     loader = bench.there(place, 8, decode="split", **CROP)
     rates = measure(loader._parts(), 0, 0)
     assert min(rates) > 0
@@ -106,7 +97,7 @@ def test_it_is_measured_of_a_loader(bench: Bench, place: Path) -> None:
 
 
 def test_two_consumers_measure_once(bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the second one's share would take the place of the first one's in the middle of its epoch."""
+    """Otherwise the second share would replace the first one within its epoch."""
     rates = iter([Rates(1000, 9000, 3000), Rates(9000, 9000, 10)])
 
     def measured(*about: Any) -> Rates:

@@ -1,4 +1,4 @@
-"""How a batch is divided between CPU and device: a function of share and place, and shares that follow from rates."""
+"""The division of a batch between CPU and device: by share and place, and shares from rates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATES = st.builds(Rates, _rate, _rate, _rate)
 @given(share=st.integers(0, WHOLE), batch=st.integers(1, 3000), ranks=st.integers(1, 8))
 def test_every_slice_of_a_batch_has_its_share(share: int, batch: int, ranks: int) -> None:
     mask = on_cpu(np.arange(batch), share)
-    assert mask.sum() == batch * share // WHOLE
+    assert mask.sum() == batch * share // WHOLE  # none for 0, all for WHOLE
     for part in np.array_split(mask, ranks):
         assert abs(int(part.sum()) - len(part) * share / WHOLE) < 1
 
@@ -31,19 +31,14 @@ def test_nothing_but_share_and_place_counts(share: int, places: list[int]) -> No
     assert together == [bool(on_cpu(np.array([place]), share)[0]) for place in places]
 
 
-def test_all_or_nothing() -> None:
-    assert not on_cpu(np.arange(5000), 0).any()
-    assert on_cpu(np.arange(5000), WHOLE).all()
-
-
 @given(rates=RATES)
 def test_no_share_is_faster_than_the_balanced_one(rates: Rates) -> None:
     best = max(speed(rates, share) for share in range(0, WHOLE + 1, 25))
-    assert speed(rates, balanced(rates)) >= 0.97 * best  # a thousandth of a batch may be a few per cent of the device's
+    assert speed(rates, balanced(rates)) >= 0.97 * best  # shares are rounded to thousandths
 
 
 def test_both_finish_together() -> None:
-    """Ten threads' worth of CPU, and parts that cost it a tenth of an image."""
+    """Preparing a JPEG for the device costs the CPU a tenth of decoding it."""
     rates = Rates(cpu=6000, parts=60_000, device=9000)
     share = balanced(rates)
     cpu, device = share / WHOLE / 6000 + (1 - share / WHOLE) / 60_000, (1 - share / WHOLE) / 9000
@@ -58,23 +53,23 @@ def test_both_finish_together() -> None:
     [
         (Rates(6000, 60_000, 9000), "both"),
         (Rates(10_000, 12_000, 3000), WHOLE),  # parts cost as much as decoding, and the device is slow
-        (Rates(10_000, 100_000, 500), WHOLE),  # a twentieth more is not worth it
+        (Rates(10_000, 100_000, 500), WHOLE),  # 5 % faster does not pay
         (Rates(500, 100_000, 90_000), 0),
         (Rates(10_000, 9000, 20_000), WHOLE),
     ],
 )
-def test_auto_takes_what_is_worth_it(rates: Rates, share: Any) -> None:
+def test_auto_splits_if_it_pays(rates: Rates, share: Any) -> None:
     found = chosen(rates)
     assert (0 < found < WHOLE) if share == "both" else found == share
 
 
 @given(rates=RATES)
-def test_auto_never_takes_less_than_it_could_have(rates: Rates) -> None:
+def test_auto_loses_at_most_the_margin(rates: Rates) -> None:
     best = max(speed(rates, 0), speed(rates, WHOLE), speed(rates, balanced(rates)))
     assert speed(rates, chosen(rates)) * WORTH >= best
 
 
-def test_what_was_measured_is_said() -> None:
+def test_explanation() -> None:
     rates = Rates(6000, 60_000, 9000)
     both = explained(rates, balanced(rates))
     assert both.endswith("/s")
@@ -83,16 +78,14 @@ def test_what_was_measured_is_said() -> None:
     assert explained(rates, WHOLE).startswith("on the CPU: CPU 6,000/s")
 
 
-@pytest.mark.parametrize("cpu", [-0.1, 1.1, "half", True, float("nan")])
-def test_a_share_is_a_share(cpu: Any) -> None:
-    with pytest.raises(OptionError, match=r"cpu of a Split must be a share, 0 to 1, found "):
-        Split(cpu)
-
-
-@pytest.mark.parametrize("cores", [0, 1.5, None])
-def test_cores_are_a_share_too(cores: Any) -> None:
-    with pytest.raises(OptionError, match=r"cores of a Split must be a share, above 0, up to 1, found "):
-        Split(0.5, cores)
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [("cpu", value, "0 to 1") for value in (-0.1, 1.1, "half", True, float("nan"))]
+    + [("cores", value, "above 0, up to 1") for value in (0, 1.5, None)],
+)
+def test_shares_of_a_split_are_checked(option: str, value: Any, expected: str) -> None:
+    with pytest.raises(OptionError, match=f"{option} of a Split must be a share, {expected}, found "):
+        Split(**{option: value})
 
 
 def test_thousandths() -> None:

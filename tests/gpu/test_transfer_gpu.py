@@ -1,4 +1,4 @@
-"""The transfer on a real GPU: equal batches, streams, churn, captured graphs. What the model cannot show."""
+"""The transfer on a GPU: equal batches, streams, churn, captured graphs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_cached_dataset(dataset: FastDataset, transform: list[Any]) -> None:
 
 
 def test_two_hundred_batches_amid_churn(dataset: FastDataset) -> None:
-    """The consumer's stream is far behind its host, lets go of each batch at once, and allocates what fits its size."""
+    """The consumer's stream is far behind; the host drops each batch at once and allocates memory of its size."""
     options: dict[str, Any] = {"transform": CROP, **SHARED}
     expected = {}
     for epoch, loader in ((epoch, FastLoader(dataset, 4, **options)) for epoch in range(20)):
@@ -94,7 +94,7 @@ def test_two_hundred_batches_amid_churn(dataset: FastDataset) -> None:
 
 
 class Careless(CudaStreams):
-    """The naive sequence of calls: `fault` is left out."""
+    """Streams whose call `fault` does nothing."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(torch.device("cuda"))
@@ -110,8 +110,8 @@ class Careless(CudaStreams):
 
 
 @pytest.mark.parametrize(("fault", "corrupt"), [("wait", True), ("keep", True), ("", False)])
-def test_without_the_wait_or_the_keeping_batches_are_corrupt(fault: str, corrupt: bool) -> None:
-    """What the test above would find if the rules were not kept; the loader's own calls are in the last row."""
+def test_without_wait_or_keep_batches_are_corrupt(fault: str, corrupt: bool) -> None:
+    """The last row has all calls of the loader."""
     transfer = Transfer(torch.device("cuda"), Careless(fault), StageCounter())
     transfer.begin()
     stream, found = torch.cuda.Stream(), []
@@ -136,7 +136,7 @@ def test_without_the_wait_or_the_keeping_batches_are_corrupt(fault: str, corrupt
 
 
 def test_a_captured_graph_is_fed(dataset: FastDataset) -> None:
-    """Captured while the loader's threads work, with the default mode that any thread's unsafe call would end."""
+    """The loader's threads work during a capture, whose default mode ends it at any thread's unsafe call."""
 
     def slow(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
         time.sleep(0.02)
@@ -146,14 +146,14 @@ def test_a_captured_graph_is_fed(dataset: FastDataset) -> None:
     weight = torch.linspace(0, 1, 3 * 64 * 64, device="cuda").view(3, 64, 64)
     there, here = FastLoader(dataset, 4, device="cuda", map_sample=slow, **options), FastLoader(dataset, 4, **options)
     static = torch.zeros((4, 3, 64, 64), device="cuda").contiguous(memory_format=torch.channels_last)
-    for _ in range(2):  # what a capture needs before it
+    for _ in range(2):  # a capture needs warm kernels
         out = (static * weight).sum((1, 2, 3))
-    torch.cuda.empty_cache()  # so that batches need memory of the driver
+    torch.cuda.empty_cache()  # batches then need the driver's memory
     graph, batches = torch.cuda.CUDAGraph(), iter(there)
     first, _ = next(batches)
     with torch.cuda.graph(graph):
         out = (static * weight).sum((1, 2, 3))
-        time.sleep(0.3)  # batches are made meanwhile
+        time.sleep(0.3)  # batches are made during the capture
     results = []
     for images in [first, *(images for images, _ in batches)]:
         static.copy_(images)
@@ -197,7 +197,7 @@ def test_nothing_synchronises(dataset: FastDataset, options: dict[str, Any]) -> 
     pytest.importorskip("triton")
     shared: dict[str, Any] = {"transform": COLOURS, "dtype": torch.bfloat16, **SHARED, **options}
     loader = FastLoader(dataset, 8, device="cuda", **shared)
-    list(loader)  # compiles, and decodes what is cached
+    list(loader)  # compiles, and fills the cache
     torch.cuda.set_sync_debug_mode("error")
     try:
         assert len(list(loader)) == 5
@@ -205,7 +205,7 @@ def test_nothing_synchronises(dataset: FastDataset, options: dict[str, Any]) -> 
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_whatever_tensors_a_users_function_made_are_copied() -> None:
+def test_any_tensor_of_a_users_function_is_copied() -> None:
     streams = CudaStreams(torch.device("cuda"))
     streams.begin()
     whole = torch.arange(24).view(4, 6)
@@ -220,7 +220,7 @@ def test_whatever_tensors_a_users_function_made_are_copied() -> None:
 
 
 def test_memory_is_bounded_where_the_host_runs_ahead(dataset: FastDataset) -> None:
-    """Fifty steps of 10 ms that the host asks for at once."""
+    """The host launches fifty steps of 10 ms at once."""
     loader = FastLoader(dataset, 8, device="cuda", transform=[T.RandomResizedCrop(512)], **SHARED)
     list(loader)
     torch.cuda.synchronize()
@@ -231,7 +231,7 @@ def test_memory_is_bounded_where_the_host_runs_ahead(dataset: FastDataset) -> No
             torch.cuda._sleep(LATE)
             del images, _
     batch = 8 * 3 * 512 * 512
-    # those that wait for a stream count as active, and not as allocated
+    # blocks that wait for a stream count as active, not as allocated
     assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before <= 9 * batch
 
 

@@ -1,25 +1,26 @@
-"""watch() round loaders of all kinds, and the arithmetic of StallClock by a clock that the test sets."""
+"""watch() around all kinds of loaders, and the arithmetic of StallClock with a clock that the test sets."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import pickle
-import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from stall_loaders import Time, TimedLoader, timed
 from torch.utils.data import DataLoader, TensorDataset
 
 from iofast import meter as telemetry
 from iofast.errors import OptionError
-from iofast.meter import LoaderInfo, Meter, Stages, Stall, StallClock, watch
+from iofast.meter import LoaderInfo, LoaderReport, Meter, Stages, Stall, StallClock, watch
 from iofast.meter.clock import MAX_PHASES, OTHER
 from iofast.meter.device import RECENT
 
@@ -29,14 +30,13 @@ pytestmark = pytest.mark.usefixtures("own_page")
 # --- arithmetic
 
 
-def test_host_wait_steps_and_epoch_start() -> None:
-    time = Time()
+def test_host_wait_steps_and_epoch_start(time: Time) -> None:
     meter = timed(time, [70, 10, 30, 20], start_ms=30)
     for _ in meter:
         time.go(60)
     stats = meter.stats
     assert (stats.device, stats.epochs, stats.batches, stats.steps, stats.images) == ("cpu", 1, 4, 3, 32)
-    assert stats.epoch_start_s == pytest.approx(0.100), "iter() and the first next(), and not in the steps"
+    assert stats.epoch_start_s == pytest.approx(0.100), "iter() and the first next(), which belong to no step"
     assert stats.step_mean_s == pytest.approx(0.080)  # 70, 90 and 80
     assert stats.step_median_s == pytest.approx(0.080)
     assert stats.host_wait == pytest.approx(60 / 240)
@@ -46,7 +46,7 @@ def test_host_wait_steps_and_epoch_start() -> None:
     assert str(stats) == ("3 steps of 80 ms (median 80); 100 images/s; host wait 25.0%; epoch start 0.10 s")
 
 
-def test_before_the_first_step_anything_is_possible() -> None:
+def test_before_the_first_step() -> None:
     meter = watch([np.zeros(3)])
     for seen in (0, 1):
         stats = meter.stats
@@ -59,8 +59,7 @@ def test_before_the_first_step_anything_is_possible() -> None:
     assert asdict(meter.stats)["stall"] == {"low": 0.0, "high": 1.0, "tier": "inside"}
 
 
-def test_the_first_batch_of_each_epoch_stands_apart_and_so_does_what_lies_between_epochs() -> None:
-    time = Time()
+def test_the_first_batch_of_an_epoch_and_time_between_epochs_are_no_steps(time: Time) -> None:
     meter = timed(time, [100, 10])
     for _ in range(3):
         for _ in meter:
@@ -73,9 +72,8 @@ def test_the_first_batch_of_each_epoch_stands_apart_and_so_does_what_lies_betwee
     assert stats.host_wait == pytest.approx(0.2)
 
 
-def test_what_the_end_of_an_epoch_takes_counts_to_its_start() -> None:
-    """Where a DataLoader ends its workers; leaving early asks for nothing, and so waits for nothing."""
-    time = Time()
+def test_the_end_of_an_epoch_counts_to_its_start(time: Time, reported: Callable[[], LoaderReport]) -> None:
+    """A DataLoader ends its workers in the last next(). Leaving early waits for nothing."""
 
     class Ending(TimedLoader):
         def _batches(self) -> Iterator[np.ndarray[Any, Any]]:
@@ -88,8 +86,7 @@ def test_what_the_end_of_an_epoch_takes_counts_to_its_start() -> None:
         time.go(40)
     assert meter.stats.epoch_start_s == pytest.approx(0.620)
     assert (meter.stats.step_mean_s, meter.stats.host_wait) == (pytest.approx(0.05), pytest.approx(0.2))
-    ((reported,),) = (page.loaders for page in telemetry.pages())
-    assert reported.figures.epoch_start_ns == 620_000_000
+    assert reported().figures.epoch_start_ns == 620_000_000
     batches = iter(meter)
     next(batches)
     time.go(9_000)
@@ -106,8 +103,7 @@ def _fail_in(meter: Meter[Any]) -> None:
         raise ZeroDivisionError
 
 
-def test_leaving_by_break_or_error_ends_no_step() -> None:
-    time = Time()
+def test_leaving_by_break_or_error_ends_no_step(time: Time) -> None:
     meter = timed(time, [5, 5, 5])
     for _ in meter:
         time.go(10)
@@ -121,7 +117,7 @@ def test_leaving_by_break_or_error_ends_no_step() -> None:
     assert (meter.stats.epochs, meter.stats.steps, meter.stats.step_mean_s) == (3, 2, pytest.approx(0.015))
 
 
-def test_an_error_of_the_loader_goes_through_and_what_follows_it_is_no_step() -> None:
+def test_an_error_of_the_loader_is_raised_and_ends_no_step() -> None:
     class Failing:
         def __init__(self) -> None:
             self.count = 0
@@ -146,8 +142,7 @@ def test_an_error_of_the_loader_goes_through_and_what_follows_it_is_no_step() ->
     assert (meter.stats.epochs, meter.stats.batches, meter.stats.steps) == (1, 3, 1)
 
 
-def test_phases_are_seconds_per_batch() -> None:
-    time = Time()
+def test_phases_are_seconds_per_batch(time: Time) -> None:
     meter = timed(time, [10, 10, 10, 10, 10])
     for number, _ in enumerate(meter):
         with meter.step("forward"):
@@ -168,7 +163,7 @@ def test_phases_are_seconds_per_batch() -> None:
     assert phases["raises"].seconds == 0
 
 
-def test_names_made_anew_at_each_step_do_not_fill_the_memory() -> None:
+def test_the_number_of_names_is_bounded() -> None:
     meter = watch([1])
     for number in range(3 * MAX_PHASES):
         with meter.step(f"step {number}"):
@@ -179,8 +174,7 @@ def test_names_made_anew_at_each_step_do_not_fill_the_memory() -> None:
     assert OTHER in meter.stats.phases
 
 
-def test_days_of_steps_take_the_memory_of_the_median() -> None:
-    time = Time()
+def test_the_steps_of_the_median_are_bounded(time: Time) -> None:
     meter = timed(time, [1] * (3 * RECENT))
     for number, _ in enumerate(meter):
         time.go(9 if number < RECENT else 19)
@@ -192,7 +186,7 @@ def test_days_of_steps_take_the_memory_of_the_median() -> None:
 # --- any loader
 
 
-def test_everything_else_is_the_loaders() -> None:
+def test_other_attributes_are_the_loaders() -> None:
     dataset = TensorDataset(torch.arange(10))
     loader = DataLoader(dataset, batch_size=4)
     meter = watch(loader)
@@ -219,25 +213,31 @@ def test_torchs_dataloader(workers: int) -> None:
         assert torch.cat([rows for (rows,) in meter]).flatten().tolist() == list(range(64))
     stats = meter.stats
     assert (stats.epochs, stats.batches, stats.steps, stats.images) == (2, 14, 12, 64)
-    (page,) = telemetry.pages()  # and none of a worker
+    (page,) = telemetry.pages()  # workers have none
     (reported,) = page.loaders
     assert reported.info == LoaderInfo("DataLoader", "watched", workers, 2 * workers, 5, rank=page.rank)
 
 
-def test_what_cannot_be_watched() -> None:
-    with pytest.raises(OptionError, match="iterable of batches, found int"):
-        watch(3)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="torch sees"):
-        watch([1], device="cuda:99")
-    with pytest.raises(OptionError, match="found 'cuda:x'"):
-        watch([1], device="cuda:x")
-    with pytest.raises(OptionError, match="name must be a str, found 3"):
-        watch([1], name=3)  # type: ignore[arg-type]
-    assert list(watch([1], device="cpu")) == [1]
-    assert list(watch([1], device=torch.device("cpu"))) == [1]
+@pytest.mark.parametrize(
+    ("loader", "options", "message"),
+    [
+        (3, {}, "iterable of batches, found int"),
+        ([1], {"device": "cuda:99"}, "torch sees"),
+        ([1], {"device": "cuda:x"}, "found 'cuda:x'"),
+        ([1], {"name": 3}, "name must be a str, found 3"),
+    ],
+)
+def test_invalid_arguments(loader: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        watch(loader, **options)
 
 
-def test_a_batch_that_does_not_know_its_shape() -> None:
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_devices_without_a_clock(device: object) -> None:
+    assert list(watch([1], device=device)) == [1]
+
+
+def test_a_batch_without_a_shape() -> None:
     class Odd:
         @property
         def shape(self) -> tuple[int, ...]:
@@ -248,10 +248,10 @@ def test_a_batch_that_does_not_know_its_shape() -> None:
     assert meter.stats.images is None, "not all are known"
 
 
-def test_a_batch_that_raises_when_it_is_asked_is_handed_over() -> None:
+def test_a_batch_whose_attributes_raise_is_handed_over() -> None:
     class Lazy(dict[str, Any]):
         def values(self) -> Any:
-            raise KeyError("read when it is wanted")
+            raise KeyError("loaded lazily")
 
     class Unknown:
         shape = (None, 3)
@@ -272,11 +272,11 @@ def test_the_meter_keeps_no_batch() -> None:
     assert batch() is None
 
 
-def test_a_loader_that_measures_itself_is_counted_once() -> None:
+def test_a_loader_that_measures_itself_is_counted_once(reported: Callable[[], LoaderReport]) -> None:
     class Own:
         def __init__(self) -> None:
             self.stages = Stages()
-            self.clock = StallClock(LoaderInfo("Own", "FastLoader", 3), stages=self.stages)
+            self.clock = StallClock(LoaderInfo("Own", "FastLoader", 3), stages=self.stages, now=Time())
 
         def __iter__(self) -> Iterator[int]:
             timing = self.clock.begin(epoch=7)
@@ -295,9 +295,9 @@ def test_a_loader_that_measures_itself_is_counted_once() -> None:
     assert meter.stats == own.clock.stats
     assert (meter.stats.batches, meter.stats.steps, meter.stats.images) == (4, 3, 64)
     assert own.stages.queue.stats().items == 4
-    ((reported,),) = (page.loaders for page in telemetry.pages())
-    assert (reported.info.name, reported.info.num_workers, reported.figures.epoch) == ("train", 3, 7)
-    assert (reported.figures.batch, reported.stages["queue"].items) == (4, 4)
+    report = reported()
+    assert (report.info.name, report.info.num_workers, report.figures.epoch) == ("train", 3, 7)
+    assert (report.figures.batch, report.stages["queue"].items) == (4, 4)
     for number in meter:
         if number == 1:
             break
@@ -305,7 +305,7 @@ def test_a_loader_that_measures_itself_is_counted_once() -> None:
     assert meter.stats.batches == 6
 
 
-def test_a_loader_that_knows_how_to_copy_itself_does_not_copy_its_meter() -> None:
+def test_a_loaders_own_deepcopy_does_not_replace_the_meters() -> None:
     class Loader:
         def __iter__(self) -> Iterator[int]:
             return iter((1, 2))
@@ -330,8 +330,7 @@ def test_copies_measure_for_themselves() -> None:
 # --- several at once
 
 
-def test_nested_and_simultaneous_meters_are_independent() -> None:
-    time = Time()
+def test_nested_meters_are_independent(time: Time) -> None:
     outer, inner = timed(time, [10, 10, 10]), timed(time, [1, 1])
     for _ in outer:
         for _ in inner:
@@ -354,10 +353,6 @@ def test_threads_with_one_meter_and_with_their_own() -> None:
             pass
         results.append(meter.stats.images)
 
-    threads = [threading.Thread(target=run, args=(meter,)) for meter in own]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run, meter) for meter in own))
     assert results == [1500] * 4
     assert (shared.stats.epochs, shared.stats.batches, shared.stats.images) == (4, 2000, 4000)

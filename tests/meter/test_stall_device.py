@@ -1,24 +1,22 @@
-"""The exposed stall by the device's clock: on a model of a stream, and where there is a GPU on the real one."""
+"""The exposed stall by the device's clock: on a model of a stream, and on a GPU if there is one."""
 
 from __future__ import annotations
 
 import time as host
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from stall_loaders import MS, Time
+from stall_loaders import MS, Time, TimedLoader
 
-from iofast.meter import LoaderInfo, Meter, Stages, Stall, StallClock, pages, watch
+from iofast.meter import LoaderInfo, LoaderReport, Meter, Stages, Stall, StallClock, watch
 from iofast.meter.device import MAX_PENDING, DeviceTimes
 
 
 class Stream:
-    """A device that does what it was given one after another; the host runs ahead of it. No call of it waits."""
+    """A device that works in order, behind the host. No call waits for it."""
 
     def __init__(self, time: Time) -> None:
         self.time, self.free_at, self.events = time, 0, 0
@@ -31,7 +29,7 @@ class Stream:
         self.free_at = max(self.free_at, ns)
 
     def cuda(self) -> Any:
-        """The part of torch.cuda that a meter may use: anything else would be an AttributeError."""
+        """Return the part of torch.cuda that a meter uses."""
         stream = self
 
         class Event:
@@ -66,34 +64,19 @@ class Stream:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
 def stream(time: Time) -> Stream:
     return Stream(time)
 
 
 def watched(stream: Stream, waits_ms: list[float]) -> Meter[Any]:
-    """A meter of batches that each take their time, on the model's device."""
-
-    def batches() -> Iterator[Any]:
-        for wait in waits_ms:
-            stream.time.go(wait)
-            yield np.zeros((4, 1))
-
-    class Loader:
-        def __iter__(self) -> Iterator[Any]:
-            return batches()
-
-    meter = watch(Loader())
+    """Return a meter of batches with these waits, on the model's device."""
+    meter = watch(TimedLoader(stream.time, waits_ms))
     meter.clock = StallClock(LoaderInfo("model"), device="cuda", now=stream.time, cuda=stream.cuda())
     return meter
 
 
 def train(meter: Meter[Any], stream: Stream, device_ms: float, host_ms: float = 1.0) -> None:
-    """A step is launched in `host_ms` and takes the device `device_ms`; in the end its result is waited for."""
+    """Launch each step in `host_ms`; it takes the device `device_ms`. At the end wait for the device."""
     for _ in meter:
         stream.time.go(host_ms)
         stream.launch(device_ms)
@@ -112,7 +95,7 @@ def test_a_host_that_waits_beside_a_busy_device_is_no_stall(stream: Stream) -> N
 
 
 def test_a_device_that_runs_dry(stream: Stream) -> None:
-    """Of each 31 ms the device works 10 and has nothing to do for 21; in 1 of these the host launches the next step."""
+    """Of each 31 ms the device works 10 and is idle 21, of which the host needs 1 to launch the next step."""
     meter = watched(stream, [30.0] * 20)
     train(meter, stream, device_ms=10)
     stats = meter.stats
@@ -128,23 +111,23 @@ def test_the_third_event_splits_off_the_transfer(stream: Stream) -> None:
     timing = clock.begin()
     for _ in range(11):
         timing.waiting()
-        stream.time.go(6)  # until the batch is made
+        stream.time.go(6)  # until the batch is ready
         timing.arrived()
-        stream.wait_until(stream.time.ns + 4 * MS)  # until it is copied; the host goes on
+        stream.wait_until(stream.time.ns + 4 * MS)  # until it is copied; the host does not wait
         timing.got(32)
         stream.launch(30)
-        stream.time.ns = stream.free_at  # the training loop looks at its loss
+        stream.time.ns = stream.free_at  # the training loop reads its loss
     timing.left()
     stats = clock.stats
     assert stats.step_mean_s == pytest.approx(0.040)
     assert stats.stall.low == pytest.approx(10 / 40)
     assert stats.transfer == pytest.approx(4 / 40)
     assert stats.host_wait == pytest.approx(6 / 40)
-    assert stages.transfer.stats().wait_s == pytest.approx(0.040), "for whoever reads the page"
+    assert stages.transfer.stats().wait_s == pytest.approx(0.040)
 
 
 def test_events_are_read_when_the_device_has_passed_them(stream: Stream) -> None:
-    """Until then only bounds are known, and nothing was waited for: time stands still here."""
+    """Until then only bounds are known. The clock proves that nothing waits."""
     meter = watched(stream, [0.0] * 3)
     for _ in meter:
         stream.time.go(2)
@@ -155,7 +138,7 @@ def test_events_are_read_when_the_device_has_passed_them(stream: Stream) -> None
     starved = watched(stream, [1.0] * 3)
     for _ in starved:
         stream.launch(100_000)
-    assert starved.stats.stall == Stall(0.0, 1.0), "between nothing and the host's wait, which is all of the step"
+    assert starved.stats.stall == Stall(0.0, 1.0), "the host waits for the whole step"
 
 
 def test_phases_by_the_devices_clock(stream: Stream) -> None:
@@ -175,12 +158,12 @@ def test_phases_by_the_devices_clock(stream: Stream) -> None:
     assert phases["forward"].share == pytest.approx(0.006 / step)
 
 
-def test_a_host_far_ahead_takes_no_memory_and_measures_on_later(stream: Stream) -> None:
+def test_a_host_far_ahead_skips_steps_and_measures_later_ones(stream: Stream) -> None:
     meter = watched(stream, [0.0] * 5_000)
     for number, _ in enumerate(meter):
         with meter.step("forward"):
             stream.launch(10)
-        stream.time.go(0.001 if number < 2_000 else 10)  # first only launches, as CUDA graphs let it
+        stream.time.go(0.001 if number < 2_000 else 10)  # at first only launches, as with CUDA graphs
         if number == 2_000:
             assert stream.events <= 3 * MAX_PENDING
             stream.time.ns = stream.free_at
@@ -190,7 +173,7 @@ def test_a_host_far_ahead_takes_no_memory_and_measures_on_later(stream: Stream) 
     assert stats.phases["forward"].seconds == pytest.approx(0.010)
     times = meter.clock._times
     assert times is not None
-    assert 2_900 < times.steps < 4_000, "skipped while too many were pending, measured before and after"
+    assert 2_900 < times.steps < 4_000, "steps are skipped only while too many are pending"
     assert stream.events <= 3 * MAX_PENDING, "used again"
 
 
@@ -204,7 +187,7 @@ def test_nothing_is_recorded_into_a_graph(stream: Stream) -> None:
     assert times.steps == 2, "those without a capture at either end: the first and the last"
 
 
-def test_a_device_that_fails_is_trainings_business(stream: Stream) -> None:
+def test_a_failing_device_raises_nothing_here(stream: Stream) -> None:
     meter = watched(stream, [1.0] * 6)
     for number, _ in enumerate(meter):
         stream.failing = number >= 3
@@ -234,7 +217,7 @@ def test_epochs_left_early_and_nested_ones_share_no_step(stream: Stream) -> None
 
 
 def test_two_streams_and_rounding() -> None:
-    """An event on another stream than the step's may be behind it; equal stamps may differ by less than nothing."""
+    """An event on another stream may come later than the step's; equal stamps may have a negative difference."""
     event = SimpleNamespace
     late = event(query=lambda: False, elapsed_time=lambda end: 1.0)
     done = event(query=lambda: True, elapsed_time=lambda end: -1e-4)
@@ -247,25 +230,24 @@ def test_two_streams_and_rounding() -> None:
     assert (times.steps, times.step_ns, times.stall_ns) == (1, MS, 0)
 
 
-def test_the_page_tells_phases_by_the_devices_clock(stream: Stream, own_page: Path) -> None:
+def test_phases_on_the_page(stream: Stream, reported: Callable[[], LoaderReport]) -> None:
     meter = watched(stream, [0.0] * 10)
     for _ in meter:
         with meter.step("forward"):
             stream.launch(6)
         stream.time.go(2)
-    ((reported,),) = (page.loaders for page in pages())
-    forward = reported.phases["forward"]
-    assert reported.phases_on_device
-    assert 0 < forward.timed < forward.entered == 10, "the device lies behind"
+    forward = reported().phases["forward"]
+    assert reported().phases_on_device
+    assert 0 < forward.timed < forward.entered == 10, "the device is behind"
     assert forward.ns == forward.timed * 6 * MS
 
 
-def test_the_page_tells_the_devices_times(stream: Stream, own_page: Path) -> None:
+def test_device_times_on_the_page(stream: Stream, reported: Callable[[], LoaderReport]) -> None:
     meter = watched(stream, [30.0] * 20)
     train(meter, stream, device_ms=10)
-    ((reported,),) = (page.loaders for page in pages())
-    assert reported.info.device == "cuda:0"
-    assert (reported.figures.device_stall_ns, reported.figures.device_step_ns) == (19 * 20 * MS, 19 * 31 * MS)
+    figures = reported().figures
+    assert reported().info.device == "cuda:0"
+    assert (figures.device_stall_ns, figures.device_step_ns) == (19 * 20 * MS, 19 * 31 * MS)
 
 
 # --- on a GPU
@@ -305,12 +287,12 @@ def test_on_a_gpu_steps_and_phases_are_the_devices(device: str | None) -> None:
     assert 0 < stats.phases["products"].seconds < stats.step_mean_s
     times = meter.clock._times
     assert times is not None
-    assert times.steps == 7, "all were read: the device has finished"
+    assert times.steps == 7, "the device has finished all"
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_only_a_dry_device_stalls() -> None:
-    """The same host wait of every batch: nothing beside a long queue, nearly all of the step beside a short one."""
+    """A slow loader beside a short queue stalls the device, a fast one beside a long queue does not."""
     trained(0.0, 2, None)  # the first product of a process takes seconds
     dry, busy = trained(0.05, 1, None).stats, trained(0.0, 400, None).stats
     assert dry.stall.low > busy.stall.high

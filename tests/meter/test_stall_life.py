@@ -1,4 +1,4 @@
-"""Meters in the telemetry page, across forks, and to the end of the process."""
+"""Meters on the telemetry page, after a fork, and at the end of the process."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ import iofast
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import meter as telemetry
 from iofast import transforms as T
-from iofast.meter import watch
+from iofast.meter import LoaderReport, watch
 from iofast.meter.clock import PUBLISH_NS
 
 pytestmark = pytest.mark.usefixtures("own_page")
 
+Reported = Callable[[], LoaderReport]
 
-def test_the_page_is_told_at_the_first_batch_then_now_and_then_and_at_the_end() -> None:
-    time = Time()
+
+def test_the_page_is_written_at_the_first_batch_then_regularly_and_at_the_end(time: Time, reported: Reported) -> None:
     meter = timed(time, [1] * 30)
-    told = []
+    published = []
     for _ in meter:
-        ((reported,),) = (page.loaders for page in telemetry.pages())
-        told.append(reported.figures.batch)
+        published.append(reported().figures.batch)
         time.go(PUBLISH_NS / MS / 4)
-    ((reported,),) = (page.loaders for page in telemetry.pages())
-    assert sorted(set(told)) == [1, 5, 9, 13, 17, 21, 25, 29]
-    figures = reported.figures
+    assert sorted(set(published)) == [1, 5, 9, 13, 17, 21, 25, 29]
+    figures = reported().figures
     assert (figures.epoch, figures.batch, figures.steps, figures.images) == (0, 30, 29, 240)
     assert (figures.step_ns, figures.wait_ns, figures.epoch_start_ns) == (29 * (MS + PUBLISH_NS // 4), 29 * MS, MS)
     assert figures.updated_ns == time.ns
     for _ in meter:
         break
-    assert telemetry.pages()[0].loaders[0].figures[:2] == (1, 1)
+    assert reported().figures[:2] == (1, 1)
 
 
-def test_a_fast_loader_is_counted_once_whoever_measures(tmp_path: Path) -> None:
+def test_a_watched_fast_loader_is_counted_once(tmp_path: Path, reported: Reported) -> None:
     with open_writer(tmp_path / "set.lmdb") as writer:
         for number in range(12):
             writer.write({"jpg": jpeg(photo(60, 40, number)), "cls": number})
@@ -57,11 +56,11 @@ def test_a_fast_loader_is_counted_once_whoever_measures(tmp_path: Path) -> None:
     assert meter.epoch == 2
     stats = meter.stats
     assert (stats.epochs, stats.batches, stats.steps, stats.images) == (2, 6, 4, 24)
-    ((reported,),) = (page.loaders for page in telemetry.pages())
-    assert (reported.info.name, reported.figures.images, reported.figures.epoch) == ("train", 24, 1)
+    report = reported()
+    assert (report.info.name, report.figures.images, report.figures.epoch) == ("train", 24, 1)
 
 
-def test_a_dropped_meter_gives_its_slot_back() -> None:
+def test_dropped_meters_leave_the_page() -> None:
     def run(count: int) -> None:
         for _ in range(count):
             meter = watch([1, 2])
@@ -76,6 +75,7 @@ def test_a_dropped_meter_gives_its_slot_back() -> None:
 
 def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own() -> None:
     meter = watch([np.zeros(2)] * 3)
+    meter.clock.now = Time()  # standing still: every page has time to be written
     list(meter)
     read, write = os.pipe()
     if not (pid := os.fork()):
@@ -112,8 +112,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     ),
     "exit with a live generator that has a clock": (
         """
-        from iofast.meter import StallClock
-        from iofast.meter import LoaderInfo, pages
+        from iofast.meter import LoaderInfo, StallClock, pages
         clock = StallClock(LoaderInfo("own"))
         def batches():
             timing = clock.begin()

@@ -1,6 +1,8 @@
-"""How many samples a batch has: found by looking at it, and by the hint that the batch before it left."""
+"""The number of samples in a batch: by a search, and by the place in the batch before."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,25 +44,12 @@ def test_samples_of_a_batch(batch: object, expected: int | None) -> None:
 
 
 @given(st.lists(st.sampled_from(range(len(BATCHES))), min_size=1, max_size=12))
-def test_they_are_counted_whatever_follows_what(numbers: list[int]) -> None:
-    """Each batch of the list twice, so that hints are right, and then wrong."""
-    given = [BATCHES[number] for number in numbers for _ in range(2)]
+def test_any_sequence_of_batches(numbers: list[int]) -> None:
+    """Each batch comes twice, so that the remembered place is right, and then wrong."""
+    pairs = [BATCHES[number] for number in numbers for _ in range(2)]
     clock = StallClock(LoaderInfo("mixed"), device="cpu")
-    told: list[int | None] = []
-    batches = _Batches([batch for batch, _ in given], clock)
-    batches._pass = Told(told)  # type: ignore[assignment]
-    assert all(found is batch for found, (batch, _) in zip(batches, given, strict=True))
-    assert told == [expected for _, expected in given]
-
-
-class Told:
-    """A pass that keeps what it is told."""
-
-    def __init__(self, counts: list[int | None]) -> None:
-        self.got = counts.append
-
-    def waiting(self) -> None:
-        """Nothing to do."""
-
-    def left(self) -> None:
-        """Nothing to do."""
+    counts: list[int | None] = []
+    batches = _Batches([batch for batch, _ in pairs], clock)
+    batches._pass = SimpleNamespace(got=counts.append, waiting=lambda: None, left=lambda: None)  # type: ignore[assignment]
+    assert all(found is batch for found, (batch, _) in zip(batches, pairs, strict=True))
+    assert counts == [expected for _, expected in pairs]

@@ -1,7 +1,8 @@
-"""Pages that are stale or foreign, folders that are not ours, and a reader beside a busy writer."""
+"""Stale and foreign pages, folders of other users, and readers beside a busy writer."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -43,30 +44,26 @@ def header(**changes: Any) -> bytes:
 # --- folders in which no page is written
 
 
-def folder_is_a_symlink(folder: Path, elsewhere: Path) -> None:
-    elsewhere.mkdir(mode=0o700)
-    folder.symlink_to(elsewhere)
-
-
-def folder_is_open_to_others(folder: Path, elsewhere: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o755)
-
-
-def folder_is_a_file(folder: Path, elsewhere: Path) -> None:
-    folder.write_bytes(b"")
-
-
-def folder_is_anothers(folder: Path, elsewhere: Path) -> None:
+def give_away(folder: Path) -> None:
     if os.geteuid():
         pytest.skip("only root can give a folder away")
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, -1)
 
 
-@pytest.mark.parametrize("spoil", [folder_is_a_symlink, folder_is_open_to_others, folder_is_a_file, folder_is_anothers])
-def test_no_page_in_a_folder_that_is_not_private(spoil: object, slot: Slot, tmp_path: Path) -> None:
-    spoil(tmp_path / "iofast", tmp_path / "elsewhere")  # type: ignore[operator]
+@pytest.mark.parametrize("fault", ["symlink", "open to others", "file", "another user's"])
+def test_no_page_in_a_folder_that_is_not_private(fault: str, slot: Slot, tmp_path: Path) -> None:
+    folder = tmp_path / "iofast"
+    if fault == "symlink":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif fault == "open to others":
+        folder.mkdir()
+        folder.chmod(0o755)
+    elif fault == "file":
+        folder.write_bytes(b"")
+    else:
+        give_away(folder)
     slot.write(FIGURES)
     slot.write(FIGURES)
     assert telemetry.pages() == []
@@ -78,10 +75,7 @@ def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
     runtime: str, slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if runtime == "another user's":
-        if os.geteuid():
-            pytest.skip("only root can give a folder away")
-        (tmp_path / "run").mkdir()
-        os.chown(tmp_path / "run", 12345, -1)
+        give_away(tmp_path / "run")
         runtime = str(tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -89,7 +83,7 @@ def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
 
 
 def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what Python takes where the temporary ones are full or may not be written to."""
+    """Python falls back to it if the temporary folders are full or not writable."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -104,7 +98,7 @@ def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monk
 
 
 def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A monitor in a login shell, a job without the shell's variables."""
+    """A job may lack the variables of the monitor's login shell."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     path = page_of(slot)
@@ -113,7 +107,7 @@ def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch:
 
 
 def test_a_full_disk_a_missing_proc_and_no_descriptors(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it reaches training, and nothing half-made is left."""
+    """No error reaches training, and no partial page is left."""
     with monkeypatch.context() as patch:
         patch.setattr("os.pwrite", lambda *_: 100)
         slot.write(FIGURES)
@@ -128,10 +122,10 @@ def test_a_full_disk_a_missing_proc_and_no_descriptors(slot: Slot, monkeypatch: 
     assert len(telemetry.pages()) == 1
 
 
-# --- pages that are nobody's
+# --- pages without a process
 
 
-def test_stale_pages_go_and_what_cannot_be_judged_stays(slot: Slot, tmp_path: Path) -> None:
+def test_stale_pages_are_removed_and_unknown_ones_stay(slot: Slot, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
         assert ended.stdin is not None
         started = start_time(ended.pid)
@@ -139,28 +133,23 @@ def test_stale_pages_go_and_what_cannot_be_judged_stays(slot: Slot, tmp_path: Pa
         path = page_of(slot)
         own = path.read_bytes()
         pid, here = ended.pid, place()
+        other_version = own.replace(b'"iofast_telemetry":3', b'"iofast_telemetry":4')
         pages = {
-            "running": (f"{pid}-{started}.page", header(pid=pid, start_time=started)),
-            "reused pid": (f"{pid}-{started - 1}.page", header(pid=pid, start_time=started - 1)),
-            "another namespace": (
-                f"{pid}-{started - 2}.page",
-                header(pid=pid, start_time=started - 2, pid_namespace=here.pid_namespace + 1),
-            ),
-            "another machine": (
-                f"{pid}-{started - 7}.page",
-                header(pid=pid, start_time=started - 7, boot="another machine"),
-            ),
-            "name of another": (f"{pid}-{started - 3}.page", header(pid=pid, start_time=started - 1)),
-            "no page": (f"{pid}-{started - 4}.page", b"x" * 256),
-            "another version": (
-                f"{pid}-{started - 5}.page",
-                own.replace(b'"iofast_telemetry":3', b'"iofast_telemetry":4'),
-            ),
-            "short": (f"{pid}-{started - 6}.page", b""),
-            "strange name": ("notes.txt", header(pid=pid, start_time=started - 1)),
+            what: (name if isinstance(name, str) else f"{pid}-{started - name}.page", page)
+            for what, name, page in (
+                ("running", 0, header(pid=pid, start_time=started)),
+                ("reused pid", 1, header(pid=pid, start_time=started - 1)),
+                ("namespace", 2, header(pid=pid, start_time=started - 2, pid_namespace=here.pid_namespace + 1)),
+                ("name of another", 3, header(pid=pid, start_time=started - 1)),
+                ("no page", 4, b"x" * 256),
+                ("another version", 5, other_version),
+                ("short", 6, b""),
+                ("another machine", 7, header(pid=pid, start_time=started - 7, boot="another machine")),
+                ("strange name", "notes.txt", header(pid=pid, start_time=started - 1)),
+            )
         }
-        for name, first in pages.values():
-            (path.parent / name).write_bytes(first)
+        for name, page in pages.values():
+            (path.parent / name).write_bytes(page)
 
         def left() -> set[str]:
             return {what for what, (name, _) in pages.items() if (path.parent / name).exists()}
@@ -179,19 +168,19 @@ def test_stale_pages_go_and_what_cannot_be_judged_stays(slot: Slot, tmp_path: Pa
     [{"pid": 0}, {"pid": 4_000_000}, {"start_time": 1}, {"pid_namespace": 1}, {"boot": "another"}, {"rank": -2}],
     ids=str,
 )
-def test_a_header_that_is_not_this_processs(changes: dict[str, Any], slot: Slot) -> None:
+def test_headers_of_other_processes(changes: dict[str, Any], slot: Slot) -> None:
     path = page_of(slot)
     assert telemetry.read_page(path) is not None
     path.write_bytes(header(**changes))
     assert telemetry.read_page(path) is None
 
 
-def test_what_is_no_file_of_a_page(slot: Slot, tmp_path: Path) -> None:
+def test_files_that_are_not_pages(slot: Slot, tmp_path: Path) -> None:
     path = page_of(slot)
     assert telemetry.read_page(tmp_path) is None
     assert telemetry.read_page(tmp_path / "missing") is None
     os.mkfifo(tmp_path / "pipe")
-    assert telemetry.read_page(tmp_path / "pipe") is None, "and it did not wait for a writer"
+    assert telemetry.read_page(tmp_path / "pipe") is None, "without waiting for a writer"
     (tmp_path / "link").symlink_to(path)
     assert telemetry.read_page(tmp_path / "link") is None
     for size in (0, 100, path.stat().st_size - 1, path.stat().st_size + 1, MAX_BYTES + 1):
@@ -210,12 +199,12 @@ def test_a_file_of_another_user(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> 
 # --- a reader beside a writer
 
 WRITER = """
-    import os, sys, threading
+    import sys, threading
     from iofast.meter import LoaderInfo, Slot, Totals
 
     def write(slot):
         number = 0
-        while not done.is_set():
+        while not done.wait(0.0002):  # on a busy machine a writer without pauses leaves no time for the reader
             number += 1
             slot.write(Totals(*[number % 100_000] * 10))
 
@@ -230,7 +219,7 @@ WRITER = """
 
 
 def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
-    """Two loaders of another process, one of them written by two threads; all figures of a write are equal."""
+    """Another process has two loaders, one of them written by two threads; all figures of a write are equal."""
     command = [sys.executable, "-c", textwrap.dedent(WRITER)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -249,26 +238,29 @@ def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
 
 
 def test_no_thread_sees_half_of_a_write(slot: Slot) -> None:
-    done = threading.Event()
+    path, done, seen = page_of(slot), threading.Event(), []
+    slot.write(Totals())
 
     def write() -> None:
-        number = 0
-        while not done.is_set():
-            number += 1
+        for number in itertools.count():
+            if done.is_set():
+                return
             slot.write(Totals(*[number] * 10))
 
-    path = page_of(slot)
-    slot.write(Totals())
-    writing = threading.Thread(target=write)
-    writing.start()
-    seen = []
-    for _ in range(200):
-        page = telemetry.read_page(path)
-        assert page is not None
-        for loader in page.loaders:
+    def read() -> None:
+        for _ in range(200):
+            page = telemetry.read_page(path)
+            assert page is not None
+            (loader,) = page.loaders
             assert len(set(loader.figures)) == 1
             seen.append(loader.figures.batch)
-    done.set()
-    writing.join()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        read()
+    finally:
+        done.set()
+        writing.join()
     assert seen == sorted(seen)
     assert len(set(seen)) > 5

@@ -1,42 +1,29 @@
-"""Phases of a step in the page."""
+"""Phases of a step on the telemetry page."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+
 from stall_loaders import Time, timed
 
-from iofast import meter as telemetry
-from iofast.meter import LoaderInfo, LoaderReport, PhaseTotals, Slot, StallClock, Totals
+from iofast.meter import LoaderInfo, LoaderReport, PhaseTotals, Slot, StallClock, Totals, pages
 from iofast.meter.page import MAX_PHASES
 
-FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 TOTALS = [("forward", PhaseTotals(7, 6, 600)), ("backward", PhaseTotals(5, 4, 300))]
 
-
-pytestmark = pytest.mark.usefixtures("own_page")
-
-
-def only_loader() -> LoaderReport:
-    (page,) = telemetry.pages()
-    (loader,) = page.loaders
-    return loader
+Reported = Callable[[], LoaderReport]
 
 
-def test_a_page_tells_phases_and_forgets_them_with_their_loader() -> None:
+def test_phases_disappear_with_their_loader(reported: Reported) -> None:
     slot = Slot(LoaderInfo("train"))
-    slot.write(FIGURES, None, TOTALS, on_device=True)
-    loader = only_loader()
-    assert (loader.phases, loader.phases_on_device, loader.figures) == (dict(TOTALS), True, FIGURES)
+    slot.write(Totals(), None, TOTALS, on_device=True)
+    assert (reported().phases, reported().phases_on_device) == (dict(TOTALS), True)
     slot.close()
-    Slot(LoaderInfo("another")).write(FIGURES)
-    assert only_loader().phases == {}
+    Slot(LoaderInfo("another")).write(Totals())
+    assert reported().phases == {}
 
 
-# --- what a clock tells
-
-
-def test_a_meter_tells_its_phases_and_one_without_writes_nothing() -> None:
-    time = Time()
+def test_phases_of_a_meter(time: Time, own_page: object) -> None:
     meter, plain = timed(time, [10] * 5), timed(time, [10] * 5)
     for _ in meter:
         with meter.step("forward"):
@@ -44,21 +31,15 @@ def test_a_meter_tells_its_phases_and_one_without_writes_nothing() -> None:
         with meter.step("\x1b[2Jback\nward"):
             time.go(20)
     list(plain)
-    (page,) = telemetry.pages()
-    assert page.loaders[0].phases == {
-        "forward": PhaseTotals(5, 5, 150_000_000),
-        "[2Jbackward": PhaseTotals(5, 5, 100_000_000),
-    }
-    assert not page.loaders[0].phases_on_device
-    assert page.loaders[1].phases == {}
+    ((with_phases, without),) = (page.loaders for page in pages())
+    expected = {"forward": PhaseTotals(5, 5, 150_000_000), "[2Jbackward": PhaseTotals(5, 5, 100_000_000)}
+    assert (with_phases.phases, with_phases.phases_on_device, without.phases) == (expected, False, {})
 
 
-def test_of_many_names_the_first_are_told() -> None:
+def test_the_first_of_many_names_are_published(reported: Reported) -> None:
     clock = StallClock(LoaderInfo("train"))
-    with clock.step(3):  # type: ignore[arg-type] # what works without a page works with one
-        pass
-    for number in range(30):
-        with clock.step(f"phase {number}"):
+    for name in (3, *(f"phase {number}" for number in range(30))):
+        with clock.step(name):  # type: ignore[arg-type] # any name that works without a page works with one
             pass
     clock.publish(0, 1, clock.now())
-    assert list(only_loader().phases) == ["3", *(f"phase {number}" for number in range(MAX_PHASES - 1))]
+    assert list(reported().phases) == ["3", *(f"phase {number}" for number in range(MAX_PHASES - 1))]

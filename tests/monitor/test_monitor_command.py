@@ -243,7 +243,7 @@ class TestProgram:
         assert run("--", *PYTHON, "print('mine')") == 0
         text, error = capfd.readouterr()
         assert text == "mine\n"
-        assert error == "iofast monitor: error: cannot be watched; the program goes on\n"
+        assert error == "iofast monitor: error: cannot be watched; the program continues\n"
 
     @pytest.mark.parametrize("broken", [RuntimeError("of a\npackage"), KeyError("key")])
     def test_whatever_goes_wrong_its_status_is_ours(

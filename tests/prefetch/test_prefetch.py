@@ -1,4 +1,4 @@
-"""Results in order, work ahead bounded, errors at their place, threads that end, whatever the consumer does."""
+"""Results in order, a bounded number ahead, errors at their number, and threads that end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_sets import eventually, workers
+from loader_sets import eventually, threads, workers
 
 from iofast.errors import WorkerError
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 
 
 class Trace:
-    """What jobs did, and how many of them were on their way at most."""
+    """A record of what jobs did, and of the most that were in the making at once."""
 
     def __init__(self, delay: float = 0.0, seed: int = 0) -> None:
         self.lock = threading.Lock()
@@ -44,7 +44,7 @@ class Trace:
 
 
 class Counted(PrefetchJob[int, int]):
-    """Job `number` is cut into `parts`; its result is made of all of them."""
+    """A job of `parts` slices, each of which adds a digit to the result."""
 
     def __init__(self, number: int, parts: int = 3, trace: Trace | None = None) -> None:
         self.number, self.parts, self.trace = number, parts, trace or Trace()
@@ -96,17 +96,25 @@ def test_order_and_bound(count: int, workers: int, depth: int, parts: int, seed:
     assert list(made) == []
 
 
-def test_it_works_ahead_up_to_its_depth_and_no_further() -> None:
+def test_depth_is_reached_and_not_exceeded() -> None:
     trace = Trace()
-    with_depth = Prefetch(lambda number: Counted(number, 2, trace), 50, num_workers=3, depth=4)
-    assert eventually(lambda: trace.begun == 4)
-    time.sleep(0.02)
-    assert trace.begun == 4
-    next(with_depth)
-    assert eventually(lambda: trace.begun == 5)
-    time.sleep(0.02)
+    made = Prefetch(lambda number: Counted(number, 2, trace), 50, num_workers=3, depth=4)
+    for begun in (4, 5):
+        assert eventually(lambda begun=begun: trace.begun == begun)
+        time.sleep(0.02)
+        assert trace.begun == begun
+        next(made)
+    made.close()
+
+
+def test_a_job_queued_twice_is_done_once() -> None:
+    """A Ctrl-C between queuing a job and noting it queues it again."""
+    trace = Trace()
+    made = Prefetch(lambda number: Counted(number, 2, trace), 5, num_workers=2, depth=3)
+    made._put = 0
+    made._ask(3)
+    assert list(made) == expected(5, 2)
     assert trace.begun == 5
-    with_depth.close()
 
 
 def test_slices_of_one_job_run_at_the_same_time() -> None:
@@ -122,7 +130,7 @@ def test_slices_of_one_job_run_at_the_same_time() -> None:
 
 
 class Failing(Counted):
-    """Fails in `stage` where its number is 3."""
+    """Job 3 fails in `stage`."""
 
     def __init__(self, number: int, stage: str, kind: type[BaseException]) -> None:
         super().__init__(number)
@@ -152,11 +160,11 @@ def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: type[Exc
     assert [next(made) for _ in range(3)] == expected(3, 3)
     with pytest.raises(error, match=stage):
         next(made)
-    assert workers() == 0  # its threads have ended already
+    assert workers() == 0
     assert list(made) == []
 
 
-def test_stop_iteration_in_a_job_is_no_end() -> None:
+def test_stop_iteration_in_a_job_is_an_error() -> None:
     made = Prefetch(lambda number: Failing(number, "finish", StopIteration), 9, num_workers=2, depth=5)
     assert [next(made) for _ in range(3)] == expected(3, 3)
     with pytest.raises(WorkerError, match="StopIteration") as caught:
@@ -165,7 +173,7 @@ def test_stop_iteration_in_a_job_is_no_end() -> None:
 
 
 class Alive:
-    """Makes jobs, and knows which of them are still there. The garbage collector is off meanwhile."""
+    """Makes jobs, and counts those that are still alive."""
 
     def __init__(self, make: Callable[[int], PrefetchJob[int, int]]) -> None:
         self.make, self.made = make, list[weakref.ref[PrefetchJob[int, int]]]()
@@ -187,25 +195,20 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
-def test_a_failed_job_is_not_kept(stage: str, no_collector: None) -> None:
-    """By the error's traceback, say: its batch may be 100 MiB."""
+def test_a_failed_job_is_not_kept(stage: str, taken: bool, no_collector: None) -> None:
+    """The error's traceback must not keep the batch, which may be 100 MiB."""
     jobs = Alive(lambda number: Failing(number, stage, ValueError))
     made = Prefetch(jobs, 9, num_workers=2, depth=5)
-    for _ in range(3):
-        next(made)
-    with pytest.raises(ValueError, match=stage):
-        next(made)
-    del made
-    assert jobs.count() == 0
-
-
-@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
-def test_a_failed_job_that_nobody_asked_for_is_not_kept(stage: str, no_collector: None) -> None:
-    jobs = Alive(lambda number: Failing(number, stage, ValueError))
-    made = Prefetch(jobs, 9, num_workers=2, depth=5)
-    assert eventually(lambda failing=made._pending[3]: failing.finished)
-    made.close()
+    if taken:
+        for _ in range(3):
+            next(made)
+        with pytest.raises(ValueError, match=stage):
+            next(made)
+    else:
+        assert eventually(lambda failing=made._pending[3]: failing.finished)
+        made.close()
     del made
     assert jobs.count() == 0
 
@@ -215,7 +218,7 @@ def test_threads_that_wait_keep_no_job(no_collector: None) -> None:
     made = Prefetch(jobs, 9, num_workers=2, depth=3)
     for _ in range(9):
         next(made)
-    assert workers() == 2  # the end was not asked for yet
+    assert workers() == 2  # they wait for further tasks
     assert eventually(lambda: jobs.count() == 0)
 
 
@@ -231,41 +234,34 @@ def test_an_error_while_jobs_are_made_reaches_the_consumer() -> None:
     made.close()
 
 
-def abandon_by_close(made: Prefetch[int, int]) -> None:
-    made.close()
-    made.close()
-    assert list(made) == []
-
-
-def abandon_by_forgetting(made: Prefetch[int, int]) -> None:
-    del made
-
-
-def abandon_in_a_cycle(made: Prefetch[int, int]) -> None:
-    cycle: list[object] = [made]
-    cycle.append(cycle)
-
-
-@pytest.mark.parametrize("abandon", [abandon_by_close, abandon_by_forgetting, abandon_in_a_cycle])
-@pytest.mark.parametrize("taken", [0, 1, 5])
-def test_threads_end(abandon: Callable[[Prefetch[int, int]], None], taken: int) -> None:
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 1000, num_workers=4, depth=3)
+@pytest.mark.parametrize("end", ["close", "delete", "cycle", "exhaust"])
+@pytest.mark.parametrize("parked", [0, 5])
+@pytest.mark.parametrize("taken", [0, 5])
+def test_threads_end(end: str, parked: int, taken: int) -> None:
+    before = threads()
+    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 60, num_workers=6, depth=3)
+    assert workers() == 6
+    made.resize(num_workers=6 - parked)
     for _ in range(taken):
         next(made)
-    assert workers() == 4
-    abandon(made)
+    if end == "close":
+        made.close()
+        made.close()
+        assert list(made) == []
+    elif end == "cycle":
+        cycle: list[object] = [made]
+        cycle.append(cycle)
+        del cycle
+    elif end == "exhaust":
+        assert len(list(made)) == 60 - taken
+        assert workers() == 0
     del made
     assert eventually(lambda: workers() == 0)
-
-
-def test_the_end_ends_the_threads_too() -> None:
-    made = Prefetch(Counted, 7, num_workers=4, depth=3)
-    assert len(list(made)) == 7
-    assert workers() == 0
+    assert eventually(lambda: threads() <= before)
 
 
 def test_collected_by_one_of_its_own_threads() -> None:
-    """A thread cannot wait for itself: the last reference may go away in any of them."""
+    """A thread that drops the last reference cannot wait for itself."""
     box: list[object] = []
     gone = threading.Event()
 
@@ -285,7 +281,7 @@ def test_collected_by_one_of_its_own_threads() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_the_kernel_knows_the_threads_names() -> None:
-    """A monitor looks from outside, and tells a loader's threads by them."""
+    """A monitor recognises a loader's threads by their names."""
     made = Prefetch(Counted, 50, num_workers=2, depth=4)
     next(made)
     tasks = Path("/proc/self/task")
@@ -296,11 +292,11 @@ def test_the_kernel_knows_the_threads_names() -> None:
 
 
 def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fewer threads than were asked for it works, with none it says so."""
-    start, given = threading.Thread.start, 2
+    """With fewer threads than asked for it works, with none it raises."""
+    start, available = threading.Thread.start, 2
 
     def start_some(thread: threading.Thread) -> None:
-        if thread.name == f"iofast-{given}":
+        if thread.name == f"iofast-{available}":
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -308,7 +304,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     two = Prefetch(Counted, 9, num_workers=4, depth=3)
     assert two.num_workers == 2
     assert len(list(two)) == 9
-    given = 0
+    available = 0
     with pytest.raises(RuntimeError, match="no thread for the loader: can't start new thread; a limit of processes"):
         Prefetch(Counted, 9, num_workers=4, depth=3)
     assert eventually(lambda: workers() == 0)
@@ -330,13 +326,16 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
     assert eventually(lambda: workers() == 0)
 
 
-def test_after_fork_the_child_is_told() -> None:
+def test_after_a_fork_the_childs_iterator_raises() -> None:
     made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 50, num_workers=2, depth=3)
     next(made)
     pid = os.fork()
     if not pid:
         code = 1
         try:
+            made.resize(8, 8)
+            made.times()
+            assert workers() == 0  # the parent's threads do not exist here, and none was started
             next(made)
         except WorkerError:
             made.close()
@@ -345,11 +344,11 @@ def test_after_fork_the_child_is_told() -> None:
         finally:
             os._exit(code)
     assert exit_status(pid) == 0
-    assert list(made) == expected(50, 3)[1:]  # the parent goes on
+    assert list(made) == expected(50, 3)[1:]
 
 
 def exit_status(pid: int, seconds: float = 20.0) -> int:
-    """A child's exit status; a child that hangs is killed, and its status is -9."""
+    """Return a child's exit status; a child that hangs is killed (-9)."""
     alarm = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
     alarm.start()
     try:

@@ -1,4 +1,4 @@
-"""Threads and depth that change while results are made, the times of all of them, and Ctrl-C between any two lines."""
+"""Changes of threads and depth, times, and Ctrl-C between any two lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_sets import eventually, threads, workers
+from loader_sets import eventually, workers
 from test_prefetch import Counted, Trace, expected
 
 from iofast.errors import OptionError
@@ -21,7 +21,7 @@ from iofast.prefetch.times import Stopwatch, Times
 
 
 class Gate(PrefetchJob[int, int]):
-    """Jobs of one slice that stand until they are let through; `at_work` says how many stand."""
+    """Jobs of one slice that wait until the gate is open; `at_work` counts them."""
 
     def __init__(self) -> None:
         self.lock, self.at_work, self.open = threading.Lock(), 0, threading.Event()
@@ -77,7 +77,7 @@ def test_order_and_bound_while_it_changes(
     assert workers() == 0
 
 
-def test_so_many_threads_work_as_are_wanted() -> None:
+def test_the_wanted_number_of_threads_works() -> None:
     gate = Gate()
     made = Prefetch(lambda _: gate, 1000, num_workers=1, depth=20)
     most = 1
@@ -85,7 +85,7 @@ def test_so_many_threads_work_as_are_wanted() -> None:
         gate.open.clear()
         made.resize(num_workers=wanted)
         most = max(most, wanted)
-        gate.open.set()  # those that are to park do so after what they have in hand
+        gate.open.set()  # threads park after their current task
         for _ in range(20):
             next(made)
         assert eventually(lambda: made.times().made - made.times().batches == 20)
@@ -95,13 +95,13 @@ def test_so_many_threads_work_as_are_wanted() -> None:
         assert eventually(lambda wanted=wanted: gate.at_work == wanted)
         time.sleep(0.02)
         assert gate.at_work == wanted
-        assert workers() == most  # parked ones are there, new ones were started only when more were wanted than ever
+        assert workers() == most  # with the parked ones; none was started without need
     gate.open.set()
     made.close()
     assert workers() == 0
 
 
-def test_depth_is_bounded_after_it_shrank() -> None:
+def test_depth_shrinks_and_grows() -> None:
     trace = Trace()
     made = Prefetch(lambda number: Counted(number, 1, trace), 100, num_workers=2, depth=6)
     assert eventually(lambda: trace.begun == 6)
@@ -130,7 +130,7 @@ def test_parked_threads_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("resize", [{"num_workers": 0}, {"depth": 0}, {"num_workers": -1}])
-def test_a_size_of_nothing(resize: dict[str, int]) -> None:
+def test_sizes_below_one(resize: dict[str, int]) -> None:
     made = Prefetch(Counted, 9, num_workers=2, depth=3)
     with pytest.raises(OptionError, match="must be 1 or more, found"):
         made.resize(**resize)
@@ -164,35 +164,8 @@ def test_a_machine_that_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(made) == expected(60, 3)
 
 
-def end_by_close(made: Prefetch[int, int]) -> None:
-    made.close()
-
-
-def end_by_forgetting(made: Prefetch[int, int]) -> None:
-    del made
-
-
-def end_by_reaching_it(made: Prefetch[int, int]) -> None:
-    for _ in made:
-        pass
-
-
-@pytest.mark.parametrize("end", [end_by_close, end_by_forgetting, end_by_reaching_it])
-def test_parked_threads_end_too(end: Callable[[Prefetch[int, int]], None]) -> None:
-    before = threads()
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 60, num_workers=6, depth=3)
-    next(made)
-    made.resize(num_workers=1)
-    for _ in range(20):
-        next(made)
-    end(made)
-    del made
-    assert eventually(lambda: workers() == 0)
-    assert eventually(lambda: threads() <= before)
-
-
-def test_the_end_is_told_without_python_code() -> None:
-    """A Ctrl-C in the finalizer loses what it was to do: threads end all the same."""
+def test_threads_end_without_the_finalizer() -> None:
+    """A Ctrl-C may interrupt the finalizer."""
     made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 1000, num_workers=3, depth=3)
     next(made)
     made.resize(num_workers=2)
@@ -237,12 +210,14 @@ def test_times() -> None:
     assert 0 < last.cpu_share(1) <= 1
     assert last.cpu_share(2) == pytest.approx(last.cpu_share(1) / 2)
     time.sleep(0.02)
-    assert made.times() == last  # after the end, threads gone
+    assert made.times() == last  # the threads have ended
     assert Times().wait_share == Times().cpu_share(4) == Times().ready == 0
+    unused = Stopwatch()
+    unused.stop()
+    assert unused.read() == 0
 
 
-def test_times_of_threads_that_wait() -> None:
-    """Read while nothing happens: what goes on counts."""
+def test_times_of_waiting_threads() -> None:
     made = Prefetch(Counted, 9, num_workers=2, depth=3)
     assert eventually(lambda: made.times().made == 3)
     before = made.times()
@@ -256,30 +231,8 @@ def test_times_of_threads_that_wait() -> None:
     made.close()
 
 
-def test_a_stopwatch_that_was_not_started() -> None:
-    watch = Stopwatch()
-    watch.stop()
-    assert watch.read() == 0
-
-
-def test_in_a_forked_child_times_and_resize_do_no_harm() -> None:
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 50, num_workers=2, depth=3)
-    next(made)
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            made.resize(8, 8)
-            made.times()
-            code = 0 if workers() == 0 else 2  # none was started, and the parent's are not here
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert list(made) == expected(50, 3)[1:]
-
-
 def undeterred(step: Callable[[], object]) -> None:
-    """Again, until a Ctrl-C does not end it."""
+    """Repeat a step until no Ctrl-C ends it."""
     while True:
         try:
             step()
@@ -289,7 +242,7 @@ def undeterred(step: Callable[[], object]) -> None:
 
 
 def test_ctrl_c_between_any_two_lines_loses_no_number() -> None:
-    """Whoever catches it and goes on finds the sequence whole, but for the result that was being handed over."""
+    """Each Ctrl-C loses at most the result that was being handed over."""
     sent, stop = [0], [False]
     chance = random.Random(0)
 
@@ -318,7 +271,7 @@ def test_ctrl_c_between_any_two_lines_loses_no_number() -> None:
     try:
         disturber.start()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        undeterred(lambda: undeterred(consume))  # twice: it may come between two lines of `undeterred` too
+        undeterred(lambda: undeterred(consume))  # twice: a Ctrl-C may come within `undeterred` too
         undeterred(lambda: undeterred(leave))
     finally:
         signal.signal(signal.SIGINT, before)

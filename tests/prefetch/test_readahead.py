@@ -1,4 +1,4 @@
-"""Advice on the coming batches: the right ranges, in order, so far ahead and no further, none while it is warm."""
+"""Advice on coming batches: its ranges, order and bounds, and none for cached batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iofast import open_reader, open_writer
 from iofast.containers.base import Located, Reader
 from iofast.prefetch import advice as advice_module
 from iofast.prefetch.advice import FileAdvice, joined, ranges, reading, sample, spaced
-from iofast.prefetch.readahead import Readahead
+from iofast.prefetch.readahead import Readahead, _Ahead
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
 
@@ -41,7 +41,7 @@ def container(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Every (offset, length) that the kernel was asked for, on a disk whose pages are never there."""
+    """Every (offset, length) of the advice, with an empty page cache."""
     made: Calls = []
 
     def advise(_: int, offset: int, length: int, advice: int) -> None:
@@ -54,7 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 def batches(reader: Reader, asked: list[int] | None = None) -> Callable[..., list[Located]]:
-    """Batches of neighbours, last ones first; `asked` notes which were located whole."""
+    """Batches of neighbours, last ones first; `asked` lists those that were located as a whole."""
 
     def located_of(batch: int, few: bool = False) -> list[Located]:
         first = len(reader) - BATCH * (batch + 1)
@@ -77,7 +77,7 @@ def covers(advised: Calls, located: Located) -> bool:
 
 
 @given(places=places, gap=st.integers(0, 300))
-def test_ranges_cover_the_places_and_no_gap_that_is_wider(places: list[tuple[int, int]], gap: int) -> None:
+def test_ranges_cover_the_places_and_no_wider_gap(places: list[tuple[int, int]], gap: int) -> None:
     offsets, lengths = np.array(places, np.uint64).reshape(-1, 2).T
     found = ranges(offsets, lengths, gap).tolist()
     wanted = {at for offset, length in places for at in range(offset, offset + length)}
@@ -91,7 +91,7 @@ def test_ranges_cover_the_places_and_no_gap_that_is_wider(places: list[tuple[int
         assert run <= gap
 
 
-def test_places_close_together_are_read_whole_and_scattered_ones_are_not() -> None:
+def test_dense_places_are_read_whole_and_scattered_ones_are_not() -> None:
     lengths = np.full(100, 27_000, np.uint64)
     half = np.arange(0, 200, 2, dtype=np.uint64) * 28_000  # every other record: the gaps come soon
     assert len(reading(half, lengths)) == 1
@@ -100,7 +100,7 @@ def test_places_close_together_are_read_whole_and_scattered_ones_are_not() -> No
     assert len(reading(np.array([0, 30_000, 90_000_000], np.uint64), lengths[:3])) == 2, "neighbours stay one read"
 
 
-def test_advice_covers_what_was_asked_and_ends_with_the_file(container: Reader, calls: Calls) -> None:
+def test_advice_covers_the_places_and_ends_with_the_file(container: Reader, calls: Calls) -> None:
     advice = FileAdvice(container)
     located = container.locate(np.array([159, 3, 90, 4, 3]))
     for _ in advice.give([located]):
@@ -111,9 +111,7 @@ def test_advice_covers_what_was_asked_and_ends_with_the_file(container: Reader, 
     assert (advice.calls, advice.bytes) == (len(calls), sum(length for _, length in calls))
 
 
-def test_long_ranges_are_cut_into_pieces_that_the_kernel_takes(
-    container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_ranges_are_cut_into_pieces(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_module, "_largest_request", lambda _: 0)
     monkeypatch.setattr(advice_module, "SMALL_PIECE", 5000)
     located = container.locate(np.arange(len(container)))
@@ -123,9 +121,7 @@ def test_long_ranges_are_cut_into_pieces_that_the_kernel_takes(
     assert covers(calls, located)
 
 
-def test_a_folder_is_advised_file_by_file_within_its_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_on_a_folder_opens_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = open_reader(write_folder(tmp_path / "images", photographs(40)))
     located = reader.locate(np.arange(40))
     gone = tmp_path / "images" / "ant" / "00003.jpg"
@@ -136,7 +132,7 @@ def test_a_folder_is_advised_file_by_file_within_its_descriptors(
         if advice != os.POSIX_FADV_WILLNEED:
             return
         most[0] = max(most[0], len(os.listdir("/proc/self/fd")) - before)
-        if fd > 1 << 20:  # what stands for a file that cannot be opened
+        if fd > 1 << 20:  # in place of a file that cannot be opened
             raise OSError(9, "Bad file descriptor")
         assert os.fstat(fd).st_size == length
         lengths.append((offset, length))
@@ -144,11 +140,11 @@ def test_a_folder_is_advised_file_by_file_within_its_descriptors(
     monkeypatch.setattr(os, "posix_fadvise", advise)
     list(FileAdvice(reader).give([located]))
     assert len(lengths) == 39
-    assert 0 < most[0] <= advice_module.FILES + 1  # one for the listing of descriptors itself
+    assert 0 < most[0] <= advice_module.FILES + 1  # with the one that lists descriptors
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_was_just_read_is_there_and_what_was_evicted_is_not(tmp_path: Path) -> None:
+def test_cached_and_evicted_payloads(tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
     with open_writer(path) as writer:
         for _ in range(20):
@@ -186,7 +182,7 @@ def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Call
     located: list[int] = []
     ahead = Readahead(container, batches(container, located), count(container), depth=6)
     time.sleep(0.02)
-    assert located == [], "nothing is done before the consumer has come to a batch"
+    assert located == [], "no advice before the first report"
     for come in range(count(container)):
         ahead.ask(come)
         assert eventually(lambda: located[-1:] >= [min(come + 1, count(container) - 1)])  # noqa: B023
@@ -199,19 +195,17 @@ def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Call
 
 
 def test_advice_keeps_within_its_bytes(container: Reader, calls: Calls) -> None:
-    located: list[int] = []
-    size = int(max(batches(container)(batch)[0].length.sum() for batch in range(count(container))))
-    ahead = Readahead(container, batches(container, located), count(container), budget=3 * size)
+    sizes = [int(batches(container)(batch)[0].length.sum()) for batch in range(count(container))]
+    budget = 3 * max(sizes)
+    ahead = _Ahead(batches(container), FileAdvice(container), len(sizes), len(sizes), budget)
     for come in range(20):
-        ahead.ask(come)
-        time.sleep(0.005)
-        least = int(min(batches(container)(batch)[0].length.sum() for batch in range(count(container))))
-        assert max(located, default=0) <= come + 3 * size // least + 1
-    ahead.close()
-    assert calls
+        ahead.reach(come)
+        while ahead.group():
+            pass
+        assert sum(sizes[come : ahead._next]) <= budget < sum(sizes[come : ahead._next]) + 2 * max(sizes)
 
 
-def test_who_was_overtaken_goes_on_from_there(container: Reader, calls: Calls) -> None:
+def test_advice_continues_at_a_consumer_that_overtook_it(container: Reader, calls: Calls) -> None:
     located: list[int] = []
     ahead = Readahead(container, batches(container, located), count(container), depth=2)
     ahead.ask(30)
@@ -229,7 +223,7 @@ def test_no_advice_while_everything_is_in_the_page_cache(
     looked: list[int] = []
 
     def located_of(batch: int, few: bool) -> list[Located]:
-        assert few, "nothing that is there is looked up whole"
+        assert few, "cached batches are not located as a whole"
         looked.append(batch)
         return batches(container)(batch, few)
 
@@ -237,13 +231,13 @@ def test_no_advice_while_everything_is_in_the_page_cache(
     ahead.ask(0)
     assert eventually(lambda: not ahead._thread.is_alive())
     assert calls == []
-    assert looked == [*range(8), *range(8, count(container), 8)], "after eight batches it looks at one in eight"
+    assert looked == [*range(8), *range(8, count(container), 8)], "after eight batches, one in eight is looked up"
 
 
-def test_rows_that_the_looks_missed_are_asked_for(
+def test_missing_rows_outside_the_sample_get_advice(
     container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group brings in most of a block-local window: eight rows of a later batch seldom show the few it left out."""
+    """A group reads most of a block-local window; a sample of eight rows seldom shows the missing ones."""
     hole = container.locate(np.array([7])).offset[0] + container.locate(np.array([7])).length[0] // 2
     first = batches(container)(0)[0].offset.min()
     advised: list[int] = []
@@ -262,10 +256,10 @@ def test_rows_that_the_looks_missed_are_asked_for(
     assert eventually(lambda: not ahead._thread.is_alive())
     assert ahead.error is None
     assert covers(calls, container.locate(np.array([7])))
-    assert len(calls) <= 1 + BATCH, "nothing that is there is asked for"
+    assert len(calls) <= 1 + BATCH, "cached rows get no advice"
 
 
-def test_a_folders_files_are_not_opened_for_looks(tmp_path: Path) -> None:
+def test_a_folders_files_are_not_opened_for_lookups(tmp_path: Path) -> None:
     with open_reader(write_folder(tmp_path / "images", photographs(40))) as reader:
         advice = FileAdvice(reader)
         assert advice.missing([reader.locate(np.arange(40))]) == []
@@ -319,7 +313,7 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
     ahead.ask(0)
     assert eventually(lambda: bool(calls))
     comm = Path(f"/proc/self/task/{ahead._thread.native_id}/comm")
-    assert not comm.exists() or comm.read_text() == "iofast-readahea\n", "all that the kernel has room for"
+    assert not comm.exists() or comm.read_text() == "iofast-readahea\n", "the kernel keeps 15 bytes"
     gone = weakref.ref(ahead)
     del ahead
     gc.collect()
@@ -328,7 +322,7 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
 
 
 def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device with a full queue blocks each call; what is left of a group is not asked for."""
+    """A device with a full queue blocks each call; the rest of a group is dropped."""
     monkeypatch.setattr(advice_module, "cached", lambda *_: False)
     monkeypatch.setattr(advice_module, "WIDE_GAP", 0)
     monkeypatch.setattr(advice_module, "GAP", 0)
@@ -354,7 +348,7 @@ def test_a_live_readahead_lets_the_interpreter_exit(tmp_path: Path) -> None:
     program = f"""
 import numpy as np, os
 from iofast import open_reader, open_writer
-from iofast.prefetch.readahead import Readahead
+from iofast.prefetch.readahead import Readahead, _Ahead
 reader = open_reader({os.fspath(path)!r})
 ahead = Readahead(reader, lambda batch: [reader.locate(np.arange(10))], 1000, depth=4)
 ahead.ask(0)
@@ -370,7 +364,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_machine_without_threads(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader does without the advice."""
+    """The loader works without advice."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

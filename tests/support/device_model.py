@@ -82,7 +82,7 @@ class Memory:
 
 
 class Device:
-    """Implements `iofast.gpu.Streams`. `faults` are names of calls that do nothing: "wait", "keep", "pin".
+    """Has the methods of `iofast.gpu.CudaStreams`. `faults` are names of calls that do nothing: "wait", "keep", "pin".
 
     Without `chance` all that may be done is done at once, with it a random part at each call.
     """
@@ -99,7 +99,7 @@ class Device:
         self.frozen: set[str] = set()  # names of streams that do nothing
         self.began = self.is_capturing = False
 
-    # --- Streams
+    # --- CudaStreams
 
     def begin(self) -> None:
         self.began = True

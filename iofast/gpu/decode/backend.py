@@ -1,4 +1,4 @@
-"""What a library that decodes JPEGs on a device has to do for a loader, and what it may leave out."""
+"""The interface of a library that decodes JPEGs on a device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 class Jpeg(NamedTuple):
-    """One baseline JPEG, grayscale or YCbCr, whose header was looked at; `data` is uint8 (bytes,) in host memory.
+    """One baseline JPEG, grayscale or YCbCr, with a valid header; `data` is uint8 (bytes,) in host memory.
 
-    Of its `width` x `height` pixels those in [x0, x1) x [y0, y1) are wanted.
+    The pixels wanted are those in [x0, x1) x [y0, y1) of `width` x `height`.
     """
 
     data: torch.Tensor
@@ -24,18 +24,18 @@ class Jpeg(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is wanted."""
+        """Whether all pixels are wanted."""
         return (self.x0, self.y0, self.x1, self.y1) == (0, 0, self.width, self.height)
 
 
 class Backend(Protocol):
-    """A library, for one device. Used by one thread at a time, with the stream current that its work is for.
+    """A library for one device. One thread uses it at a time, with the stream for its work as the current one.
 
     name     as users know it
-    ordered  whether what it does on the device comes after all that was put on the current stream before. Those that
-             may use nvJPEG's hardware engine are not: it writes as soon as it is called, whatever the stream still has
-             to do with that memory, and also where the stream waits for an event (H100, nvJPEG 12.3 to 13.2)
-    regions  whether it leaves out what is not wanted; of others all is decoded, and the region cut out
+    ordered  whether its work on the device follows all earlier work of the current stream. False for libraries that
+             may use nvJPEG's hardware engine: it writes at once, even where the stream waits for an event or still
+             uses that memory (H100, nvJPEG 12.3 to 13.2)
+    regions  whether it decodes only the pixels wanted; otherwise it decodes all, and `DeviceDecoder` crops
     """
 
     name: str
@@ -43,7 +43,7 @@ class Backend(Protocol):
     regions: bool
 
     def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
-        """Each as RGB on the device, uint8 (height, width, 3) of any strides: the region where `regions`, or all.
+        """Return RGB images on the device: uint8 (height, width, 3), any strides, the region if `regions`, else all.
 
-        None for one that it cannot decode, which is not an error: another decoder judges. There is no EXIF in them.
+        None for an image that the library cannot decode: the CPU then decides. EXIF is ignored.
         """

@@ -1,4 +1,4 @@
-"""Where a loader's JPEGs are decoded: what was asked for, what was found, and the device's decoder."""
+"""The choice where a loader decodes its JPEGs, and the device's decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iofast.machine import cores_of_rank
 
 Wanted = Literal["cpu", "gpu", "split", "auto"] | Split
 
-_THREADS = 4  # of so many cores one may help the device's library: the others decode, or launch the training's kernels
+_CORES_PER_THREAD = 4  # the library gets one thread per so many cores; the others decode or launch training's kernels
 
 _log = logging.getLogger("iofast")
 
@@ -25,8 +25,8 @@ _log = logging.getLogger("iofast")
 class Decoding:
     """The choice for one loader, and its decoder on the device.
 
-    `share` is how many thousandths of each batch the CPU decodes, None until that is measured. `obstacles` are reasons
-    why nothing of this loader can be decoded on a device.
+    `share` is the CPU's part of each batch in thousandths, None until measured. `description` says where the loader
+    decodes and why, in one line. `obstacles` are reasons why this loader cannot decode on a device.
     """
 
     def __init__(self, wanted: Wanted, device: torch.device, obstacles: Iterator[str]) -> None:
@@ -35,34 +35,33 @@ class Decoding:
         self._decoder: DeviceDecoder | None = None
         self._opening, self._settling = threading.Lock(), threading.Lock()
         self.share: int | None = WHOLE
-        self._said = "on the CPU"
+        self._reason = "on the CPU"
         if wanted == "cpu":
             return
-        reason = lacking(device) or next(obstacles, None)
-        if reason is not None and wanted != "auto":
-            raise OptionError(f"decode={wanted!r} is not available: {reason}")
-        if reason is not None:
-            self._said = f"on the CPU: {reason}"
+        obstacle = lacking(device) or next(obstacles, None)
+        if obstacle is not None:
+            if wanted != "auto":
+                raise OptionError(f"decode={wanted!r} is not available: {obstacle}")
+            self._reason = f"on the CPU: {obstacle}"
             return
-        self.share = {"gpu": 0}.get(str(wanted), self._split.share if self.splits else None)
-        self._said = "still to be measured"
+        self.share = 0 if wanted == "gpu" else self._split.share
+        self._reason = "still to be measured"
         if self.share is not None:
-            self._said = "on the device" if not self.share else f"{self.share / WHOLE:.1%} on the CPU, as it was told"
+            self._reason = f"{self.share / WHOLE:.1%} on the CPU, as given" if self.share else "on the device"
 
     @property
     def on_device(self) -> bool:
-        """Whether anything is decoded there, as far as is known by now."""
+        """Whether the device decodes anything, as far as is known by now."""
         return self.share != WHOLE
 
     @property
-    def said(self) -> str:
-        """Where decoding is done, and why there, in a line."""
-        library = self._decoder
-        return self._said if library is None or not self.on_device else f"{self._said} ({library.backend.name})"
+    def description(self) -> str:
+        """Where decoding is done, and why, in one line."""
+        return f"{self._reason} ({self._decoder.backend.name})" if self._decoder and self.on_device else self._reason
 
     @property
     def splits(self) -> bool:
-        """Whether batches are divided by a share that is to stay."""
+        """Whether each batch is divided by a fixed share."""
         return self._wanted == "split" or isinstance(self._wanted, Split)
 
     @property
@@ -70,45 +69,45 @@ class Decoding:
         return self._wanted if isinstance(self._wanted, Split) else Split()
 
     def option(self) -> Wanted:
-        """What a copy of the loader is to be told: a share that was measured stays."""
+        """Return the option for a copy of the loader: a measured share stays."""
         if not self.splits or self.share is None:
             return self._wanted
         return Split(self.share / WHOLE, self._split.cores)
 
     def workers(self, cores: int) -> int:
-        """So many decoding threads at most, of `cores`."""
+        """Return how many of `cores` may decode."""
         return max(1, int(cores * self._split.cores)) if self.splits else cores
 
     def decoder(self) -> DeviceDecoder:
-        """The device's decoder. For the thread that works for the device, which is the current one."""
+        """Return the device's decoder, opened at the first call. Its device must be the current one."""
         with self._opening:
             if self._decoder is None:
-                threads = max(1, cores_of_rank() // _THREADS)
+                threads = max(1, cores_of_rank() // _CORES_PER_THREAD)
                 self._decoder = open_decoder(self._device, threads, adaptive=self._wanted == "auto")
             return self._decoder
 
     def settle(self, measure: Callable[[], Rates]) -> None:
-        """Before the first batch: measure, where there is something to choose; another consumer waits for it."""
+        """Determine the share before the first batch, once; concurrent consumers wait for the result."""
         with self._settling:
             if self.share is not None:
                 return
             try:
                 rates = measure()
-            except Exception as error:  # no library works, or the device has no memory left for what it decodes
+            except Exception as error:  # no library works, or the device has too little memory
                 if self.splits:
                     raise
-                self._said, self.share = f"on the CPU: {reason_of(error)}", WHOLE
+                self._reason, self.share = f"on the CPU: {reason_of(error)}", WHOLE
             else:
                 share = balanced(rates) if self.splits else chosen(rates)
-                self._said, self.share = explained(rates, share), share
-            _log.info("decode=%r: %s", self._wanted, self.said)
+                self._reason, self.share = explained(rates, share), share
+            _log.info("decode=%r: %s", self._wanted, self.description)
 
     def state(self) -> dict[str, Any]:
-        """What a state of the loader has of it: the share, without which a resume would not give the same pixels."""
+        """Return the part of a loader's state: a share that is known, because pixels depend on it."""
         return {"split": self.share} if self.splits and self.share is not None else {}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on with the share of a state. Raises `StateError` where it is another than this loader was told."""
+        """Take the share of a state. Raises `StateError` if it is invalid or differs from this loader's option."""
         if not self.splits or "split" not in state:
             return
         share = state["split"]
@@ -116,7 +115,7 @@ class Decoding:
             raise StateError(f"split of a loader's state must be a whole number up to {WHOLE}, found {shown(share)}")
         if self._split.share not in (None, share):
             raise StateError(
-                f"the state is of another split: {share} of {WHOLE} positions on the CPU, this loader has "
-                f"{self._split.share}"
+                f"the state has another split: expected {self._split.share} of {WHOLE} positions on the CPU, "
+                f"found {share}"
             )
-        self.share, self._said = share, f"{share / WHOLE:.1%} on the CPU, as in the state"
+        self.share, self._reason = share, f"{share / WHOLE:.1%} on the CPU, as in the state"

@@ -1,4 +1,4 @@
-"""A device's decoder: a library, called so that nothing it writes meets what the device is still working with."""
+"""A device's decoder: calls a library so that its writes never meet memory that the device still uses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from iofast.kernel.contract import MIRRORED_X, MIRRORED_Y, TURNED
 
 
 class DeviceDecoder:
-    """Any number of threads may call it, one at a time gets in.
+    """A library, serialised for any number of threads.
 
-    `idle` waits until the current stream has done all that was put on it. A library that is not `ordered` is called
-    only then: the memory it takes is the current stream's, so whoever used that before has ended, and an event that
-    the stream was told to wait for does not do (`Backend`). It is called again behind the library, which may read the
-    caller's bytes until then.
+    `idle` waits until the current stream has done all its work. It is called before a library that is not `ordered`:
+    the library's memory belongs to the current stream, so earlier uses have ended then, and waiting for an event would
+    not be enough (`Backend`). It is called again afterwards: the library may read the caller's bytes until then.
     """
 
     def __init__(self, backend: Backend, idle: Callable[[], None]) -> None:
@@ -27,31 +26,29 @@ class DeviceDecoder:
         self._idle, self._lock, self._warned = idle, threading.Lock(), False
 
     def decode(self, jpegs: Sequence[Jpeg], turns: Sequence[int]) -> list[torch.Tensor | None]:
-        """The region of each, turned upright by its EXIF orientation: uint8 (height, width, 3) of any strides.
+        """Return each region, turned upright by its EXIF orientation: uint8 (height, width, 3), any strides.
 
-        None where the library could not decode it, or made something of another size.
+        None where the library failed or returned another size.
         """
         if not jpegs:
             return []
         with self._lock:
             if not self.backend.ordered:
                 self._idle()
-            images = self._decoded(jpegs)
+            images = self._call(jpegs)
             self._idle()
-        return [
-            None if image is None else upright(image, turn)
-            for image, turn in zip(map(self._region, images, jpegs), turns, strict=True)
-        ]
+        regions = map(self._region, images, jpegs)
+        return [None if region is None else upright(region, turn) for region, turn in zip(regions, turns, strict=True)]
 
-    def _decoded(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
+    def _call(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
+        """Call the library. If it fails as a whole, warn once and return None for each image."""
         try:
             images = self.backend.decode(jpegs)
-        except Exception as error:  # of a driver, an allocator, a version that does not fit; not of one image
-            reason = reason_of(error)
-        else:
             if len(images) == len(jpegs):
                 return images
-            reason = f"it gave {len(images)} images"
+            reason = f"expected {len(jpegs)} images, found {len(images)}"
+        except Exception as error:  # of a driver, an allocator, an unsuitable version
+            reason = reason_of(error)
         if not self._warned:
             self._warned = True
             name = self.backend.name
@@ -71,7 +68,7 @@ class DeviceDecoder:
 
 
 def upright(image: torch.Tensor, turn: int) -> torch.Tensor:
-    """An image (height, width, 3) turned by its EXIF orientation."""
+    """Turn an image (height, width, 3) by its EXIF orientation."""
     if turn in TURNED:
         image = image.transpose(0, 1)
     mirrored = [axis for axis, turns in ((0, MIRRORED_Y), (1, MIRRORED_X)) if turn in turns]

@@ -1,8 +1,8 @@
-"""A canvas for batches that a device decodes, or CPU and device: some rows as pixels, the others as parts of JPEGs.
+"""A canvas for batches that a device decodes, alone or with the CPU: some rows are pixels, others parts of JPEGs.
 
-Decoding threads fill it (`decode`). Then the device's thread decodes and crops the parts (`decode_there`) and puts all
-rows into one tensor (`gather`). In between, rows that the device could not decode are decoded on the CPU (`decode`
-again), and replacements of broken samples are copied in (`take`).
+Decoding threads fill it (`decode`). The device's thread then decodes and crops the parts (`decode_there`) and joins all
+rows in one tensor (`gather`). In between, the CPU decodes rows that the device could not (`decode` again), and
+replacements of broken samples are copied in (`take`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from iofast.kernel.contract import PART_ROOM
 from iofast.pixels.upload import upload
 from iofast.work import within
 
-MOST = 1 << 30  # bytes of decoded pixels at once: 256 photographs of a telephone would take 9 GiB of the device
+MOST = 1 << 30  # bytes of pixels decoded in one call: 256 photographs of a telephone would take 9 GiB
 
 Pixels = NDArray[np.uint8]
 
 
 class Divided:
-    """N images of one size; `on_cpu` (bool, (N,)) says which are decoded here, `lengths` how long payloads are.
+    """N images of one size. `on_cpu` is bool (N,); `lengths` are the payloads' lengths in bytes, (N,).
 
-    `cut` are boxes, flips and orientations of all rows, which may change until they are decoded.
+    `cut` holds boxes, flips and orientations of all rows; their values may change until the rows are decoded.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Divided:
     ) -> None:
         self.size = size
         self._on_cpu, (self._boxes, self._flips, self._turns) = on_cpu, cut
-        self._slot = np.cumsum(on_cpu) - 1  # of CPU rows
+        self._slot = np.cumsum(on_cpu) - 1  # place of each CPU row in `_out`
         self._images = empty(memory, (int(on_cpu.sum()), 3, *size), torch.uint8, torch.channels_last)
         self._out: Pixels = self._images.permute(0, 2, 3, 1).numpy()
-        self._extra: dict[int, Pixels] = {}  # rows that were not meant to be decoded here
+        self._extra: dict[int, Pixels] = {}  # rows planned for the device that the CPU decodes
         room = np.where(on_cpu, 0, lengths.astype(np.int64) + PART_ROOM)
         places = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
         self._bytes = memory.take((rounded_up(int(places[-1])),))
@@ -58,34 +58,37 @@ class Divided:
         self._whole: torch.Tensor | None = None
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """See `Canvas`. A row for the device that has no part for it is decoded on the CPU. The device finishes all."""
+        """See `Canvas`. Rows whose JPEGs the device cannot take are decoded on the CPU; the device finishes all."""
         context, source, boxes, flips, rows, _ = wanted
         status, on_cpu = np.zeros(len(rows), np.int32), self._on_cpu[rows]
-        again = len(rows) > 0 and rows[-1] - rows[0] >= len(rows)  # not neighbours: single rows have no room for parts
-        left = ~on_cpu & (np.isin(rows, list(self._extra)) | again)
-        there = np.flatnonzero(~on_cpu & ~left)
+        scattered = len(rows) > 0 and rows[-1] - rows[0] >= len(rows)  # parts have room only between neighbours
+        is_extra = ~on_cpu & (np.isin(rows, list(self._extra)) | scattered)
+        there = np.flatnonzero(~on_cpu & ~is_extra)
         if len(there):
             status[there] = self._take_parts(context, source.rows(there), boxes[there], rows[there])
             # MEMORY: the file has grown since it was indexed
-            left |= (status == Status.UNSUPPORTED) | (status == Status.MEMORY)
-        planned, extra = np.flatnonzero(on_cpu), np.flatnonzero(left)
+            is_extra |= (status == Status.UNSUPPORTED) | (status == Status.MEMORY)
+        planned, extra = np.flatnonzero(on_cpu), np.flatnonzero(is_extra)
         if len(planned):
-            about, slots = (source.rows(planned), boxes[planned], flips[planned]), self._slot[rows[planned]]
-            status[planned] = kernel.decode_into(context, *about, self._out, slots)
+            columns, slots = (source.rows(planned), boxes[planned], flips[planned]), self._slot[rows[planned]]
+            status[planned] = kernel.decode_into(context, *columns, self._out, slots)
         if len(extra):
-            own, outs = np.zeros(len(extra), np.int32), [self._extra_place(row) for row in rows[extra].tolist()]
-            kernel.decode_each(context, source.rows(extra), boxes[extra], flips[extra], outs, own)
-            status[extra] = own
+            extra_status, outs = (
+                np.zeros(len(extra), np.int32),
+                [self._extra_place(row) for row in rows[extra].tolist()],
+            )
+            kernel.decode_each(context, source.rows(extra), boxes[extra], flips[extra], outs, extra_status)
+            status[extra] = extra_status
         return status
 
     def decode_there(self, decoder: DeviceDecoder) -> list[int]:
-        """Decode and crop on the device, for the current stream; return rows that it could not decode, for `decode`."""
+        """Decode and crop on the device, for the current stream. Return the rows that failed, for `decode`."""
         rows = np.flatnonzero(self._parts.table[:, 0])
         nbytes = 3 * self._parts.table[rows, 1].astype(np.int64) * self._parts.table[rows, 2]
-        several = np.split(rows, np.flatnonzero(np.diff(np.cumsum(nbytes) // MOST)) + 1)
-        made = [self._decoded(decoder, some) for some in several]
-        self._there_rows = np.concatenate([own for own, _ in made])
-        images = [each for _, each in made if each is not None]
+        groups = np.split(rows, np.flatnonzero(np.diff(np.cumsum(nbytes) // MOST)) + 1)
+        decoded = [self._decoded(decoder, group) for group in groups]
+        self._there_rows = np.concatenate([good for good, _ in decoded])
+        images = [each for _, each in decoded if each is not None]
         self._there = torch.cat(images) if len(images) > 1 else images[0] if images else None
         failed = [int(row) for row in np.setdiff1d(rows, self._there_rows)]
         for row in failed:
@@ -93,27 +96,30 @@ class Divided:
         return failed
 
     def _decoded(self, decoder: DeviceDecoder, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], torch.Tensor | None]:
-        """Those of some rows that the device could decode, and their images, cropped and resampled."""
-        begins, about = self._parts.places[rows].tolist(), self._parts.table[rows].tolist()
-        jpegs = [Jpeg(self._bytes[at : at + one[0]], *one[1:7]) for at, one in zip(begins, about, strict=True)]
+        """Return the rows that the device could decode, and their images, cropped and resampled."""
+        starts, columns = self._parts.places[rows].tolist(), self._parts.table[rows].tolist()
+        jpegs = [
+            Jpeg(self._bytes[start : start + length], *region)
+            for start, (length, *region, _, _) in zip(starts, columns, strict=True)
+        ]
         images = decoder.decode(jpegs, self._turns[rows].tolist())
         good = rows[np.array([image is not None for image in images], np.bool_)]
         if not len(good):
             return good, None
         batch = pixels.RaggedBatch.of([image for image in images if image is not None])
-        boxes = within(self._boxes[good], self.size)  # as the decoder of parts had them
+        boxes = within(self._boxes[good], self.size)  # as in kernel.part_batch
         boxes[:, :4] -= np.tile(self._parts.table[good, 7:9], 2)
         return good, pixels.augment(batch, boxes, self._flips[good], self.size, dtype=torch.uint8)
 
     def take(self, rows: NDArray[np.intp], other: Any, of: NDArray[np.intp]) -> None:
-        """See `Canvas`; the other's images are of one size."""
+        """See `Canvas`. `other` is a `Uniform`."""
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
             self._place(row)[...] = other.row(source)
 
     def gather(self, bus: Bus) -> None:
-        """All rows on the device. Those that could not be made at all hold anything."""
+        """Join all rows on the device. Rows that failed hold anything."""
         extra = sorted(self._extra)
-        here = np.concatenate((np.flatnonzero(self._on_cpu), np.array(extra, np.intp)))
+        cpu_rows = np.concatenate((np.flatnonzero(self._on_cpu), np.array(extra, np.intp)))
         blocks = [self._images] if len(self._images) else []
         blocks += [torch.from_numpy(self._extra[row][None]).permute(0, 3, 1, 2) for row in extra]
         copied = bus.copy(blocks) if blocks else []
@@ -122,18 +128,18 @@ class Divided:
             return
         shape = (len(self._on_cpu), 3, *self.size)
         whole = torch.empty(shape, dtype=torch.uint8, device=bus.device, memory_format=torch.channels_last)
-        for where, images in ((self._there_rows, [] if self._there is None else [self._there]), (here, copied)):
+        for rows, images in ((self._there_rows, [] if self._there is None else [self._there]), (cpu_rows, copied)):
             if images:
-                whole[upload(where, bus.device)] = torch.cat(images)
+                whole[upload(rows, bus.device)] = torch.cat(images)
         self._whole = whole
 
     def images(self) -> torch.Tensor:
-        """uint8 (N, 3, H, W) on the device, once they are gathered."""
+        """Return uint8 (N, 3, H, W) on the device, after `gather`."""
         return cast(torch.Tensor, self._whole)
 
     @property
     def there(self) -> int:
-        """How many images the device has decoded."""
+        """Number of images that the device has decoded."""
         return len(self._there_rows)
 
     def _take_parts(
@@ -142,15 +148,15 @@ class Divided:
         status = np.zeros(len(rows), np.int32)
         out, places, table = self._parts
         ends = np.append(places[rows], places[rows[-1] + 1])  # CPU rows between them have no room
-        made = Parts(out, ends, np.zeros((len(rows), table.shape[1]), np.int32))
-        kernel.part_batch(context, source, boxes, self.size, made, status, 0, len(rows))
-        table[rows] = made.table
+        parts = Parts(out, ends, np.zeros((len(rows), table.shape[1]), np.int32))
+        kernel.part_batch(context, source, boxes, self.size, parts, status, 0, len(rows))
+        table[rows] = parts.table
         return status
 
     def _place(self, row: int) -> Pixels:
-        """Where the pixels of a row go in host memory, (height, width, 3)."""
+        """Return a row's pixels in host memory, (height, width, 3)."""
         return cast(Pixels, self._out[self._slot[row]]) if self._on_cpu[row] else self._extra_place(row)
 
     def _extra_place(self, row: int) -> Pixels:
-        """The same of a row that was meant for the device; from now on the CPU's."""
+        """Return the pixels of a row planned for the device; from now on the CPU decodes it."""
         return self._extra.setdefault(row, np.zeros((*self.size, 3), np.uint8))

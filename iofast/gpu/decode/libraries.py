@@ -1,4 +1,4 @@
-"""Which library decodes JPEGs on a device: the first one that is installed and gets a small picture right."""
+"""The library that decodes JPEGs on a device: the first one that is installed and decodes a test image correctly."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from iofast.gpu.decode.decoder import DeviceDecoder
 from iofast.gpu.decode.nvimagecodec import NvImageCodec
 from iofast.gpu.decode.torch_libraries import torchcodec, torchvision
 
-_MODULES = {"nvImageCodec": "nvidia.nvimgcodec", "TorchCodec": "torchcodec", "torchvision": "torchvision"}  # best first
-_SIZE, _COLOUR, _OFF = (48, 32), (200, 120, 40), 8  # the small picture, and how many levels it may be off
+_MODULES = ("nvidia.nvimgcodec", "torchcodec", "torchvision")
+_SIZE, _COLOUR, _TOLERANCE = (48, 32), (200, 120, 40), 8  # of the test image; tolerance in levels
 
 
 def lacking(device: torch.device) -> str | None:
-    """Why nothing can be decoded on `device`, without touching it; None where there is a library to try."""
+    """Return why nothing can be decoded on `device`, None if there is a library to try. Does not touch the device."""
     if device.type != "cuda" or torch.version.hip is not None:
         name = "ROCm" if device.type == "cuda" else f"device={str(device)!r}"
         return f"it needs an NVIDIA GPU (device='cuda'), found {name}"
     if torch.cuda.get_allocator_backend() != "native":
-        # it hands memory over in a stream's order, which the hardware engine does not keep
+        # cudaMallocAsync reuses memory in a stream's order, which the hardware engine ignores
         return "it needs torch's own allocator: take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"
-    if not any(_installed(module) for module in _MODULES.values()):
+    if not any(map(_installed, _MODULES)):
         major = (torch.version.cuda or "13").split(".")[0]
         return f"no library for it is installed: pip install 'iofast[cuda{major}]' for nvImageCodec"
     return None
 
 
 def open_decoder(device: torch.device, threads: int, *, adaptive: bool = False) -> DeviceDecoder:
-    """The decoder of `device`, which is the current one; `threads` of the host may help it.
+    """Return the decoder of `device`, which must be the current one; the library may use `threads` of the host.
 
-    `adaptive` lets it change which engine decodes what while it runs: then pixels are not the same in every run.
-    Raises `OptionError` saying what each library's trouble is where none works.
+    `adaptive` lets the library choose engines while it runs; then pixels may differ between runs. Raises `OptionError`
+    with each library's failure if none works.
     """
     if (reason := lacking(device)) is not None:
         raise OptionError(f"JPEGs cannot be decoded on the device: {reason}")
-    troubles = []
+    failures = []
     for name, make in libraries(device, threads, adaptive=adaptive).items():
         try:
             return checked(make)
-        except Exception as error:  # a missing library of CUDA, a driver that is too old, an operator that is not there
-            troubles.append(f"{name}: {reason_of(error)}")
-    raise OptionError(f"JPEGs cannot be decoded on the device: {'; '.join(troubles):.500}")
+        except Exception as error:  # a missing CUDA library, an old driver, a missing operator
+            failures.append(f"{name}: {reason_of(error)}")
+    raise OptionError(f"JPEGs cannot be decoded on the device: {'; '.join(failures):.500}")
 
 
 def libraries(device: torch.device, threads: int, *, adaptive: bool = False) -> dict[str, Callable[[], Backend]]:
-    """What makes each library's back-end for `device`, which is the current one, the best first."""
+    """Return the constructor of each library for `device`, best first. The device must be the current one."""
     return {
         "nvImageCodec": lambda: NvImageCodec(threads, adaptive=adaptive),
         "TorchCodec": lambda: torchcodec(device),
@@ -60,14 +60,14 @@ def libraries(device: torch.device, threads: int, *, adaptive: bool = False) -> 
 
 
 def checked(make: Callable[[], Backend]) -> DeviceDecoder:
-    """A decoder of the back-end that `make` makes, which has decoded a small picture; raises its trouble where not."""
+    """Return a decoder for the library that `make` opens, after a test image. Raises what `make` or `check` raises."""
     backend = make()
     check(backend)
     return DeviceDecoder(backend, lambda: torch.cuda.current_stream().synchronize())
 
 
 def check(backend: Backend) -> None:
-    """Raise `RuntimeError` unless `backend` decodes a small picture."""
+    """Raise `RuntimeError` unless `backend` decodes a test image."""
     stream = BytesIO()
     Image.new("RGB", _SIZE, _COLOUR).save(stream, "JPEG")
     data = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
@@ -75,12 +75,12 @@ def check(backend: Backend) -> None:
     (image,) = backend.decode([Jpeg(data, width, height, 0, 0, width, height)])
     if image is None or image.shape != (height, width, 3):
         raise RuntimeError("it did not decode a small picture")
-    if (image.cpu().int() - torch.tensor(_COLOUR)).abs().max() > _OFF:
+    if (image.cpu().int() - torch.tensor(_COLOUR)).abs().max() > _TOLERANCE:
         raise RuntimeError("it got the colours of a small picture wrong")
 
 
 def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the namespace that it lies in
+    except ModuleNotFoundError:  # the parent package is missing
         return False

@@ -1,4 +1,4 @@
-"""nvImageCodec: one call for a batch, each image by itself, shared out among hardware engine, CUDA and host."""
+"""nvImageCodec: one call per batch, shared out among hardware engine, CUDA and host; images fail one by one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 
 from iofast.gpu.decode.backend import Jpeg
 
-# libjpeg's interpolation of chroma, which is the CPU kernel's too; without it edges of colours lie a pixel apart
+# libjpeg's chroma interpolation, as in the CPU kernel; without it colour edges differ by a pixel
 _OPTIONS = ":fancy_upsampling=1"
 
-KEPT = 1 << 30  # bytes that the driver's pool keeps, as much as is decoded at once
+KEPT = 1 << 30  # bytes that the driver's pool keeps: as much as is decoded at once
 _RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 
 
 class NvImageCodec:
-    """`nvidia.nvimgcodec.Decoder`. `threads` of the host take part, for Huffman codes.
+    """`nvidia.nvimgcodec.Decoder` with `threads` of the host for Huffman decoding.
 
-    Half of a batch goes to the hardware engine: all of it is slower than none (A100: 5,000 and 6,000 images/s, three
-    quarters 7,000). `adaptive` lets the library change that with every batch, so that an image may come from another
-    engine, and some of its pixels off by a level, in the next run.
+    Half of a batch goes to the hardware engine (A100: 5,000 images/s with all on it, 6,000 with none, 7,000 with three
+    quarters). `adaptive` lets the library change that per batch: then an image may be decoded by another engine in the
+    next run, with some pixels one level off.
     """
 
     name = "nvImageCodec"
@@ -32,7 +32,7 @@ class NvImageCodec:
     regions = True
 
     def __init__(self, threads: int, *, adaptive: bool) -> None:
-        """For the current device. Raises `ImportError` where it is not installed."""
+        """Open the library on the current device. Raises `ImportError` if it is not installed."""
         self._codec: Any = importlib.import_module("nvidia.nvimgcodec")
         codec, device = self._codec, torch.cuda.current_device()
         keep_memory(device)
@@ -42,22 +42,18 @@ class NvImageCodec:
             codec.Backend(kinds.HW_GPU_ONLY, load_hint=0.5, load_hint_policy=policy),
             codec.Backend(kinds.GPU_ONLY),
             codec.Backend(kinds.HYBRID_CPU_GPU),
-        ]  # not its CPU_ONLY: iofast's own kernel does what is left
+        ]  # without CPU_ONLY: iofast's own kernel is faster
         self._decoder = codec.Decoder(
-            device_id=device,
-            max_num_cpu_threads=threads,
-            backends=backends,
-            options=_OPTIONS,
+            device_id=device, max_num_cpu_threads=threads, backends=backends, options=_OPTIONS
         )
         self._params = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.ColorSpec.SRGB)
 
     def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
         """See `Backend`."""
-        stream = torch.cuda.current_stream()
-        # kept until the end: a region is a view of its stream
-        wholes = [self._codec.CodeStream(jpeg.data.numpy()) for jpeg in jpegs]
+        wholes = [self._codec.CodeStream(jpeg.data.numpy()) for jpeg in jpegs]  # must outlive their regions
         sources = [self._source(whole, jpeg) for whole, jpeg in zip(wholes, jpegs, strict=True)]
-        images = self._decoder.decode(sources, params=self._params, cuda_stream=stream.cuda_stream)
+        stream = torch.cuda.current_stream().cuda_stream
+        images = self._decoder.decode(sources, params=self._params, cuda_stream=stream)
         return [None if image is None else torch.utils.dlpack.from_dlpack(image) for image in images]
 
     def _source(self, whole: Any, jpeg: Jpeg) -> Any:
@@ -67,10 +63,10 @@ class NvImageCodec:
 
 
 def keep_memory(device: int) -> None:
-    """Have the driver's pool of `device`, where the library's images lie, keep up to `KEPT` bytes of what is free.
+    """Make the driver's memory pool of `device`, which the library uses, keep up to `KEPT` free bytes.
 
-    It keeps none by default: each wait for a stream gives all of it back to the system, and a batch waits twice, so
-    that every image would be new memory. A driver without pools is left alone, and a pool that keeps more.
+    By default each wait for a stream returns all of it to the system, and a batch waits twice. A driver without pools,
+    or a pool that keeps more, is left alone.
     """
     with suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")

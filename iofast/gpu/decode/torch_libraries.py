@@ -1,4 +1,4 @@
-"""TorchCodec and torchvision: a list of JPEGs in, a list of tensors out, and one that is broken fails all of them."""
+"""TorchCodec and torchvision: they decode a list of JPEGs, and one broken image fails the whole list."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Decode = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 class AllOrNothing:
-    """A function that decodes a list of JPEGs to (3, H, W) each, and raises where one of them cannot be decoded.
+    """A function that decodes a list of JPEGs to (3, H, W) each, and raises if it cannot decode one of them.
 
-    Where it raises, each half of the list is tried again: one broken image of 256 costs 16 further calls.
+    On failure each half of the list is tried again: one broken image of 256 costs 16 further calls.
     """
 
     ordered = False
@@ -26,11 +26,11 @@ class AllOrNothing:
         self.name, self._decode = name, decode
 
     def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
-        """See `Backend`. Raises what the function raises where not one of several images can be decoded."""
+        """See `Backend`. Raises the function's error if it can decode none of several images."""
         errors: list[RuntimeError] = []
         images = self._halved([jpeg.data for jpeg in jpegs], errors)
         if len(errors) > 1 and all(image is None for image in images):
-            raise errors[0]  # it is not the images
+            raise errors[0]  # the library fails, not an image
         return [None if image is None else image.permute(1, 2, 0) for image in images]
 
     def _halved(self, jpegs: list[torch.Tensor], errors: list[RuntimeError]) -> list[torch.Tensor | None]:
@@ -45,7 +45,7 @@ class AllOrNothing:
 
 
 def torchcodec(device: torch.device) -> AllOrNothing:
-    """TorchCodec 0.16 or later. Raises `ImportError` where it is not installed, or older."""
+    """Open TorchCodec 0.16 or later. Raises `ImportError` if it is missing or older."""
     module = importlib.import_module("torchcodec.decoders")
     if not hasattr(module, "decode_jpeg"):
         raise ImportError("torchcodec is older than 0.16 and decodes no images")
@@ -53,7 +53,7 @@ def torchcodec(device: torch.device) -> AllOrNothing:
 
 
 def torchvision(device: torch.device) -> AllOrNothing:
-    """torchvision 0.20 or later, from which on it takes a list. Raises `ImportError` where it is not installed."""
+    """Open torchvision 0.20 or later, the first that takes a list. Raises `ImportError` if it is missing."""
     module = importlib.import_module("torchvision.io")
     decode = functools.partial(module.decode_jpeg, mode=module.ImageReadMode.RGB, device=device)
     return AllOrNothing("torchvision", decode)

@@ -1,0 +1,27 @@
+"""Fixtures of the tests of meters and telemetry pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from stall_loaders import Time
+
+from iofast.meter import LoaderReport, pages
+
+
+@pytest.fixture
+def time() -> Time:
+    """A clock that the test sets."""
+    return Time()
+
+
+@pytest.fixture
+def reported(own_page: object) -> Callable[[], LoaderReport]:
+    """Returns the only loader of the only page."""
+
+    def only_loader() -> LoaderReport:
+        ((loader,),) = (page.loaders for page in pages())
+        return loader
+
+    return only_loader
