@@ -90,14 +90,6 @@ class JoinedReader(Reader):
         listed: list[bytes | None] = values.tolist()
         return listed
 
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field of one record; see `Reader.view`."""
-        self._check(field)
-        part, own = self._place(index)
-        if field is not None and field not in self.parts[part].manifest.fields:
-            raise KeyError(f"{self.name(index)} has no field {field!r}")
-        return self.parts[part].view(own, field)
-
     def keys(self, located: Located) -> list[str]:
         """Keys, each behind the number of its part: `1/00000042`."""
         keys = np.empty(len(located.indices), object)

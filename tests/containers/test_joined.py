@@ -11,7 +11,7 @@ import pytest
 from loader_sets import CLASSES, photographs, upright, write_folder, write_lmdb
 
 from iofast import kernel, open_reader, open_writer
-from iofast.containers import values as reading
+from iofast.containers import base as reading
 from iofast.containers.base import Failures, Reader
 from iofast.containers.index import ABSENT
 from iofast.containers.joined import JoinedReader

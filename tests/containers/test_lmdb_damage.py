@@ -198,5 +198,5 @@ def test_places_outside_the_file_are_refused(container: Path, tmp_path: Path) ->
             "<I", data, start + 60, google_crc32c.value(bytes(data[start : start + 60] + data[checks:first]))
         )
         path.write_bytes(data)
-        with pytest.raises(ContainerError, match="position 0 outside the file"):
+        with pytest.raises(ContainerError, match="position 0 outside: file 0, offset"):
             LmdbReader(path).locate(np.array([1, 0]))

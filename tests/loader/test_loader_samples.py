@@ -14,7 +14,7 @@ from loader_sets import photographs, with_broken, write_lmdb, write_numbered
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, order
 from iofast import transforms as T
-from iofast.containers import values as reading
+from iofast.containers import base as reading
 from iofast.errors import DecodeError, OptionError, WorkerError
 
 N = 12
