@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -95,7 +95,7 @@ class Reader(ABC):
         has one, unless `check` is False. Raises like `locate`, and `ContainerError` (a folder: `SourceError`) for a
         payload that is damaged or cannot be read. With `failed`, such a row is None and its error is stored there.
         """
-        return self._read_located(self.locate(indices, field), field, check, failed)
+        return self._read_located(self.locate(indices, field), field or "image", check, failed)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """What the index knows about these records: `locate` of the image, without places if there is no image."""
@@ -154,9 +154,9 @@ class Reader(ABC):
         return (self.record(index) for index in range(len(self)))
 
     def _read_located(
-        self, located: Located, field: str | None, check: bool, failed: Failures | None
+        self, located: Located, field: str | Sequence[str], check: bool, failed: Failures | None
     ) -> list[bytes | None]:
-        """`values` of located rows: one `pread` each, by file and offset."""
+        """`values` of located rows: one `pread` each, by file and offset. `field`, or one per row, is for messages."""
         values: list[bytes | None] = [None] * len(located.indices)
         rows = np.flatnonzero(located.file != ABSENT)
         rows = rows[np.lexsort((located.offset[rows], located.file[rows]))]
@@ -173,8 +173,8 @@ class Reader(ABC):
                     values[row] = data
                 except (ContainerError, OSError) as error:
                     what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-                    name, place = self.name(int(located.indices[row])), f"{field or 'image'} at offset {offsets[row]}"
-                    found = ContainerError(f"{name}: {place} {what}")
+                    name, own = self.name(int(located.indices[row])), field if isinstance(field, str) else field[row]
+                    found = ContainerError(f"{name}: {own} at offset {offsets[row]} {what}")
                     if failed is None:
                         raise found from None
                     failed[row] = found

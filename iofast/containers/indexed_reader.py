@@ -63,21 +63,18 @@ class IndexedReader(Reader, Generic[OpenedT]):
         opened = self._open()
         indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
         rows = opened.index.rows(indices)
-        number = field_numbers(self.manifest.fields, field, rows, self.path)
-        located = columns(indices, self.manifest.fields, rows, number)
-        self._relocate(opened, located, number)
-        if (outside := misplaced(located, opened.sizes())) is not None:
-            position, place = outside
-            raise ContainerError(f"{self.path}: the index puts a payload of position {position} outside: {place}")
-        return located
+        return self._located(opened, indices, rows, field_numbers(self.manifest.fields, field, rows, self.path))
 
     def record(self, index: int) -> Record:
         """One record with all its fields, every payload checked."""
-        row = self._row(index)
-        there = (row["place"]["file"][: len(self.manifest.fields)] != ABSENT).tolist()
-        names = [name for name, is_there in zip(self.manifest.fields, there, strict=True) if is_there]
-        key = format_key(int(row["position"]), self.manifest.key_width)
-        return Record(key, {name: bytes(self.view(index, name)) for name in names})
+        opened, fields = self._open(), self.manifest.fields
+        row = opened.index.rows(np.array([index], np.int64))
+        numbers = np.flatnonzero(row["place"]["file"][0, : len(fields)] != ABSENT)
+        located = self._located(opened, np.full(len(numbers), index), row.repeat(len(numbers)), numbers)
+        names = [fields[number] for number in numbers.tolist()]
+        payloads = self._read_located(located, names, check=True, failed=None)
+        key = format_key(int(row["position"][0]), self.manifest.key_width)
+        return Record(key, {name: payload or b"" for name, payload in zip(names, payloads, strict=True)})
 
     def close(self) -> None:
         """Release all files; they are closed when the last `payloads` block ends."""
@@ -90,6 +87,17 @@ class IndexedReader(Reader, Generic[OpenedT]):
     def _key(self, row: Rows) -> str:
         """The key in a row whose position is not checked yet."""
         return f"{int(row['position']):0{self.manifest.key_width}d}"
+
+    def _located(
+        self, opened: OpenedT, indices: NDArray[np.int64], rows: Rows, number: NDArray[np.intp]
+    ) -> Located:
+        """The places of field `number` of each row, checked."""
+        located = columns(indices, self.manifest.fields, rows, number)
+        self._relocate(opened, located, number)
+        if (outside := misplaced(located, opened.sizes())) is not None:
+            position, place = outside
+            raise ContainerError(f"{self.path}: the index puts a payload of position {position} outside: {place}")
+        return located
 
     def _relocate(self, opened: OpenedT, located: Located, number: NDArray[np.intp]) -> None:
         """Correct places that have changed since the container was indexed."""

@@ -147,12 +147,12 @@ class FilesReader(Reader):
         numbers, place = np.unique(located.file, return_inverse=True)
         step = max(1, min(_AT_A_TIME, self._files().most // 2))
         if len(numbers) <= step:
-            return self._read_located(located, field, check, failed)
+            return self._read_located(located, field or "image", check, failed)
         values: list[bytes | None] = [None] * len(located.indices)
         for group in range(0, len(numbers), step):
             rows = np.flatnonzero((place >= group) & (place < group + step))
             errors: Failures | None = None if failed is None else {}
-            found = self._read_located(located.rows(rows), field, check, errors)
+            found = self._read_located(located.rows(rows), field or "image", check, errors)
             for row, value in zip(rows.tolist(), found, strict=True):
                 values[row] = value
             if failed is not None and errors:
