@@ -88,9 +88,7 @@ class IndexedReader(Reader, Generic[OpenedT]):
         """The key in a row whose position is not checked yet."""
         return f"{int(row['position']):0{self.manifest.key_width}d}"
 
-    def _located(
-        self, opened: OpenedT, indices: NDArray[np.int64], rows: Rows, number: NDArray[np.intp]
-    ) -> Located:
+    def _located(self, opened: OpenedT, indices: NDArray[np.int64], rows: Rows, number: NDArray[np.intp]) -> Located:
         """The places of field `number` of each row, checked."""
         located = columns(indices, self.manifest.fields, rows, number)
         self._relocate(opened, located, number)

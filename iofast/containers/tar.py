@@ -16,9 +16,9 @@ from iofast.record import ImageInfo
 SUFFIX = ".tar"
 BLOCK = 512
 RECORD = 20 * BLOCK  # what tar programs pad an archive to
-MTIME = 946_684_800  # 1 January 2000: constant, or equal records would give other bytes on another day
+MTIME = 946_684_800  # 1 January 2000, a constant, so that equal records give equal bytes on any day
 
-# A header but for name, size and checksum, which is counted with spaces in its place.
+# A header without name, size and checksum. The checksum is computed with spaces in its own place.
 _MODE_IDS = b"0000444\0" + b"0000000\0" * 2
 _REST = b"0" + bytes(100) + b"ustar\x0000" + b"iofast".ljust(32, b"\0") * 2 + b"0000000\0" * 2 + bytes(167)
 _MTIME = b"%011o\0" % MTIME
@@ -33,7 +33,7 @@ class TarReader(ShardReader):
     def walk(self, shard: int) -> Iterator[Entry]:
         """The members of a shard; see `Reader.walk`.
 
-        What lies between payloads is compared with what is written there, and told when the members have been.
+        Everything between payloads is compared with the expected bytes; differences are raised after the last member.
         """
         path = self._files().paths[shard]
         fd, status = open_tar(path)
@@ -45,7 +45,7 @@ class TarReader(ShardReader):
                 yield Entry(member.name, member.offset, member.size)
                 stop = member.offset + member.size
                 end = stop + -stop % BLOCK
-                # with the header behind it, so that nothing is read twice
+                # read together with the next header, so that nothing is read twice
                 strange += [stop] if any(tar.read(stop, end - stop + BLOCK)[: end - stop]) else []
             last = closing(end)
             strange += [] if status.st_size == end + len(last) and tar.read(end, len(last)) == last else [end]
@@ -91,5 +91,5 @@ def _is_header(block: bytes, member: Member) -> bool:
 
 
 def closing(size: int) -> bytes:
-    """What ends an archive whose members have `size` bytes."""
+    """The end of an archive whose members have `size` bytes."""
     return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)

@@ -1,7 +1,7 @@
 """The TFRecord container's Reader (docs/format.md section 6); its Writer is in `tfrecord_writer`.
 
-The index knows where in a shard every payload lies, so no Example is parsed: a payload is read alone, with `pread`,
-and checked with its own checksum.
+The index has the place of every payload in its shard, so no Example is parsed: each payload is read with `pread` and
+checked with its own checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = re.compile(r".+(\.tfrecords?|\.tfrecords?-\d+-of-\d+|-\d{5,}-of-\d{5,})
 
 
 def is_named_so(name: str) -> bool:
-    """Whether files of this name (in lower case) are TFRecords; compressed ones too, which a reader then refuses."""
+    """Whether a file of this name (in lower case) is a TFRecord, perhaps a compressed one, which readers refuse."""
     return _NAMES.fullmatch(name) is not None
 
 
@@ -38,14 +38,13 @@ class TfrecordReader(ShardReader):
     container = "tfrecord"
 
     def examples(self, indices: NDArray[np.int64]) -> Rows:
-        """Where whole records lie: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
+        """Places of whole records: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
 
         Raises `IndexError` for an index out of range, `ContainerError` for a place outside the shards.
         """
         opened = self._open()
         rows = opened.index.rows(np.ascontiguousarray(indices, np.int64).reshape(-1))
-        places = rows["place"][:, -1]
-        sizes = np.array([shard.size for shard in self.manifest.shards] or [0], np.uint64)
+        places, sizes = rows["place"][:, -1], opened.sizes()
         file = np.minimum(places["file"], len(sizes) - 1)
         rest = sizes[file] - np.minimum(places["offset"], sizes[file])
         wrong = (places["file"] != file) | (places["length"] > rest)
@@ -55,9 +54,9 @@ class TfrecordReader(ShardReader):
         return places.copy()
 
     def check(self, index: int) -> None:
-        """Raise `ContainerError` unless the framing of a record, and all its data, are as they were written.
+        """Raise `ContainerError` if the framing of a record or any of its data is damaged.
 
-        `view` and `values` check payloads; this is for what lies between them, which other programs read.
+        `view` and `values` check payloads only; other programs also read the bytes between them.
         """
         place = self.examples(np.array([index]))[0]
         file = FileBytes(self._files().paths[int(place["file"])])
@@ -68,7 +67,7 @@ class TfrecordReader(ShardReader):
         read_data(file, frame)
 
     def walk(self, shard: int) -> Iterator[Entry]:
-        """The payloads in the Examples of a shard, each record's data compared with its CRC32C; see `Reader.walk`."""
+        """The payloads in the Examples of a shard; each record's CRC32C is checked; see `Reader.walk`."""
         file = FileBytes(self._files().paths[shard])
         for frame in frames(file):
             data = read_data(file, frame)

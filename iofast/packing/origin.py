@@ -14,7 +14,7 @@ import numpy as np
 from iofast.errors import DecodeError, IofastError, SourceError, because
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -220,7 +220,7 @@ class RecordOrigin:
             goal = self._fields.get(name)
             if goal is None or (name == LABEL_FIELD and image.label >= 0):
                 continue
-            if name == JSON_FIELD and self._ours and (said := _members(payload)) and not set(said) - TOLD:
+            if name == JSON_FIELD and self._ours and (said := _members(payload)) and not set(said) - JSON_MEMBERS:
                 continue  # nothing that packing does not write anew
             if goal in found:
                 there = ", ".join(sorted(fields))

@@ -22,7 +22,7 @@ from iofast.containers.base import Description
 from iofast.containers.file_bytes import read_at
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.sealed import seal, unseal
-from iofast.containers.shard_files import placed_in
+from iofast.containers.shard_files import entries_in
 from iofast.containers.tar import TarWriter
 from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
@@ -217,7 +217,7 @@ def test_a_shard_whose_list_lacks_records_is_not_gone_on_with(tmp_path: Path, su
     whole = finish(writer(tmp_path / "whole"), 0)
     finish(writer(tmp_path / "begun"), 0)
     rows = tmp_path / "begun" / "rows-000001"
-    last = [place for place, _ in placed_in(rows)][-1]
+    last = [place for place, _ in entries_in(rows)][-1]
     os.truncate(rows, last)
     again = writer(tmp_path / "begun")
     assert again.resume() == (3, 2)

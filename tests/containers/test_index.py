@@ -171,8 +171,8 @@ def test_chunks_must_agree_with_manifest_and_each_other() -> None:
     [
         (0, "<8s", b"iofastIY", "must begin"),
         (8, "<H", 2, "version 2"),
-        (24, "<I", 1 << 31, "header says"),
-        (12, "<I", 0, "says"),
+        (24, "<I", 1 << 31, "header must be"),
+        (12, "<I", 0, "header must be"),
     ],
 )
 def test_headers_are_checked_before_they_are_believed(offset: int, layout: str, value: object, message: str) -> None:
