@@ -34,9 +34,9 @@ def write(path: str | os.PathLike[str], names: Iterable[str], *, published: bool
 
     `dali`: `<shard>.idx` for each shard, like those of wds2idx (v1.2) and tfrecord2idx. `wids`:
     `<stem>.shardindex.json` for each split of a tar set. `timm`: `_info.json`, which keeps its splits of other sets in
-    the folder. Each file gets its name when it is complete. Not `published`: the `.partial` folder of the set still exists. Raises
-    `OptionError` for an unknown name, or one that TFRecords cannot have, `TargetError` if a file cannot be written or
-    belongs to another set, and all errors of opening the set.
+    the folder. Each file gets its name when it is complete. Not `published`: the set's `.partial` folder still exists.
+    Raises `OptionError` for an unknown name, or one that TFRecords cannot have, `TargetError` if a file cannot be
+    written or belongs to another set, and all errors of opening the set.
     """
     place = Path(os.path.abspath(path))
     wanted = check_names(names, place.suffix)
