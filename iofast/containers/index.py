@@ -43,9 +43,8 @@ class Stamp(NamedTuple):
 
 
 class ChunkHeader(NamedTuple):
-    """The checked header of one chunk: bytes of a row, dense index of the first row, number of rows."""
+    """The checked header of one chunk: dense index of its first row, number of rows, stamp."""
 
-    row_size: int
     first: int
     rows: int
     stamp: Stamp
@@ -125,7 +124,7 @@ def decode_header(data: bytes, fields: Sequence[str]) -> ChunkHeader:
     crc = _U32.unpack_from(data, HEADER_SIZE - 4)[0]
     if len(data) < end or google_crc32c.value(data[: HEADER_SIZE - 4] + data[HEADER_SIZE:end]) != crc:
         raise ContainerError("an index chunk's header is damaged: its CRC32C differs")
-    return ChunkHeader(row_size, first, rows, Stamp(a, b))
+    return ChunkHeader(first, rows, Stamp(a, b))
 
 
 class IndexView:

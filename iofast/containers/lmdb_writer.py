@@ -11,6 +11,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import lmdb
 import numpy as np
@@ -134,7 +135,7 @@ class LmdbWriter(Writer):
             self._close_environment(sync=True)
             size = self._fill(draft, length)
         self._rows.close()
-        return draft.with_shards((Shard("", draft.count, size),))
+        return replace(draft, shards=(Shard("", draft.count, size),))
 
     def abort(self) -> None:
         """Close everything. The file at `path` stays, but cannot be used."""
@@ -249,7 +250,7 @@ class LmdbWriter(Writer):
             place = tree.find(MANIFEST_KEY)
             os.ftruncate(fd, size)
             os.fsync(fd)  # the index is durable before the manifest makes it valid
-            text = draft.with_shards((Shard("", draft.count, size),)).to_json()
+            text = replace(draft, shards=(Shard("", draft.count, size),)).to_json()
             _write_over(fd, text.ljust(manifest_length), place, manifest_length)
             os.fsync(fd)
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from iofast.containers.sealed import check_seal, seal, unseal
@@ -87,10 +87,6 @@ class Manifest:
         """Split, start and stop of each range that has records, in the order of the records."""
         each = [(name, start, stop) for name, own in self.splits.items() for start, stop in own if stop > start]
         return sorted(each, key=lambda item: item[1])
-
-    def with_shards(self, shards: tuple[Shard, ...]) -> Manifest:
-        """The same manifest with other files."""
-        return replace(self, shards=shards)
 
 
 def check_split_name(name: str) -> str:

@@ -133,7 +133,7 @@ class Register:
         if split in self._entered:
             raise ContainerError(f"split {split} was left and may not be entered again")
         if any(split != own and WHOLE in (split, own) for own, _ in self._runs):
-            raise ContainerError(f"{WHOLE!r} means the union and cannot stand beside other splits")
+            raise ContainerError(f"{WHOLE!r} means the union and cannot be one of several splits")
 
 
 def _check_payloads(fields: Mapping[str, bytes], info: ImageInfo) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from iofast.containers import sidecars
 from iofast.containers.publish import Target
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, parse_size, read_manifest, stem_of
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, parse_size, read_manifest
 from iofast.errors import ContainerError, IofastError, OptionError, TargetError
 
 
@@ -21,7 +21,7 @@ class ShardTarget(Target):
     ) -> None:
         super().__init__(path, overwrite=overwrite, append=append)
         self._described = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
-        self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
+        self._stem, self._suffix = self.path.name.removesuffix(suffix), suffix
         stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
         self._shard = re.compile(rf"{stem}-\d+{end}")
         self._beside = re.compile(rf"{stem}(-\d+\.idx|\.shardindex\.json)|_info\.json")  # see sidecars.py
@@ -79,7 +79,7 @@ class ShardTarget(Target):
 
     def taken(self, names: Sequence[str]) -> Iterator[str]:
         """Files that may belong to a set of this name; `train-val-000000.tar` may belong to `train-val.tar`."""
-        longer = [stem_of(name, self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
+        longer = [name.removesuffix(self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
         others = tuple(f"{stem}-" for stem in longer if len(stem) > len(self._stem))
         for name in names:
             if name in self._described or (self._shard.fullmatch(name) and not name.startswith(others)):

@@ -23,7 +23,7 @@ from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
 from iofast.containers.shard_files import FullShard, OpenShard, entries_in, find_full
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, stem_of, write_index
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, write_index
 from iofast.errors import ContainerError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
@@ -271,7 +271,7 @@ class ShardWriter(Writer):
         splits = [full.split for full in self._done]
         totals, numbers, names = Counter(splits), Counter[str](), []
         for split in splits:
-            names.append(self._name(stem_of(self.name, self.suffix), split, numbers[split], totals[split]))
+            names.append(self._name(self.name.removesuffix(self.suffix), split, numbers[split], totals[split]))
             numbers[split] += 1
         return names
 

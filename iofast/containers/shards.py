@@ -81,11 +81,6 @@ class ShardCut:
         return run, (position - self.starts[max(0, run)]) // (self.records or 1)
 
 
-def stem_of(name: str, suffix: str) -> str:
-    """The name of a set without its suffix: the beginning of its shards' names."""
-    return name.removesuffix(suffix)
-
-
 def stem_with(stem: str, split: str) -> str:
     """The beginning of the names of a split's shards: the stem and the split.
 
@@ -132,7 +127,7 @@ def set_of(paths: Sequence[str]) -> Path | None:
     suffix = Path(names[0]).suffix
     for entry in sorted(os.listdir(folder) if folder.is_dir() else ()):
         own = entry.removesuffix(MANIFEST_SUFFIX).removesuffix(".partial")
-        if own == entry or not own.endswith(suffix) or not names[0].startswith(stem_of(own, suffix) + "-"):
+        if own == entry or not own.endswith(suffix) or not names[0].startswith(own.removesuffix(suffix) + "-"):
             continue
         check_finished(folder / own)
         shards = read_manifest(folder / own).shards if entry.endswith(MANIFEST_SUFFIX) else ()

@@ -19,7 +19,7 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import MANIFEST_SUFFIX, stem_of, stem_with
+from iofast.containers.shards import MANIFEST_SUFFIX, stem_with
 from iofast.errors import ContainerError, OptionError, TargetError, because
 
 NAMES = ("dali", "wids", "timm")
@@ -143,7 +143,7 @@ def _tfrecord_lines(reader: ShardReader, number: int, first: int, count: int) ->
 def _wids(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """One index per split; names of shards are relative to it."""
     for split, shards in _splits(reader.manifest).items():
-        stem = stem_with(stem_of(place.name, place.suffix), split)
+        stem = stem_with(place.stem, split)
         listed = [{"url": shard.name, "nsamples": shard.count, "filesize": shard.size} for shard in shards]
         index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "name": stem, "shardlist": listed}
         yield f"{stem}{_WIDS}", [_json(index)]
@@ -155,7 +155,7 @@ def _timm(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]
     splits = _known(place.parent / INFO)
     splits = {name: split for name, split in splits.items() if not own.intersection(split["filenames"])}
     for split, shards in _splits(reader.manifest).items():
-        name = stem_of(place.name, place.suffix) if split == WHOLE else split
+        name = place.stem if split == WHOLE else split
         if name in splits:
             other = splits[name]["filenames"][:1]
             raise TargetError(f"{place.parent / INFO} has a split {name!r} of other shards: {other}")

@@ -17,7 +17,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Rows
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.tfrecord_framing import HEAD, frames, read_data, read_frame
+from iofast.containers.tfrecord_framing import HEAD, frames, read_data
 from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter, fields_of
 from iofast.errors import ContainerError
 
@@ -52,19 +52,6 @@ class TfrecordReader(ShardReader):
             row = rows[int(np.argmax(wrong))]
             raise ContainerError(f"{self.path}: the index puts the record of position {row['position']} outside")
         return places.copy()
-
-    def check(self, index: int) -> None:
-        """Raise `ContainerError` if the framing of a record or any of its data is damaged.
-
-        `view` and `values` check payloads only; other programs also read the bytes between them.
-        """
-        place = self.examples(np.array([index]))[0]
-        file = FileBytes(self._files().paths[int(place["file"])])
-        offset = int(place["offset"])
-        frame = read_frame(file, offset)
-        if frame.end - offset != place["length"] or frame.offset != offset + HEAD:
-            raise ContainerError(f"{self.name(index)}: the record at offset {offset} has another length than the index")
-        read_data(file, frame)
 
     def walk(self, shard: int) -> Iterator[Entry]:
         """The payloads in the Examples of a shard; each record's CRC32C is checked; see `Reader.walk`."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from iofast.containers.base import Description, Reader
 from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.manifest import WHOLE, check_split_name
-from iofast.copying.convert import Begin, Copied, Copying, CopyOptions, FilePath, Progress, copied, place_of
+from iofast.copying.convert import Begin, Copied, CopyJob, CopyOptions, FilePath, Progress, copied, place_of, run_copy
 from iofast.copying.records import STEP, CopiedRecord, RecordSource
 from iofast.copying.to_folder import Shape
 from iofast.errors import ContainerError, OptionError
@@ -80,9 +80,8 @@ def split(
             "rest": division.rest,
             "parts": {name: indices.tolist() for name, indices in chosen.items() if name != division.rest},
         }
-        with Copying(place, plan, options, records.size()) as copying:
-            _write(copying, description, pieces, begin, progress)
-        return copied((source,), place, started, len(reader), copying.kept, records.warnings())
+        kept = run_copy(_job(plan, description, pieces, records.size()), place, options, begin, progress)
+        return copied((source,), place, started, len(reader), kept, records.warnings())
 
 
 def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
@@ -127,7 +126,7 @@ def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[
     indices = np.unique(np.asarray(list(part), np.int64))
     strange = np.setdiff1d(indices, free)
     if len(indices) < len(part) or len(strange) or not len(indices):
-        which = f"{strange[0]} is not there to be taken" if len(strange) else "one stands twice, or there are none"
+        which = f"{strange[0]} is not there to be taken" if len(strange) else "a record occurs twice, or there are none"
         raise OptionError(f"the records of split {name!r}: {which}")
     return indices
 
@@ -187,10 +186,10 @@ def merge(
         description = Description(classes, order, _recipe(readers))
         prints = [source_facts(reader, source) for source, reader in zip(shown, readers, strict=True)]
         plan: dict[str, object] = {"sources": prints, "names": list(names or ())}
-        with Copying(place, plan, options, sum(own.size() for own in records)) as copying:
-            _write(copying, description, pieces, begin, progress)
-        said = [*_renumbered(readers, shown, numbers), *(warning for own in records for warning in own.warnings())]
-        return copied(sources, place, started, sum(map(len, readers)), copying.kept, said)
+        job = _job(plan, description, pieces, sum(own.size() for own in records))
+        kept = run_copy(job, place, options, begin, progress)
+        warnings = [*_renumbered(readers, shown, numbers), *(warning for own in records for warning in own.warnings())]
+        return copied(sources, place, started, sum(map(len, readers)), kept, warnings)
 
 
 def unite(
@@ -263,31 +262,21 @@ def _renumbered(
             yield f"classes of {where} have new numbers: {few(changes)}"
 
 
-def _write(
-    copying: Copying,
-    description: Description,
-    pieces: Sequence[_Piece],
-    begin: Begin | None,
-    progress: Progress | None,
-) -> None:
-    """Write all pieces, unless an earlier run has written them."""
-    if copying.done:
-        return
+def _job(plan: dict[str, object], description: Description, pieces: Sequence[_Piece], size: int) -> CopyJob:
+    """The copy of all pieces; keys are the new positions."""
+
+    def copies(done: int) -> Iterator[tuple[int, CopiedRecord, str]]:
+        first = 0  # position of the piece's first record
+        for piece in pieces:
+            skipped = min(max(0, done - first), len(piece.indices))
+            for position, copy in enumerate(piece.source.records(piece.indices, skipped), first + skipped):
+                yield position, copy if piece.labels is None else _relabelled(copy, piece.labels), piece.split
+            first += len(piece.indices)
+
     splits = tuple(dict.fromkeys(piece.split for piece in pieces)) or (WHOLE,)
     fields = sorted({name for piece in pieces for name in piece.source.reader.manifest.fields})
     shape = Shape(description.classes, splits, tuple(fields), KEY_WIDTH)
-    copying.begin(description, shape, sum(len(piece.indices) for piece in pieces), begin)
-    position = left = copying.kept
-    for piece in pieces:
-        done = min(left, len(piece.indices))
-        left -= done
-        for copy in piece.source.records(piece.indices, done):
-            relabelled = copy if piece.labels is None else _relabelled(copy, piece.labels)
-            copying.write(position, relabelled, piece.split)
-            position += 1
-            if progress is not None:
-                progress(1, sum(map(len, copy.fields.values())), 0)
-    copying.finish()
+    return CopyJob(plan, description, shape, sum(len(piece.indices) for piece in pieces), size, copies)
 
 
 def _relabelled(copy: CopiedRecord, numbers: NDArray[np.int64]) -> CopiedRecord:

@@ -88,20 +88,17 @@ def convert(
         records = RecordSource(reader)
         manifest = reader.manifest
         description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
-        with Copying(place, {"sources": [source_facts(reader, source)]}, options, records.size()) as copying:
-            if not copying.done:
-                width = records.key_width or KEY_WIDTH
-                shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width)
-                copying.begin(description, shape, len(reader), begin)
-                every: Iterator[str] = (name for name, start, stop in manifest.ranges() for _ in range(start, stop))
-                splits = itertools.islice(every, copying.kept, None)
-                for copy in records.records(done=copying.kept):
-                    position = copy.position if records.key_width else copy.place
-                    copying.write(position, copy, next(splits))
-                    if progress is not None:
-                        progress(1, sum(map(len, copy.fields.values())), 0)
-                copying.finish()
-        return copied((source,), place, started, records=len(reader), resumed=copying.kept, warnings=records.warnings())
+
+        def copies(done: int) -> Iterator[tuple[int, CopiedRecord, str]]:
+            splits = (name for name, start, stop in manifest.ranges() for _ in range(start, stop))
+            for copy, split in zip(records.records(done=done), itertools.islice(splits, done, None), strict=True):
+                yield copy.position if records.key_width else copy.place, copy, split
+
+        shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, records.key_width or KEY_WIDTH)
+        plan: dict[str, object] = {"sources": [source_facts(reader, source)]}
+        job = CopyJob(plan, description, shape, len(reader), records.size(), copies)
+        kept = run_copy(job, place, options, begin, progress)
+        return copied((source,), place, started, records=len(reader), resumed=kept, warnings=records.warnings())
 
 
 def place_of(target: FilePath, options: CopyOptions) -> Target:
@@ -141,23 +138,40 @@ def copied(
     )
 
 
-class Copying:
-    """A target during a copy.
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """The content of a copy. `records(done)` yields position, record and split, without the first `done` records."""
 
-    On an exception, partial output is deleted, except a set of shards after an interruption or on a full disk. The next
-    run with the same plan resumes after its `kept` records. `done`: an earlier run had written everything and was
-    interrupted during publishing.
+    plan: dict[str, object]  # identifies the copy; a later run with an equal plan resumes
+    description: Description
+    shape: Shape
+    count: int  # of records
+    size: int  # bytes, about
+    records: Callable[[int], Iterator[tuple[int, CopiedRecord, str]]]
+
+
+def run_copy(job: CopyJob, place: Target, options: CopyOptions, begin: Begin | None, progress: Progress | None) -> int:
+    """Write and publish all records; returns how many of them an earlier run had written.
+
+    On an exception, partial output is deleted, except a set of shards after an interruption or on a full disk.
     """
+    with _Copying(job, place, options) as copying:
+        if not copying.done:
+            copying.write(begin, progress)
+    return copying.kept
 
-    def __init__(self, place: Target, plan: dict[str, object], options: CopyOptions, size: int) -> None:
-        self._place, self._size = place, size
+
+class _Copying:
+    """A target during a copy. `done`: an earlier run was interrupted during publishing."""
+
+    def __init__(self, job: CopyJob, place: Target, options: CopyOptions) -> None:
+        self._job, self._place = job, place
         self._shard_size = shard_bytes(options.shard_size, place)
-        self._plan = {**plan, "shard_size": self._shard_size, "iofast": __version__}
-        self._description = Description()
-        self._writer: Writer | FolderWriter | None = None
+        self._plan = {**job.plan, "shard_size": self._shard_size, "iofast": __version__}
+        self._writer: Writer | None = None
         self.done, self.kept = False, 0
 
-    def __enter__(self) -> Copying:
+    def __enter__(self) -> _Copying:
         place = self._place
         place.acquire()
         cleared = False
@@ -173,7 +187,7 @@ class Copying:
             if not isinstance(place, ShardTarget) or not self._is_ours():
                 place.clear()
                 cleared = True
-            require_free(place.partial, self._size - _staged(place.partial))
+            require_free(place.partial, self._job.size - _staged(place.partial))
             if cleared:
                 place.note(COPY_PLAN, self._plan)
         except BaseException as error:
@@ -185,7 +199,7 @@ class Copying:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if isinstance(self._writer, Writer):
+        if self._writer is not None:
             self._writer.abort()
         if self.done:
             return
@@ -200,34 +214,29 @@ class Copying:
         if better is not None and better is not error:
             raise better from None
 
-    def begin(self, description: Description, shape: Shape, records: int, tell: Begin | None) -> None:
-        """Make the writer, and report the number of records that it already has to `tell`."""
-        self._description = description
-        if isinstance(self._place, FolderTarget):
-            self._writer = FolderWriter(self._place.stage(), shape)
+    def write(self, begin: Begin | None, progress: Progress | None) -> None:
+        """Write the records that an earlier run has not written, and publish the target."""
+        job, place = self._job, self._place
+        writer: Writer | FolderWriter
+        if isinstance(place, FolderTarget):
+            writer = FolderWriter(place.stage(), job.shape)
         else:
-            writer = writer_of(self._place, description, ShardCut(self._shard_size), shape.key_width)
-            self._writer = writer
+            writer = self._writer = writer_of(place, job.description, ShardCut(self._shard_size), job.shape.key_width)
             self.kept = writer.resume().records
-        if tell is not None:
-            tell(records, self.kept)
-
-    def write(self, position: int, copy: CopiedRecord, split: str) -> None:
-        """Append a record."""
-        if self._writer is None:
-            raise OptionError("write was called before begin")
-        if isinstance(self._writer, Writer):
-            self._writer.reenter(split)
-        self._writer.write(position, copy.fields, copy.info, split)
-
-    def finish(self) -> None:
-        """Finish and publish the target."""
-        if isinstance(self._writer, Writer):
-            self._writer.finish(self._description)
-            self._place.publish(self._writer.files)
-        elif self._writer is not None:
-            self._writer.finish()
-            self._place.publish()
+        if begin is not None:
+            begin(job.count, self.kept)
+        for position, copy, split in job.records(self.kept):
+            if isinstance(writer, Writer):
+                writer.reenter(split)
+            writer.write(position, copy.fields, copy.info, split)
+            if progress is not None:
+                progress(1, sum(map(len, copy.fields.values())), 0)
+        if isinstance(writer, Writer):
+            writer.finish(job.description)
+            place.publish(writer.files)
+        else:
+            writer.finish()
+            place.publish()
         self._writer, self.done = None, True
 
     def _is_ours(self) -> bool:

@@ -1,4 +1,4 @@
-"""What others may do to an LMDB lmdb_file, and damage: right data or an error that names the place."""
+"""LMDB files changed by other programs, or damaged: right data, or an error that names the place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import Record
 
-# Whom else the file serves, and what others may do to it.
+# Other programs.
 
 
 def test_plain_lmdb_reads_it(lmdb_file: Path) -> None:
@@ -63,7 +63,7 @@ def test_changed_and_deleted_payloads_are_damage(lmdb_file: Path, tmp_path: Path
     for index in (3, 4):
         with pytest.raises(ContainerError, match=f"0000000{index}: json at offset .* is damaged"):
             reader.record(index)
-    located = reader.locate(np.arange(6), "json")  # a batch goes on: the kernel fails these rows by their checksums
+    located = reader.locate(np.arange(6), "json")  # in a batch, only these rows fail, by their checksums
     with reader.payloads(located, 3, 5) as (fds, offsets, lengths, crcs, *_):
         assert crcs is not None
         for fd, offset, length, crc in zip(fds, offsets, lengths, crcs, strict=True):
@@ -173,7 +173,7 @@ def test_wrong_meta_pages_are_named(
 
 
 def test_places_outside_the_file_are_refused(lmdb_file: Path, tmp_path: Path) -> None:
-    """Rows whose checksums are right and whose places are not: a lying author, or a writer with a mistake."""
+    """Rows with right checksums and wrong places."""
     for offset, length in ((1 << 63, 10), (10, 0xFFFFFFFF), ((1 << 64) - 5, 10)):
         path = copy(lmdb_file, tmp_path)
         data = bytearray(path.read_bytes())

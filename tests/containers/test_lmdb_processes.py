@@ -115,7 +115,7 @@ def test_descriptors_are_given_back(lmdb_file: Path) -> None:
         links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
         return sum(os.path.realpath(link) == str(lmdb_file) for link in links)
 
-    gc.collect()  # what earlier tests left in tracebacks
+    gc.collect()  # readers in tracebacks of earlier tests
     before = count()
     for _ in range(20):
         with LmdbReader(lmdb_file) as reader:
@@ -130,7 +130,7 @@ def test_descriptors_are_given_back(lmdb_file: Path) -> None:
 
 
 def test_replaced_by_rename_while_open(lmdb_file: Path, tmp_path: Path) -> None:
-    """A running job goes on with the dataset that it opened."""
+    """A running job continues with the dataset that it opened."""
     path = copy(lmdb_file, tmp_path)
     reader = LmdbReader(path)
     build(tmp_path / "new", [sample(0)])
@@ -159,7 +159,7 @@ writer.finish(Description())
 
 
 def test_a_commit_while_the_file_is_opened_is_noticed(lmdb_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between reading the meta pages and the first use: the places of the old tree must not be believed."""
+    """Between reading the meta pages and the first use: places of the old tree must not be used."""
     from iofast.containers import lmdb as reading
 
     made: list[object] = []

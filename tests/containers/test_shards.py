@@ -1,4 +1,4 @@
-"""What all sets of shards have in common: patterns, the index file, what a target may replace, bounded descriptors."""
+"""Sets of shards: patterns, the index file, files that a target may replace, and the number of descriptors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_patterns_are_of_shards(tmp_path: Path) -> None:
 
 
 def test_index_files_that_are_damaged(tmp_path: Path) -> None:
-    """Every byte of header and directory is covered by a checksum; those of the rows are when they are used."""
+    """Every byte of header and directory has a checksum; rows are checked when they are used."""
     build(tmp_path / "x.tar", [sample(i, 100) for i in range(300)])
     index, manifest = tmp_path / "x.tar.index", read_manifest(tmp_path / "x.tar")
     data = index.read_bytes()
@@ -141,7 +141,7 @@ def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:
 
 
 def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
-    """Staged names differ from the final ones, so the marker has both."""
+    """The marker has staged and final names, because they differ."""
     target = ShardTarget(tmp_path / "x.tar", ".tar")
     target.acquire()
     writer = TarWriter(target.partial, "x.tar", cut=ShardCut(20_000))
