@@ -91,16 +91,14 @@ class PayloadCheck:
         return same
 
     def _labels(self, located: Located, values: list[bytes | None]) -> None:
-        for row, value in enumerate(values):
+        for row, value in _present(values):
             label = int(located.label[row])
-            if value is not None and value != b"%d" % label:
+            if value != b"%d" % label:
                 reason = f"{LABEL_FIELD} is {value!r:.40}, but the index has label {label}"
                 self._findings.add(reason, int(located.indices[row]), LABEL_FIELD, int(located.offset[row]))
 
     def _raw(self, name: str, located: Located, values: list[bytes | None]) -> None:
-        for row, value in enumerate(values):
-            if value is None:
-                continue
+        for row, value in _present(values):
             width, height = int(located.width[row]), int(located.height[row])
             if len(value) != (expected := raw_length(name, width, height)):
                 reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
@@ -109,9 +107,7 @@ class PayloadCheck:
     def _images(self, name: str, located: Located, values: list[bytes | None], *, is_image: NDArray[np.bool_]) -> None:
         small: dict[int, Header] = {}
         large: dict[int, Header] = {}
-        for row, value in enumerate(values):
-            if value is None:
-                continue
+        for row, value in _present(values):
             reason = ""
             try:
                 header = kernel.read_header(value)
@@ -157,9 +153,7 @@ class PayloadCheck:
 
     def _masks(self, name: str, located: Located, values: list[bytes | None]) -> None:
         """Decode images in other fields, with palettes or 16 bits, without converting them to RGB."""
-        for row, value in enumerate(values):
-            if value is None:
-                continue
+        for row, value in _present(values):
             try:
                 opened = pillow.open_image(value, MAX_PIXELS)
                 pillow.check_end(opened)
@@ -171,6 +165,11 @@ class PayloadCheck:
     def _report(self, name: str, located: Located, row: int, reason: str) -> None:
         offset = int(located.offset[row])
         self._findings.add(f"{name} at offset {offset}: {reason}", int(located.indices[row]), name, offset)
+
+
+def _present(values: list[bytes | None]) -> list[tuple[int, bytes]]:
+    """Row and value of each record that has the field."""
+    return [(row, value) for row, value in enumerate(values) if value is not None]
 
 
 def _contradiction(header: Header, located: Located, row: int) -> str:

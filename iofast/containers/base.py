@@ -7,7 +7,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import google_crc32c
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.located import Located, dense
-from iofast.containers.manifest import Manifest
+from iofast.containers.manifest import Description, Manifest
+from iofast.containers.register import Register
 from iofast.errors import ContainerError, IofastError
 from iofast.kernel import Payloads
 from iofast.record import ImageInfo, Record, format_key, image_field
@@ -186,16 +186,6 @@ def _read(fd: int, offset: int, length: int) -> bytes:
     return ctypes.string_at(offset, length) if fd == -1 else read_at(fd, offset, length)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The part of the manifest that a writer cannot find out itself."""
-
-    classes: tuple[str, ...] | None = None
-    class_order: str = "lexicographic"  # lexicographic | natural | file
-    recipe: Mapping[str, object] | None = None  # every option that shaped the pixels, and library versions
-    seed: int | None = None  # of the packing permutation
-
-
 class Kept(NamedTuple):
     """The work of an earlier run: number of records, and the position of the last one (-1 = none)."""
 
@@ -211,6 +201,7 @@ class Writer(ABC):
     """
 
     resumes = False
+    _register: Register
 
     @property
     def committed(self) -> int:
@@ -233,9 +224,9 @@ class Writer(ABC):
         """
 
     @property
-    @abstractmethod
     def last(self) -> list[tuple[str, int, int]]:
         """Name, length and CRC32C of each field of the last record of `extend`, `resume` or `write`."""
+        return self._register.last
 
     @property
     @abstractmethod
@@ -263,9 +254,9 @@ class Writer(ABC):
         Splits are contiguous: a split that was left can only be entered again after `reenter`.
         """
 
-    @abstractmethod
     def reenter(self, split: str) -> None:
         """Allow the next record to belong to `split` even if that was left, as in containers after an append."""
+        self._register.reenter(split)
 
     @abstractmethod
     def finish(self, description: Description) -> Manifest:

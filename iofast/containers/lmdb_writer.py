@@ -76,11 +76,6 @@ class LmdbWriter(Writer):
         return {name: name}
 
     @property
-    def last(self) -> list[tuple[str, int, int]]:
-        """The fields of the last record; see `Writer.last`."""
-        return self._register.last
-
-    @property
     def mark(self) -> int:
         """The position of the last record."""
         return self._register.position
@@ -119,10 +114,6 @@ class LmdbWriter(Writer):
             self._rows.write(entries.encode(self._register.add(position, fields, info, split)))
             key = format_key(position, self._register.key_width)
             self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
-
-    def reenter(self, split: str) -> None:
-        """Allow the next record to belong to `split`; see `Writer.reenter`."""
-        self._register.reenter(split)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""

@@ -89,6 +89,16 @@ class Manifest:
         return sorted(each, key=lambda item: item[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The part of the manifest that a writer cannot find out itself."""
+
+    classes: tuple[str, ...] | None = None
+    class_order: str = "lexicographic"  # lexicographic | natural | file
+    recipe: Mapping[str, object] | None = None  # every option that shaped the pixels, and library versions
+    seed: int | None = None  # of the packing permutation
+
+
 def check_split_name(name: str) -> str:
     """Return `name` if it is a legal name of a split ("all" included), else raise `ContainerError`."""
     if not _SPLIT.fullmatch(name):

@@ -7,9 +7,16 @@ import hashlib
 import struct
 from collections.abc import Mapping, Set
 
-from iofast.containers.base import Description
 from iofast.containers.entries import RecordEntry
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
+from iofast.containers.manifest import (
+    MAX_COUNT,
+    MAX_FIELDS,
+    WHOLE,
+    Description,
+    Manifest,
+    Shard,
+    check_split_name,
+)
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, LABEL_FIELD, LONGEST_SIDE, MAX_PAYLOAD, ImageInfo, check_field, format_key

@@ -63,11 +63,6 @@ class ShardWriter(Writer):
         self._mark = 0
 
     @property
-    def last(self) -> list[tuple[str, int, int]]:
-        """The fields of the last record; see `Writer.last`."""
-        return self._register.last
-
-    @property
     def mark(self) -> int:
         """A number for the last record: shard and entry, or -1 - index for a record of the set before the append."""
         return self._mark
@@ -147,10 +142,6 @@ class ShardWriter(Writer):
                 offset, length, crc = encoded.whole
                 entry = entry._replace(fields=(*entry.fields, ("", length, crc, shard.size + offset)))
             self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, entry)
-
-    def reenter(self, split: str) -> None:
-        """Allow the next record to belong to `split`; see `Writer.reenter`."""
-        self._register.reenter(split)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make them durable, and close. Afterwards the staged files are a complete set."""

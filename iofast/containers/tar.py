@@ -9,12 +9,11 @@ from iofast.containers.base import Entry
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
-from iofast.containers.tar_members import Member, TarFile, open_tar
+from iofast.containers.tar_members import BLOCK, TarFile, open_tar
 from iofast.errors import ContainerError
 from iofast.record import ImageInfo
 
 SUFFIX = ".tar"
-BLOCK = 512
 RECORD = 20 * BLOCK  # what tar programs pad an archive to
 MTIME = 946_684_800  # 1 January 2000, a constant, so that equal records give equal bytes on any day
 
@@ -40,7 +39,8 @@ class TarReader(ShardReader):
         try:
             tar, end, strange = TarFile(path, fd, status.st_size), 0, list[int]()
             for member in tar.members():
-                if member.offset != end + BLOCK or not _is_header(tar.read(end, BLOCK), member):
+                expected = header(member.name, member.size) if member.name.isascii() else b""
+                if member.offset != end + BLOCK or tar.read(end, BLOCK) != expected:
                     strange.append(end)
                 yield Entry(member.name, member.offset, member.size)
                 stop = member.offset + member.size
@@ -84,10 +84,6 @@ def header(name: str, size: int) -> bytes:
     text, octal = name.encode("ascii"), b"%011o\0" % size
     checksum = b"%06o\0 " % (_FIXED + sum(text) + sum(octal))
     return b"".join((text.ljust(100, b"\0"), _MODE_IDS, octal, _MTIME, checksum, _REST))
-
-
-def _is_header(block: bytes, member: Member) -> bool:
-    return member.name.isascii() and block == header(member.name, member.size)
 
 
 def closing(size: int) -> bytes:
