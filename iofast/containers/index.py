@@ -42,14 +42,6 @@ class Stamp(NamedTuple):
     b: int = 0
 
 
-class ChunkHeader(NamedTuple):
-    """The checked header of one chunk: dense index of its first row, number of rows, stamp."""
-
-    first: int
-    rows: int
-    stamp: Stamp
-
-
 def row_dtype(fields: Sequence[str]) -> np.dtype[Any]:
     """The dtype of a row of a container with these fields; `place` has (file, offset, length, crc) for each."""
     head = [("position", "<u8"), ("label", "<i4"), ("width", "<u4"), ("height", "<u4"), ("orientation", "u1")]
@@ -105,10 +97,11 @@ def encode_chunk(rows: bytes, first: int, fields: Sequence[str], stamp: Stamp) -
     return head + _U32.pack(google_crc32c.value(head + checks)) + checks + rows
 
 
-def decode_header(data: bytes, fields: Sequence[str]) -> ChunkHeader:
-    """Check and return the header at the start of `data`, which must contain the block checksums too.
+def decode_header(data: bytes, fields: Sequence[str]) -> tuple[int, int, Stamp]:
+    """Check the header at the start of `data`, which must contain the block checksums too.
 
-    Raises `ContainerError` unless it is complete, of this version, and fits the fields.
+    Returns dense index of the first row, number of rows, and stamp. Raises `ContainerError` unless the header is
+    complete, of this version, and fits the fields.
     """
     if len(data) < HEADER_SIZE:
         raise ContainerError(f"an index chunk of {len(data)} bytes is shorter than its header of {HEADER_SIZE}")
@@ -124,7 +117,7 @@ def decode_header(data: bytes, fields: Sequence[str]) -> ChunkHeader:
     crc = _U32.unpack_from(data, HEADER_SIZE - 4)[0]
     if len(data) < end or google_crc32c.value(data[: HEADER_SIZE - 4] + data[HEADER_SIZE:end]) != crc:
         raise ContainerError("an index chunk's header is damaged: its CRC32C differs")
-    return ChunkHeader(first, rows, Stamp(a, b))
+    return first, rows, Stamp(a, b)
 
 
 class IndexView:
@@ -186,18 +179,18 @@ class IndexView:
             if length != expected:
                 raise ContainerError(f"expected {expected} bytes, found {length}")
             head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(count)]
-            header = decode_header(head, self._groups)
-            if (header.first, header.rows) != (chunk * CHUNK_ROWS, count):
-                found = f"{header.rows} rows from row {header.first}"
+            first, rows, stamp = decode_header(head, self._groups)
+            if (first, rows) != (chunk * CHUNK_ROWS, count):
+                found = f"{rows} rows from row {first}"
                 raise ContainerError(f"expected {count} rows from row {chunk * CHUNK_ROWS}, found {found}")
-            if chunk and header.stamp != self.stamp():
-                raise ContainerError(f"expected the stamp of chunk 0, {self.stamp()}, found {header.stamp}")
+            if chunk and stamp != self.stamp():
+                raise ContainerError(f"expected the stamp of chunk 0, {self.stamp()}, found {stamp}")
         except ContainerError as error:
             raise ContainerError(f"{self._where}: index chunk {chunk} at offset {offset}: {error}") from None
-        first = chunk * (CHUNK_ROWS // BLOCK_ROWS)
-        self._checks[first : first + _blocks(count)] = np.frombuffer(head, "<u4", offset=HEADER_SIZE)
+        block = first // BLOCK_ROWS
+        self._checks[block : block + _blocks(count)] = np.frombuffer(head, "<u4", offset=HEADER_SIZE)
         self._starts[chunk] = offset + len(head)  # last: from here on, other threads use the chunk
-        return header.stamp
+        return stamp
 
     def _check(self, block: int) -> None:
         """Compare a block of rows with its checksum."""

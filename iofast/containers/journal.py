@@ -146,21 +146,16 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[int, BlockPlace]]:
     size, end = os.fstat(file.fileno()).st_size, 0
     while end < size:
         try:
-            head, body = _read(file, end, size)
+            chunk, _, _, body = _read(file, end, size)
         except ContainerError:
             return
         place = BlockPlace(end, HEADER_SIZE + len(body))
-        yield head.chunk, place
+        yield chunk, place
         end += place.length
 
 
-class _Head(NamedTuple):
-    chunk: int
-    records: int
-    failures: int
-
-
-def _read(file: BinaryIO, offset: int, size: int) -> tuple[_Head, bytes]:
+def _read(file: BinaryIO, offset: int, size: int) -> tuple[int, int, int, bytes]:
+    """Chunk, number of records, number of failures and checked body of a block in a file of `size` bytes."""
     data = os.pread(file.fileno(), HEADER_SIZE, offset)
     if len(data) < HEADER_SIZE:
         raise ContainerError(f"expected a header of {HEADER_SIZE} bytes, found {len(data)}")
@@ -176,7 +171,7 @@ def _read(file: BinaryIO, offset: int, size: int) -> tuple[_Head, bytes]:
         raise ContainerError(f"the file ends {length - len(body)} bytes early")
     if crc32c(body) != crc:
         raise ContainerError("its body is damaged: the CRC32C differs")
-    return _Head(chunk, records, failures), body
+    return chunk, records, failures, body
 
 
 def _encode_records(records: Sequence[JournalRecord]) -> Iterable[bytes]:
@@ -197,13 +192,16 @@ def _encode_failure(failure: JournalFailure) -> bytes:
     return _FAILURE.pack(failure.position, len(failure.path), len(reason)) + failure.path + reason
 
 
-def _decode(head: _Head, body: bytes) -> Block:
+def _decode(chunk: int, records: int, failures: int, body: bytes) -> Block:
     cursor = _Cursor(body)
-    records = tuple([_decode_record(cursor) for _ in range(head.records)])
-    failures = tuple([_decode_failure(cursor) for _ in range(head.failures)])
+    block = Block(
+        chunk,
+        tuple([_decode_record(cursor) for _ in range(records)]),
+        tuple([_decode_failure(cursor) for _ in range(failures)]),
+    )
     if cursor.at != len(body):
         raise ContainerError(f"{len(body) - cursor.at} bytes follow its last entry")
-    return Block(head.chunk, records, failures)
+    return block
 
 
 def _decode_record(cursor: _Cursor) -> JournalRecord:

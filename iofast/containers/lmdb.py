@@ -106,11 +106,12 @@ class _OpenedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data = FileBytes(path)
-        meta = read_meta(self.data, path)
-        self._read_metas = self._metas(meta.page_size)
-        while (again := read_meta(self.data, path)) != meta:  # a writer is at work: bytes and meta must match
-            meta, self._read_metas = again, self._metas(again.page_size)
+        while True:
+            self.data = FileBytes(path)
+            meta = read_meta(self.data, path)
+            self._read_metas = self._metas(meta.page_size)
+            if read_meta(self.data, path) == meta:  # else a writer is at work, and the file may have grown
+                break
         self.tree = Tree(self.data, meta, path)
         self.manifest = self._read_manifest()
         find = partial(_find_chunk, self.tree, path)  # a method would make a cycle and keep the file open

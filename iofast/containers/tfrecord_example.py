@@ -102,12 +102,12 @@ def parse(data: bytes) -> dict[str, Feature]:
     Raises `ContainerError` if the bytes are not an Example, or have more parts than `MAX_PARTS`.
     """
     found: dict[str, Feature] = {}
-    budget = _Budget(MAX_PARTS)
+    parts = iter(range(MAX_PARTS))
     for number, wire, start, stop in _fields(data, 0, len(data)):
         if (number, wire) == (1, _BYTES):
             for own, own_wire, at, end in _fields(data, start, stop):
                 if (own, own_wire) == (1, _BYTES):
-                    name, feature = _parse_entry(data, at, end, budget)
+                    name, feature = _parse_entry(data, at, end, parts)
                     found[name] = feature  # the later of two entries of one name wins
     return found
 
@@ -138,41 +138,35 @@ def floats(data: bytes, feature: Feature) -> list[float]:
     return numbers
 
 
-class _Budget:
-    """The number of parts of a record that may still be kept."""
-
-    def __init__(self, left: int) -> None:
-        self._left = left
-
-    def take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise ContainerError(f"an Example has more than {MAX_PARTS} features and values")
+def _take(parts: Iterator[int]) -> None:
+    """Count one more part of a record; `parts` is an iterator over the parts that may be kept."""
+    if next(parts, None) is None:
+        raise ContainerError(f"an Example has more than {MAX_PARTS} features and values")
 
 
-def _parse_entry(data: bytes, start: int, stop: int, budget: _Budget) -> tuple[str, Feature]:
+def _parse_entry(data: bytes, start: int, stop: int, parts: Iterator[int]) -> tuple[str, Feature]:
     name, feature = b"", Feature(FeatureKind.NONE, [])
-    budget.take()
+    _take(parts)
     for number, wire, at, end in _fields(data, start, stop):
         if (number, wire) == (1, _BYTES):
             name = data[at:end]
             _text(name)
         elif (number, wire) == (2, _BYTES):
-            feature = _parse_feature(data, at, end, feature, budget)
+            feature = _parse_feature(data, at, end, feature, parts)
     return _text(name), feature
 
 
-def _parse_feature(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> Feature:
+def _parse_feature(data: bytes, start: int, stop: int, feature: Feature, parts: Iterator[int]) -> Feature:
     """The feature in these bytes, merged into the earlier `feature`: a list of another kind replaces it."""
     for number, wire, at, end in _fields(data, start, stop):
         if wire == _BYTES and 1 <= number <= 3:
             if feature.kind != number:
                 feature = Feature(FeatureKind(number), [])
-            _parse_list(data, at, end, feature, budget)
+            _parse_list(data, at, end, feature, parts)
     return feature
 
 
-def _parse_list(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> None:
+def _parse_list(data: bytes, start: int, stop: int, feature: Feature, parts: Iterator[int]) -> None:
     kind, spans = feature
     single = {FeatureKind.FLOATS: _FIXED32, FeatureKind.INTEGERS: _VARINT}.get(kind)
     before = start
@@ -182,13 +176,13 @@ def _parse_list(data: bytes, start: int, stop: int, feature: Feature, budget: _B
                 raise ContainerError(f"a float list of {end - at} bytes at {at} is no multiple of 4")
             if kind == FeatureKind.INTEGERS and end > at and data[end - 1] >= 0x80:
                 raise ContainerError(f"an int64 list at {at} ends within a number")
-            budget.take()
+            _take(parts)
             spans.append(ByteSpan(at, end))
         elif number == 1 and wire == single:
             if spans and not spans[-1].packed and spans[-1].stop == before and data[before] == 8 | wire:
                 spans[-1] = spans[-1]._replace(stop=end)
             else:
-                budget.take()
+                _take(parts)
                 spans.append(ByteSpan(at - 1, end, packed=False))
         before = end
 

@@ -158,21 +158,25 @@ writer.finish(Description())
     assert (tmp_path / "85").read_bytes() == (tmp_path / "170").read_bytes()
 
 
-def test_a_commit_while_the_file_is_opened_is_noticed(lmdb_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between reading the meta pages and the first use: places of the old tree must not be used."""
+@pytest.mark.parametrize("name", ["read_meta", "Tree"])
+def test_a_commit_while_the_file_is_opened_is_noticed(
+    lmdb_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """After the meta pages were read, and after the tree was opened: places of the old tree must not be used."""
     from iofast.containers import lmdb as reading
 
-    made: list[object] = []
+    path, calls, real = copy(lmdb_file, tmp_path), [], getattr(reading, name)
 
-    def tree(*arguments: object) -> object:
-        if not made:
-            with lmdb.open(str(lmdb_file), subdir=False, map_size=1 << 26, lock=False) as environment:
-                put_another(lmdb_file, environment)
-        made.append(arguments)
-        return real(*arguments)  # type: ignore[arg-type]
+    def then_commit(*arguments: object) -> object:
+        result = real(*arguments)
+        if not calls:
+            with lmdb.open(str(path), subdir=False, map_size=1 << 26, lock=False) as environment:
+                put_another(path, environment)
+        calls.append(arguments)
+        return result
 
-    real = reading.Tree
-    monkeypatch.setattr(reading, "Tree", tree)
-    with LmdbReader(lmdb_file) as reader:
+    monkeypatch.setattr(reading, name, then_commit)
+    with LmdbReader(path) as reader:
         assert bytes(reader.view(0))
-    assert len(made) == 2
+        assert reader.moved
+    assert len(calls) > 1
