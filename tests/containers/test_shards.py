@@ -12,7 +12,7 @@ from tar_sets import build, contents, write
 
 from iofast import open_reader
 from iofast.containers import open_files, shards
-from iofast.containers.base import Description
+from iofast.containers.base import Description, Failures
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import ShardCut, expand, is_pattern, open_index, read_manifest, write_index
 from iofast.containers.tar import TarReader, TarWriter
@@ -180,5 +180,12 @@ def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.Monkey
             assert (first.fds == -1).sum() == 17
             assert (second.fds == -1).sum() == 4
         assert reader.values(np.arange(20)[::-1], "jpg") == [fields["jpg"] for _, fields, _, _ in records[::-1]]
+        located = reader.locate(np.array([13]), "jpg")
+        with (tmp_path / manifest.shards[13].name).open("r+b") as file:
+            file.seek(int(located.offset[0]))
+            file.write(bytes(5))
+        failed: Failures = {}
+        assert reader.values(np.arange(20)[::-1], "jpg", failed=failed).index(None) == 6
+        assert list(failed) == [6], "the row of the request"
     del reader, first, second
     assert len(os.listdir("/proc/self/fd")) == before
