@@ -258,14 +258,14 @@ class LmdbWriter(Writer):
 
     def _placed(self, entry: RecordEntry, places: Iterator[tuple[bytes, int, int]]) -> RecordEntry:
         """The entry with the offsets of its payloads: the next of `places`."""
-        offsets = []
-        for name, length, _, _ in entry.fields:
+        fields = []
+        for name, length, crc, _ in entry.fields:
             key, offset, found = next(places, (b"", 0, 0))
             expected = b"%0*d.%s" % (self._register.key_width, entry.position, name.encode())
             if (key, found) != (expected, length):
                 raise ContainerError(f"{self.path}: expected {expected!r} of {length} bytes, found {key!r} of {found}")
-            offsets.append(offset)
-        return entry.at(0, offsets)
+            fields.append((name, length, crc, offset))
+        return RecordEntry(entry.position, entry.info, tuple(fields))
 
 
 def _write_over(fd: int, data: bytes, place: tuple[int, int] | None, length: int) -> None:
