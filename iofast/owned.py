@@ -1,10 +1,8 @@
-"""Files among those of other users: which ones are believed, and how to write one that nobody else has prepared.
+"""Files in folders that other users may write to: which files are trusted, and how to write one safely.
 
-In a folder that several users may write to, such as /tmp, any name that iofast looks for may hold another user's file,
-link or pipe. A file is believed only if it belongs to this user and nobody else may write to it. A file is written
-under a name that did not exist, and then renamed.
-
-Root is a user like any other: what another user prepared must not be believed because root finds it.
+In such a folder (/tmp) any name may be another user's file, link or pipe. A file is trusted only if it belongs to this
+user and nobody else may write to it. A file is written under a name that did not exist, and then renamed. Root is a
+user like any other, because planted files are aimed at root first.
 """
 
 from __future__ import annotations
@@ -20,36 +18,36 @@ from typing import BinaryIO
 
 from iofast.errors import TargetError
 
-LARGEST = 1 << 30  # bytes of a file that is read whole
+LARGEST = 1 << 30  # bytes of a file that `read` accepts
 
-_WRITTEN_BY_OTHERS = 0o022
-_OPENED_BY_OTHERS = 0o077
+_WRITABLE_BY_OTHERS = 0o022
+_OPEN_TO_OTHERS = 0o077
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # NONBLOCK: a pipe without a writer
 
 
-def check(found: os.stat_result, path: Path, *, private: bool = False) -> None:
+def check(status: os.stat_result, path: Path, *, private: bool = False) -> None:
     """Raise `TargetError` unless the file or folder is this user's and nobody else may write to it.
 
     With `private` nobody else may even read it.
     """
-    closed = _OPENED_BY_OTHERS if private else _WRITTEN_BY_OTHERS
-    if found.st_uid == os.geteuid() and not found.st_mode & closed:
+    refused = _OPEN_TO_OTHERS if private else _WRITABLE_BY_OTHERS
+    if status.st_uid == os.geteuid() and not status.st_mode & refused:
         return
-    is_folder = stat.S_ISDIR(found.st_mode)
-    made = _made_in(path if is_folder else path.parent)
-    if made is not None and found.st_uid == made.st_uid and not found.st_mode & ~made.st_mode & closed:
+    is_folder = stat.S_ISDIR(status.st_mode)
+    own = _status_of_own_file(path if is_folder else path.parent)
+    if own is not None and status.st_uid == own.st_uid and not status.st_mode & ~own.st_mode & refused:
         return
     raise TargetError(
         f"{path} may be another user's work: expected a {'folder' if is_folder else 'file'} of user {os.geteuid()} "
-        f"that only they may {'open' if private else 'write to'}, found user {found.st_uid}, "
-        f"mode {stat.S_IMODE(found.st_mode):04o}; remove it, or choose another place"
+        f"that only they may {'open' if private else 'write to'}, found user {status.st_uid}, "
+        f"mode {stat.S_IMODE(status.st_mode):04o}; remove it, or choose another place"
     )
 
 
-def _made_in(folder: Path) -> os.stat_result | None:
-    """Owner and mode of a private file that this process makes in `folder`; None where it cannot make one.
+def _status_of_own_file(folder: Path) -> os.stat_result | None:
+    """Owner and mode of a private file that this process makes in `folder`; None if it cannot make one.
 
-    They differ from what was asked for where the server maps users (root on NFS is usually nobody), and on file systems
+    They differ from the requested ones on servers that map users (root on NFS is usually nobody), and on file systems
     without owners or modes (FAT).
     """
     try:
@@ -60,11 +58,11 @@ def _made_in(folder: Path) -> os.stat_result | None:
 
 
 def open_folder(path: Path, *, private: bool = False) -> int:
-    """A descriptor of a folder that passes `check`. Raises `OSError`; a link is `NotADirectoryError`."""
+    """Open a folder that passes `check`; returns a descriptor. Raises `OSError`; a link is `NotADirectoryError`."""
     try:
         descriptor = os.open(path, _READ | os.O_DIRECTORY)
     except PermissionError:
-        check(os.lstat(path), path, private=private)  # a better message, where it is another user's
+        check(os.lstat(path), path, private=private)  # a better message for another user's folder
         raise
     except OSError as error:
         if error.errno != errno.ELOOP:
@@ -79,7 +77,7 @@ def open_folder(path: Path, *, private: bool = False) -> int:
 
 
 def open_file(path: Path, *, own: bool = True) -> int:
-    """A descriptor of a regular file, opened for reading: no link is followed, no pipe waited for. Raises `OSError`.
+    """Open a regular file for reading; returns a descriptor. Raises `OSError` for links, and does not wait for pipes.
 
     With `own` the file must pass `check`.
     """
@@ -90,11 +88,11 @@ def open_file(path: Path, *, own: bool = True) -> int:
             check(os.lstat(path), path)
         raise
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise TargetError(f"{path} is not a regular file; remove it, or choose another place")
         if own:
-            check(found, path)
+            check(status, path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -102,7 +100,7 @@ def open_file(path: Path, *, own: bool = True) -> int:
 
 
 def read(path: Path, *, own: bool = True) -> bytes:
-    """The bytes of a file that `open_file` opens. Raises `OSError`, also for more than `LARGEST` bytes."""
+    """The bytes of a file, opened by `open_file`. Raises `OSError`, also for more than `LARGEST` bytes."""
     with os.fdopen(open_file(path, own=own), "rb") as file:
         if os.fstat(file.fileno()).st_size > LARGEST:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), os.fspath(path))
@@ -111,7 +109,7 @@ def read(path: Path, *, own: bool = True) -> bytes:
 
 @contextlib.contextmanager
 def writing(path: Path, mode: int = 0o666, *, folder: int | None = None) -> Iterator[BinaryIO]:
-    """A file to write, which is renamed to `path` when it is whole and durable. On an exception nothing is left of it.
+    """A file to write that is made durable and renamed to `path` at the end. On an exception it is removed.
 
     A file or link called `path` is replaced; no link is followed. The umask applies to `mode`. With `folder`, a
     descriptor, `path` is relative to it. Raises `OSError`.
@@ -132,7 +130,7 @@ def writing(path: Path, mode: int = 0o666, *, folder: int | None = None) -> Iter
 
 
 def sync(path: Path) -> None:
-    """Make a file, or a folder's list of names, durable."""
+    """Make a file, or the list of names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""The record: a key and a mapping from field name to bytes. The only thing a container stores.
+"""The record: a key and a mapping from field name to bytes. A container stores nothing else.
 
-docs/format.md is the specification of keys and fields; this module is where its rules are enforced.
+This module enforces the rules of docs/format.md for keys and fields.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ MAX_FIELD_NAME = 64  # an LMDB key has 511 bytes and a USTAR name 100; key + "."
 MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length both end here
 LONGEST_SIDE = (1 << 31) - 1  # pixels; readers have width and height as int32
 
-IMAGE_FIELDS = ("jpg", "png", "webp")  # an encoded image, in the order in which a reader looks for the image
-RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`; the kernel numbers them from 1
+IMAGE_FIELDS = ("jpg", "png", "webp")  # encoded images; a record's image is the first of these
+RAW_FIELDS = ("rgb", "yuv")  # raw pixels, with width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
 _IMAGES = (*IMAGE_FIELDS, *RAW_FIELDS)
-PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields: loading one runs code from the file, so none is written
+PICKLED = (
+    "pkl",
+    "pyd",
+    "pickle",
+    "pth",
+)  # suffixes of fields that are never written: loading them runs code
 JSON_FIELD = "json"
-# words in the names of fields that hardly hold anything else than places in the image
+# words in field names that nearly always mean places in the image
 _PLACES = frozenset(
     (
         *("box", "boxes", "bbox", "bboxes", "objects", "annotations", "instances"),
@@ -31,14 +36,14 @@ _PLACES = frozenset(
         *("mask", "masks", "seg", "segmentation", "semantic", "depth"),
     )
 )
-# members of `json` that iofast itself writes when it packs or converts
-TOLD = frozenset(("path", "original_width", "original_height", "width", "height", "packed", "key"))
+# members of `json` that iofast writes when it packs or converts
+JSON_MEMBERS = frozenset(("path", "original_width", "original_height", "width", "height", "packed", "key"))
 
 _FIELD = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*", re.ASCII)
 
 
 def holds_places(field: str) -> bool:
-    """Whether a field beside an image holds places in it, by its name: `boxes.json`, `points.json`, `mask.npy`."""
+    """Whether the name of a field means places in the image: `boxes.json`, `points.json`, `mask.npy`."""
     *words, suffix = re.split(r"[._-]", field)
     return suffix in ("json", "npy", "npz") and not _PLACES.isdisjoint(words)
 
@@ -53,10 +58,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What the index keeps about a record beside the places of its fields.
+    """The index's data about a record, besides the places of its fields.
 
-    `width` and `height` are in pixels, upright (after EXIF orientation), 0 where unknown; `orientation` is the EXIF
-    orientation 1–8 that a decoder still has to apply to the stored payload; `label` is −1 where there is none.
+    `width` and `height` are in pixels, upright (after EXIF orientation), 0 = unknown. `orientation` is the EXIF
+    orientation 1–8 that a decoder must still apply to the stored payload. `label` is −1 if there is none.
     """
 
     label: int = -1
@@ -84,7 +89,7 @@ def check_field(name: str) -> str:
 
 
 def is_stored(name: str) -> bool:
-    """Whether another program's field can be one of ours: a legal name, and no pickle."""
+    """Whether a field of another program can be stored: its name is legal, and it is not a pickle."""
     try:
         return check_field(name).rpartition(".")[2] not in PICKLED
     except ContainerError:
@@ -92,15 +97,15 @@ def is_stored(name: str) -> bool:
 
 
 def raw_length(field: str, width: int, height: int) -> int:
-    """The bytes of a payload `rgb` or `yuv` of `width` x `height` pixels."""
+    """Bytes of a payload `rgb` or `yuv` of `width` x `height` pixels."""
     if field == "rgb":
         return 3 * width * height
     return width * height + 2 * ((width + 1) // 2) * ((height + 1) // 2)
 
 
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
-    """The name of the field that holds the image: the first of jpg, png, webp, rgb, yuv that is there."""
-    for name in _IMAGES:  # asked several times for each record
+    """The name of the field with the image: the first of jpg, png, webp, rgb, yuv."""
+    for name in _IMAGES:  # a loop, because this runs several times per record
         if name in fields:
             return name
     return None

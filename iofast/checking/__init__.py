@@ -1,4 +1,4 @@
-"""`verify`: whether a container, or a folder, is whole: checksums, images, and its index against its bytes."""
+"""`verify` checks a container or a folder: checksums, images, and the index against the bytes."""
 
 from iofast.checking.problems import Problem, Verification
 from iofast.checking.verify import verify

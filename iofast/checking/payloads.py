@@ -1,4 +1,4 @@
-"""Payloads: read, compared with their checksums, and every image decoded, in slices that threads do side by side."""
+"""`PayloadCheck`: read payloads, compare them with their checksums, and decode every image, slice by slice."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 
-SLICE_BYTES = 16 << 20  # of payloads that one thread reads before it decodes them
+SLICE_BYTES = 16 << 20  # bytes of payloads that one thread reads before it decodes them
 SLICE_RECORDS = 256
-LARGE = 32 << 20  # pixels; of images beyond, one is decoded at a time: as RGB it takes 100 MB or more
+LARGE = 32 << 20  # pixels; larger images are decoded one at a time: as RGB they take 100 MB or more
 
-_OPTIONS = DecodeOptions(filter="nearest", max_pixels=MAX_PIXELS)  # whole images: no pixel is resampled
+_OPTIONS = DecodeOptions(filter="nearest", max_pixels=MAX_PIXELS)  # whole images, not resampled
 _MASKS = ("png", "jpg", "jpeg", "webp")  # the last part of names such as `seg.png`
 
 
 class PayloadCheck:
-    """Checks slices of records; one for each thread, to be closed. `own`: iofast wrote the container."""
+    """Checks slices of records; each thread needs its own, to be closed. `own`: iofast wrote the container."""
 
     large = threading.Lock()
 
@@ -35,16 +35,16 @@ class PayloadCheck:
         self._memory = np.empty(0, np.uint8)
 
     def close(self) -> None:
-        """Give the kernel's memory back."""
+        """Free the kernel's memory."""
         self._context.close()
 
     def check(self, indices: NDArray[np.int64]) -> int:
-        """Look at all payloads of these records; gives the bytes that were read."""
+        """Check all payloads of these records; returns the bytes that were read."""
         image, read = image_field(self._reader.manifest.fields), 0
         for name in self._reader.manifest.fields:
             try:
                 located = self._reader.locate(indices, name)
-            except KeyError:  # lies in no file, as the path and label of a plain folder
+            except KeyError:  # in no file, like path and label of a plain folder
                 self._unplaced(indices, name)
                 continue
             failed: Failures = {}
@@ -60,7 +60,7 @@ class PayloadCheck:
         return read
 
     def _unplaced(self, indices: NDArray[np.int64], name: str) -> None:
-        """Read what the index says, numbers that become text, and files beside the images."""
+        """Read fields that `locate` does not know: from the index, from numbers, and from files beside the images."""
         failed: Failures = {}
         try:
             self._reader.values(indices, name, failed=failed)
@@ -71,7 +71,7 @@ class PayloadCheck:
 
     def _look(self, name: str, located: Located, values: list[bytes | None], image: str | None) -> None:
         if name == LABEL_FIELD:
-            if self._strict:  # what others call so need not be a number
+            if self._strict:  # in other programs' containers it need not be a number
                 self._labels(located, values)
         elif name in RAW_FIELDS:
             self._raw(name, located, values)
@@ -83,7 +83,7 @@ class PayloadCheck:
             self._masks(name, located, values)
 
     def _own(self, located: Located, name: str, image: str | None) -> NDArray[np.bool_]:
-        """Which of these payloads are their record's image, of which the index knows the size."""
+        """Which of these payloads are their record's image: the index has the size of this one."""
         if name == image:
             return np.ones(len(located.indices), np.bool_)
         best = self._reader.locate(located.indices)
@@ -91,26 +91,23 @@ class PayloadCheck:
         return same
 
     def _labels(self, located: Located, values: list[bytes | None]) -> None:
-        for row, value in enumerate(values):
+        for row, value in _present(values):
             label = int(located.label[row])
-            if value is not None and value != b"%d" % label:
-                reason = f"{LABEL_FIELD} is {value!r:.40}, but the index says label {label}"
+            if value != b"%d" % label:
+                reason = f"{LABEL_FIELD} is {value!r:.40}, but the index has label {label}"
                 self._findings.add(reason, int(located.indices[row]), LABEL_FIELD, int(located.offset[row]))
 
     def _raw(self, name: str, located: Located, values: list[bytes | None]) -> None:
-        for row, value in enumerate(values):
-            if value is None:
-                continue
+        for row, value in _present(values):
             width, height = int(located.width[row]), int(located.height[row])
             if len(value) != (expected := raw_length(name, width, height)):
                 reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
                 self._findings.add(reason, int(located.indices[row]), name, int(located.offset[row]))
 
     def _images(self, name: str, located: Located, values: list[bytes | None], *, is_image: NDArray[np.bool_]) -> None:
-        rows, headers = [], []
-        for row, value in enumerate(values):
-            if value is None:
-                continue
+        small: dict[int, Header] = {}
+        large: dict[int, Header] = {}
+        for row, value in _present(values):
             reason = ""
             try:
                 header = kernel.read_header(value)
@@ -123,21 +120,16 @@ class PayloadCheck:
             if reason:
                 self._report(name, located, row, reason)
             elif header is not None:
-                rows.append(row)
-                headers.append(header)
-        large = [h.width * h.height > LARGE for h in headers]
-        small = [row for row, big in zip(rows, large, strict=True) if not big]
-        self._pixels(name, located, values, small, [h for h, big in zip(headers, large, strict=True) if not big])
-        for row, header, big in zip(rows, headers, large, strict=True):
-            if big:
-                with self.large:
-                    self._pixels(name, located, values, [row], [header])
-                    self._memory = np.empty(0, np.uint8)
+                (large if header.width * header.height > LARGE else small)[row] = header
+        self._pixels(name, located, values, small)
+        for row, header in large.items():
+            with self.large:
+                self._pixels(name, located, values, {row: header})
+                self._memory = np.empty(0, np.uint8)
 
-    def _pixels(
-        self, name: str, located: Located, values: list[bytes | None], rows: list[int], headers: list[Header]
-    ) -> None:
-        """Decode payloads of these rows, one after another into the same memory: nobody looks at the pixels."""
+    def _pixels(self, name: str, located: Located, values: list[bytes | None], images: dict[int, Header]) -> None:
+        """Decode the images of these rows, all into the same memory, because the pixels are not used."""
+        rows, headers = list(images), list(images.values())
         payloads = [np.frombuffer(values[row] or b"", np.uint8) for row in rows]
         most = max((3 * header.width * header.height for header in headers), default=0)
         if most > len(self._memory):
@@ -148,7 +140,7 @@ class PayloadCheck:
             np.full(len(rows), -1, np.int32),
             np.array([payload.ctypes.data for payload in payloads], np.uint64),
             np.array([payload.size for payload in payloads], np.uint64),
-            None,  # compared already
+            None,  # already compared
             np.array([header.orientation for header in headers], np.uint8),
             None,
         )
@@ -160,10 +152,8 @@ class PayloadCheck:
         self._findings.count(images=int((status == Status.OK).sum()))
 
     def _masks(self, name: str, located: Located, values: list[bytes | None]) -> None:
-        """Images in fields of the user's, which may be palettes or have 16 bits: no RGB is made of them."""
-        for row, value in enumerate(values):
-            if value is None:
-                continue
+        """Decode images in other fields, with palettes or 16 bits, without converting them to RGB."""
+        for row, value in _present(values):
             try:
                 opened = pillow.open_image(value, MAX_PIXELS)
                 pillow.check_end(opened)
@@ -177,11 +167,16 @@ class PayloadCheck:
         self._findings.add(f"{name} at offset {offset}: {reason}", int(located.indices[row]), name, offset)
 
 
+def _present(values: list[bytes | None]) -> list[tuple[int, bytes]]:
+    """Row and value of each record that has the field."""
+    return [(row, value) for row, value in enumerate(values) if value is not None]
+
+
 def _contradiction(header: Header, located: Located, row: int) -> str:
-    """What the image says otherwise than the index; empty where they agree."""
+    """The difference between the image's header and the index; empty if there is none."""
     index = tuple(int(column[row]) for column in (located.width, located.height, located.orientation))
     found = (header.width, header.height, header.orientation)
-    if index == found or index[:2] == (0, 0):  # not known
+    if index == found or index[:2] == (0, 0):  # unknown
         return ""
     words = [f"{width}×{height} pixels, orientation {orientation}" for width, height, orientation in (found, index)]
-    return f"the image has {words[0]}, but the index says {words[1]}"
+    return f"the image has {words[0]}, but the index has {words[1]}"

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The result of a verification."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from iofast.containers.base import Reader
 from iofast.errors import IofastError, one_line
 from iofast.record import JSON_FIELD
 
-KEPT = 10_000  # problems that are remembered; of a disk that fails there are millions, all alike
-MAX_JSON = 1 << 20  # bytes of a record's `json` that are looked at for its path
+KEPT = 10_000  # problems with details; a failing disk has millions, all alike
+MAX_JSON = 1 << 20  # bytes of a `json` that is searched for a path
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. What is not known, or not about one record, is None."""
+    """One problem. Members that are unknown, or not about one record, are None."""
 
-    where: str  # the file and the record in it, or the container
+    where: str  # the file and its record, or the container
     reason: str
     index: int | None = None  # dense index of the record
     key: str | None = None
     field: str | None = None
     offset: int | None = None  # of the payload's first byte in the file
-    path: str | None = None  # what the record's image was called before it was packed
+    path: str | None = None  # of the record's image before it was packed
 
     def __str__(self) -> str:
         original = "" if self.path is None else f" (from {self.path})"
@@ -38,9 +38,9 @@ class Problem:
 
 @dataclass(slots=True)
 class Verification:
-    """What `verify` looked at and what is wrong with it; `problems` are in the order of the records.
+    """The counts and problems of `verify`; `problems` are in the order of the records.
 
-    `images` were decoded, `checked` payloads compared with a checksum, `unchecked` read where there is none.
+    `images` were decoded. `checked` payloads were compared with a checksum; `unchecked` payloads have none.
     """
 
     path: str
@@ -52,27 +52,27 @@ class Verification:
     bytes: int = 0
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    failed: int = 0  # problems, also those beyond the first 10,000, which are not kept
+    failed: int = 0  # all problems; only the first 10,000 are in `problems`
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.failed
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The members for JSON."""
         return {"version": 1, **asdict(self)}
 
 
 class Findings:
-    """A verification in the making: threads add to it."""
+    """A verification in progress; threads may add to it."""
 
     def __init__(self, result: Verification, reader: Reader) -> None:
         self.result, self._reader = result, reader
         self._lock = threading.Lock()
 
     def count(self, *, images: int = 0, checked: int = 0, unchecked: int = 0, size: int = 0) -> None:
-        """So much more was looked at."""
+        """Add to the counts."""
         with self._lock:
             self.result.images += images
             self.result.checked += checked
@@ -80,7 +80,7 @@ class Findings:
             self.result.bytes += size
 
     def add(self, reason: str, index: int | None = None, field: str | None = None, offset: int | None = None) -> None:
-        """Something is wrong, with one record where there is an index."""
+        """Add a problem, of one record if there is an `index`."""
         with self._lock:
             self.result.failed += 1
             full = len(self.result.problems) >= KEPT
@@ -97,14 +97,14 @@ class Findings:
     def _about(self, reason: str, index: int, field: str | None, offset: int | None) -> Problem:
         reader, key = self._reader, None
         where = f"{self.result.path}: record {index}"
-        with contextlib.suppress(IofastError, OSError, KeyError):  # an index that is damaged cannot say
+        with contextlib.suppress(IofastError, OSError, KeyError):  # not possible with a damaged index
             where = one_line(reader.name(index))
             key = reader.keys(reader.columns(np.array([index])))[0]
         return Problem(where, reason.removeprefix(f"{where}: "), index, key, field, offset, _path(reader, index))
 
 
 def _path(reader: Reader, index: int) -> str | None:
-    """What the record's `json` says that its image was called, where that can still be read."""
+    """The member `path` of the record's `json`, or None if it cannot be read."""
     try:
         text = reader.values(np.array([index]), JSON_FIELD)[0] if JSON_FIELD in reader.manifest.fields else None
         path = json.loads(text).get("path") if text and len(text) <= MAX_JSON else None

@@ -1,4 +1,4 @@
-"""A container's index against the container: sound rows, keys, shards, fingerprint, and where payloads lie."""
+"""Compare a container's index with the container: rows, keys, shards, fingerprint, and places of payloads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from iofast.containers.index import ABSENT, BLOCK_ROWS
 from iofast.errors import ContainerError
 from iofast.record import format_key
 
-STEP = 65_536  # rows of the index that are looked at in one go
+STEP = 65_536  # rows of the index that are read together
 
 _IDENTITY = struct.Struct("<II")
 
 
 def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
-    """The dense indices whose index rows can be used. The others are reported, runs of rows as one."""
+    """The dense indices with valid index rows. The others are reported, runs of rows as one problem."""
     found = [_sound(reader, findings, start, min(start + STEP, len(reader))) for start in range(0, len(reader), STEP)]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
@@ -32,13 +32,13 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
         for name in reader.manifest.fields:
             try:
                 reader.locate(indices, name)
-            except KeyError:  # lies in no file
+            except KeyError:  # in no file
                 reader.columns(indices)
     except ContainerError as error:
         if stop - start == 1:
             findings.add(str(error), start)
             return indices[:0]
-        if stop - start == BLOCK_ROWS and "CRC32C of rows" in str(error):  # these share a checksum
+        if stop - start == BLOCK_ROWS and "CRC32C of rows" in str(error):  # these rows share a checksum
             findings.add(f"records {start} to {stop - 1} cannot be read: {error}")
             return indices[:0]
         size = stop - start
@@ -49,9 +49,9 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
 
 
 def check_index(reader: Reader, findings: Findings) -> None:
-    """What the index says of all records together: positions rise, shards have their records, the fingerprint is right.
+    """Check that positions rise, that shards have their records, and that the fingerprint is right.
 
-    Only where every row of it is sound.
+    Every row of the index must be valid.
     """
     digest, width = hashlib.sha256(), reader.manifest.key_width
     last, sums = -1, True
@@ -76,10 +76,10 @@ def check_index(reader: Reader, findings: Findings) -> None:
     for number, shard in enumerate(reader.manifest.shards):
         if counts[number] != shard.count:
             name = shard.name or "the file"
-            findings.add(f"{name} has {counts[number]} records by the index, {shard.count} by the manifest")
+            findings.add(f"{name} has {counts[number]} records in the index, {shard.count} in the manifest")
     found = f"sha256:{digest.hexdigest()}"
     if sums and len(reader) and found != reader.manifest.fingerprint:
-        findings.add(f"the fingerprint of the index is {found}, the manifest says {reader.manifest.fingerprint}")
+        findings.add(f"the fingerprint of the index is {found}, expected {reader.manifest.fingerprint}")
 
 
 def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None:
@@ -102,7 +102,7 @@ def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None
 
 
 def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int]) -> NDArray[np.int64]:
-    """Those of these records that lie in none of `shards`."""
+    """The records that are in none of `shards`."""
     kept = []
     for start in range(0, len(indices), STEP):
         part = indices[start : start + STEP]
@@ -112,9 +112,9 @@ def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int])
 
 
 def check_places(reader: Reader, findings: Findings, broken: Container[int] = ()) -> bool:
-    """Compare every payload's name and place with what the container itself says; False where it says nothing.
+    """Compare every payload's name and place with `Reader.walk`; False if the container has no such listing.
 
-    Only where every row of the index is sound; the shards in `broken` are passed over.
+    Every row of the index must be valid; the shards in `broken` are skipped.
     """
     first = 0
     for number, shard in enumerate(reader.manifest.shards):
@@ -130,7 +130,7 @@ def check_places(reader: Reader, findings: Findings, broken: Container[int] = ()
 
 
 def _expected(reader: Reader, start: int, stop: int) -> Iterator[tuple[int, Entry]]:
-    """The payloads of records [start, stop) as the index has them, with their dense indices."""
+    """The payloads of records [start, stop) in the index, with their dense indices."""
     for begin in range(start, stop, STEP):
         indices = np.arange(begin, min(begin + STEP, stop), dtype=np.int64)
         places = [(name, reader.locate(indices, name)) for name in reader.manifest.fields]
@@ -155,7 +155,7 @@ def _compare(walk: Iterator[Entry], expected: Iterator[tuple[int, Entry]], name:
             elif own is not None and found is not None:
                 if found != own[1]:
                     words = [f"{each.length} bytes at offset {each.offset}" for each in (found, own[1])]
-                    reason = f"{found.name}: {words[0]}, but the index says {words[1]}"
+                    reason = f"{found.name}: {words[0]}, but the index has {words[1]}"
                     findings.add(reason, own[0], offset=found.offset)
                 found, own = next(walk, None), next(expected, None)
     except ContainerError as error:

@@ -1,11 +1,11 @@
-"""`verify`: the parts of a verification one after another, the payloads in threads."""
+"""`verify`: compare index, container and payloads; payloads are checked in threads."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import queue
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +37,16 @@ def verify(
     begin: Callable[[int], None] | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Look at every byte of a container, a plain folder or another program's container, and say what is wrong with it.
+    """Check every byte of a container, a plain folder or another program's container, and report all problems.
 
-    Payloads are compared with their checksums, where there are any, and every image is decoded unless `decode` is
-    False. Of what iofast wrote, index, manifest and container are compared with each other. Goes on after whatever it
-    finds, also where shards that iofast wrote are missing or cut off. `workers` are threads, by default one for each
-    usable core; `foreign` is that of `open_reader`; `begin(records)` and `progress` tell how it goes. Raises what
-    `open_reader` raises where nothing can be opened at all.
+    Payloads are compared with their checksums, and every image is decoded unless `decode` is False. In a container that
+    iofast wrote, index, manifest and container are compared with each other. Every problem is reported, even if shards
+    are missing or cut off. `workers` is the number of threads (default: usable cores); `foreign` is the argument of
+    `open_reader`; `begin(records)` and `progress` report the progress. Raises like `open_reader` if nothing can be
+    opened.
     """
-    with _opened(path, foreign) as reader:
+    workers = max(1, cores() if workers is None else workers)
+    with _opened(path, foreign) as reader, contextlib.ExitStack() as stack:
         result = Verification(os.fspath(path), reader.container, len(reader))
         findings = Findings(result, reader)
         own = is_ours(reader)
@@ -62,8 +63,14 @@ def verify(
             sound = without(reader, sound, broken)
         if begin is not None:
             begin(len(sound))
-        with _Checks(reader, findings, decode, own) as checks:
-            checks.run(sound, cores() if workers is None else workers, progress)
+        checks = [
+            stack.enter_context(contextlib.closing(PayloadCheck(reader, findings, decode=decode, own=own)))
+            for _ in range(workers)
+        ]
+        done = stack.enter_context(contextlib.closing(_check(checks, _slices(reader, sound))))  # ends before the checks
+        for records, size in done:
+            if progress is not None:
+                progress(records, size, result.failed)
         if result.unchecked and not result.checked:
             result.notes.append(
                 "there are no checksums: payloads were read" + (" and images decoded" if decode else "")
@@ -76,62 +83,43 @@ def _opened(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str,
     try:
         return open_reader(path, foreign)
     except ContainerError:
-        if foreign is None:  # what iofast wrote takes no options
+        if foreign is None:  # containers of iofast take no options
             with contextlib.suppress(ContainerError):
                 return open_damaged(path)
         raise
 
 
-class _Checks:
-    """The threads that look at payloads, each with a context of its own."""
+def _slices(reader: Reader, sound: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(sound), STEP):
+        part = sound[start : start + STEP]
+        for first, last in reader.columns(part).slices(SLICE_BYTES, SLICE_RECORDS):
+            yield part[first:last]
 
-    def __init__(self, reader: Reader, findings: Findings, decode: bool, own: bool) -> None:
-        self._arguments = (reader, findings, decode, own)
-        self._here = threading.local()
-        self._made: list[PayloadCheck] = []
 
-    def __enter__(self) -> _Checks:
-        return self
+def _check(checks: list[PayloadCheck], slices: Iterator[NDArray[np.int64]]) -> Generator[tuple[int, int], None, None]:
+    """Check all slices, one thread per check; yields records and bytes of each.
 
-    def __exit__(self, *_: object) -> None:
-        for check in self._made:
-            check.close()
+    At most two slices per thread wait, so memory does not grow with the records.
+    """
+    idle: queue.SimpleQueue[PayloadCheck] = queue.SimpleQueue()
+    for check in checks:
+        idle.put(check)
 
-    def run(self, sound: NDArray[np.int64], workers: int, progress: Progress | None) -> None:
-        """All slices, at most two for each thread waiting, so that memory does not grow with the records."""
-        pool = ThreadPoolExecutor(max(1, workers), "iofast-verify")
-        pending: set[Future[tuple[int, int]]] = set()
+    def run(indices: NDArray[np.int64]) -> tuple[int, int]:
+        check = idle.get()
         try:
-            for indices in self._slices(sound):
-                pending.add(pool.submit(self._check, indices))
-                if len(pending) >= 2 * workers:
-                    pending = self._collect(pending, progress)
-            while pending:
-                pending = self._collect(pending, progress)
+            return len(indices), check.check(indices)
         finally:
-            pool.shutdown(cancel_futures=True)
+            idle.put(check)
 
-    def _slices(self, sound: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        reader = self._arguments[0]
-        for start in range(0, len(sound), STEP):
-            part = sound[start : start + STEP]
-            for first, last in reader.columns(part).slices(SLICE_BYTES, SLICE_RECORDS):
-                yield part[first:last]
-
-    def _check(self, indices: NDArray[np.int64]) -> tuple[int, int]:
-        check = getattr(self._here, "check", None)
-        if check is None:
-            reader, findings, decode, own = self._arguments
-            check = self._here.check = PayloadCheck(reader, findings, decode=decode, own=own)
-            self._made.append(check)
-        return len(indices), check.check(indices)
-
-    def _collect(
-        self, pending: set[Future[tuple[int, int]]], progress: Progress | None
-    ) -> set[Future[tuple[int, int]]]:
-        done, left = wait(pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            records, size = future.result()
-            if progress is not None:
-                progress(records, size, self._arguments[1].result.failed)
-        return left
+    pool = ThreadPoolExecutor(len(checks), "iofast-verify")
+    pending: set[Future[tuple[int, int]]] = set()
+    try:
+        for indices in slices:
+            pending.add(pool.submit(run, indices))
+            while len(pending) >= 2 * len(checks):
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        yield from (future.result() for future in pending)
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,1 +1,1 @@
-"""Containers: how records lie in files, and how they are found again."""
+"""Containers: formats of records in files, their readers and writers."""

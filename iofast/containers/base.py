@@ -1,110 +1,39 @@
-"""What every container is to the code above it: a Reader, a Writer, a Manifest, and places of payloads.
-
-The contract is written for all containers at once (docs/format.md); a container adds only how it finds its bytes.
-"""
+"""The interface of every container: `Reader` and `Writer`. docs/format.md specifies it for all containers at once."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import Manifest
-from iofast.errors import IofastError
+from iofast.containers.located import Located, dense
+from iofast.containers.manifest import Description, Manifest
+from iofast.containers.register import Register
+from iofast.errors import ContainerError, IofastError
 from iofast.kernel import Payloads
 from iofast.record import ImageInfo, Record, format_key, image_field
 
+__all__ = ["UNREADABLE", "Description", "Entry", "Failures", "Kept", "Located", "Reader", "Writer", "dense"]
+
 _log = logging.getLogger("iofast")
 
-# No process has this descriptor, so reading a byte of it fails, and with it only its row.
+# No process has this descriptor: reading from it fails, and only for the rows that have it.
 UNREADABLE = np.iinfo(np.int32).max
 
-Failures = dict[int, IofastError]  # row of what was asked for → what was wrong with it
-
-
-class Located(NamedTuple):
-    """Where the payloads of one field lie, and what the index says of their records: columns of N rows each.
-
-    `crc` is None where the index has no checksums (a plain folder), int64 with -1 where some rows have none (containers
-    and folders joined). `width` and `height` are upright, 0 = unknown.
-    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload.
-    """
-
-    indices: NDArray[np.int64]  # the dense indices that were asked for
-    position: NDArray[np.uint64]  # position in the packing order, the number in the key
-    label: NDArray[np.int32]  # -1 = no label
-    width: NDArray[np.int32]
-    height: NDArray[np.int32]
-    orientation: NDArray[np.uint8]  # EXIF 1-8 still to be applied; 0 = none, whatever the image says
-    file: NDArray[np.uint32]  # which file; meaning known to the reader alone
-    offset: NDArray[np.uint64]
-    length: NDArray[np.uint64]
-    kind: NDArray[np.uint8]
-    crc: NDArray[np.uint32] | NDArray[np.int64] | None
-
-    @property
-    def certain(self) -> NDArray[np.bool_]:
-        """Which rows have a checksum, so that what the index says of an image holds of the bytes that are read."""
-        if self.crc is None or self.crc.dtype == np.int64:
-            return np.zeros(len(self.indices), np.bool_) if self.crc is None else np.asarray(self.crc >= 0)
-        return np.ones(len(self.indices), np.bool_)
-
-    def rows(self, rows: NDArray[np.int64] | slice) -> Located:
-        """The same columns of some of the rows."""
-        return Located._make(None if column is None else column[rows] for column in self)
-
-    def slices(self, most_bytes: int, most_rows: int) -> list[tuple[int, int]]:
-        """The rows as [start, stop) with so many rows and bytes of payload at most, or one row where that has more."""
-        ends = np.cumsum(self.length.astype(np.int64))
-        found, start = [], 0
-        while start < len(ends):
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + most_bytes, "right"))
-            stop = min(max(stop, start + 1), start + most_rows)
-            found.append((start, stop))
-            start = stop
-        return found
-
-    def payloads(
-        self, rows: slice, fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
-    ) -> Payloads:
-        """Some rows as the kernel reads them, their bytes at these places.
-
-        A checksum says that an encoded image is the one that was indexed; without one its header has to.
-        """
-        kind, certain = self.kind[rows], self.certain[rows]
-        indexed = None
-        if kind.any() or not certain.all():
-            indexed = np.stack((kind, self.width[rows], self.height[rows]), 1, dtype=np.int32)
-            indexed[certain & (kind == 0), 1:] = 0
-        crcs = None if self.crc is None else self.crc[rows]
-        return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], indexed)
-
-    def nowhere(self) -> Located:
-        """The same records without a payload, as those that lack a field: `file` is `ABSENT`, all else is 0."""
-        nothing = np.zeros(len(self.indices), np.uint64)
-        file, kind = np.full(len(nothing), ABSENT, np.uint32), np.zeros(len(nothing), np.uint8)
-        crc = None if self.crc is None else np.zeros(len(nothing), np.uint32)  # of no bytes
-        return self._replace(file=file, offset=nothing, length=nothing, kind=kind, crc=crc)
-
-
-def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "records") -> NDArray[np.int64]:
-    """Indices as one row in memory. Raises `IndexError` where one is not from 0 to `count` - 1."""
-    indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
-    if indices.size and not 0 <= indices.min() <= indices.max() < count:
-        raise IndexError(f"{where}: indices {indices.min()} to {indices.max()} of {count} {what}")
-    return indices
+Failures = dict[int, IofastError]  # row of the request → its error
 
 
 class Entry(NamedTuple):
-    """A payload as the container itself, without its index, says where it lies. `name` is `<key>.<field>`."""
+    """A payload as found in the container itself, without its index. `name` is `<key>.<field>`."""
 
     name: str
     offset: int
@@ -114,21 +43,20 @@ class Entry(NamedTuple):
 class Reader(ABC):
     """Random access to the records of one container or plain folder.
 
-    Picklable; opens its files lazily in each process, survives fork and spawn; any number of threads may read.
     Dense indices 0 … len-1 are in packing order, over all splits.
     """
 
     manifest: Manifest
-    container: str  # the name of this kind in `info` and `verify`: lmdb, tar, folder
+    container: str  # the kind, for `info` and `verify`: lmdb, tar, folder
     renames = False  # `record` names the image's field by its format; other methods call it `jpg`
-    _changed: bytearray  # by dense index, from the first image on that was found to be changed
+    _changed: bytearray  # a flag per dense index, created with the first changed image
 
     def __len__(self) -> int:
         return self.manifest.count
 
     @property
     def moved(self) -> bool:
-        """Whether another program has written to it since it was indexed, so only checksums vouch for payloads."""
+        """Whether another program wrote to the file after it was indexed, so only checksums prove payloads."""
         return False
 
     @abstractmethod
@@ -140,16 +68,19 @@ class Reader(ABC):
 
     @abstractmethod
     def payloads(self, located: Located, start: int, stop: int) -> AbstractContextManager[Payloads]:
-        """Rows [start, stop) of `located` as something the kernel can read; valid inside the `with` block."""
+        """Rows [start, stop) of `located` as the kernel reads them; valid inside the `with` block."""
 
-    @abstractmethod
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload of one field of one record, in memory of its own: it outlives the reader.
 
-        Checked as a whole against its CRC32C where the index has one. Raises like `locate`.
+        Its CRC32C is checked where the index has one. Raises like `values`, and `KeyError` if the record lacks the
+        field.
         """
+        value = self.values(np.array([index], np.int64), field)[0]
+        if value is None:
+            raise KeyError(f"{self.name(index)} has no {'image' if field is None else f'field {field!r}'}")
+        return memoryview(value)
 
-    @abstractmethod
     def values(
         self,
         indices: NDArray[np.int64],
@@ -158,15 +89,16 @@ class Reader(ABC):
         check: bool = True,
         failed: Failures | None = None,
     ) -> list[bytes | None]:
-        """The payloads of one field (default: the image) of many records, None where a record does not have it.
+        """The payloads of one field (default: the image) of many records, None for a record without the field.
 
-        Read in the order of the file, and nothing else of the records is. Checked against the CRC32C where the index
+        Payloads are read in the order of the file, and no other field is read. The CRC32C is checked where the index
         has one, unless `check` is False. Raises like `locate`, and `ContainerError` (a folder: `SourceError`) for a
-        payload that is damaged or cannot be read; with `failed` such a row gets None and its error is put there.
+        payload that is damaged or cannot be read. With `failed`, such a row is None and its error is stored there.
         """
+        return self._read_located(self.locate(indices, field), field or "image", check, failed)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
-        """What the index says of these records: `locate` of the image, or where no record has one, of nothing."""
+        """What the index knows about these records: `locate` of the image, without places if there is no image."""
         fields = self.manifest.fields
         if image_field(fields) or not fields:
             return self.locate(indices)
@@ -178,21 +110,21 @@ class Reader(ABC):
 
     @abstractmethod
     def record(self, index: int) -> Record:
-        """One record whole: key and all its fields."""
+        """One record with all its fields, every payload checked where there are checksums."""
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What an error message calls this record: container and key, or the path of a file."""
+        """The record in error messages: container and key, or the path of a file."""
 
     @property
     def changed(self) -> int:
-        """How many images were found to be others than the index says, by this reader in this process."""
+        """How many images differed from the index, for this reader in this process."""
         return self._changed.count(1) if hasattr(self, "_changed") else 0
 
     def note_changed(self, index: int, now: str) -> None:
-        """Count an image that is another than the index says; `now` is its size. The first one is logged."""
+        """Count an image that differs from the index; `now` is its size. The first one is logged."""
         mine = bytearray(len(self))
-        if self.__dict__.setdefault("_changed", mine) is mine:  # one step: of several threads, one is the first
+        if self.__dict__.setdefault("_changed", mine) is mine:  # one step, so only one of several threads is first
             _log.warning(
                 "%s was changed after it was indexed: it has %s pixels now, and is read so. Others that were changed "
                 "are read as they are now, too, and counted in stats.changed, but not named",
@@ -202,10 +134,9 @@ class Reader(ABC):
         self._changed[index] = 1
 
     def walk(self, shard: int) -> Iterator[Entry] | None:  # noqa: ARG002
-        """All payloads of a file of `manifest.shards`, in their order, found without the index; None where none can be.
+        """All payloads of file `shard` of `manifest.shards`, in order, found without the index; None if impossible.
 
-        Everything else that the container's format lets check is checked on the way. Raises `ContainerError` where it
-        is damaged.
+        Everything else that the container's format allows is checked too. Raises `ContainerError` for damage.
         """
         return None
 
@@ -222,32 +153,55 @@ class Reader(ABC):
     def __iter__(self) -> Iterator[Record]:
         return (self.record(index) for index in range(len(self)))
 
+    def _read_located(
+        self, located: Located, field: str | Sequence[str], check: bool, failed: Failures | None
+    ) -> list[bytes | None]:
+        """`values` of located rows: one `pread` each, by file and offset. `field`, or one per row, is for messages."""
+        values: list[bytes | None] = [None] * len(located.indices)
+        rows = np.flatnonzero(located.file != ABSENT)
+        rows = rows[np.lexsort((located.offset[rows], located.file[rows]))]
+        with self.payloads(located, 0, len(values)) as places:
+            fds, offsets, lengths = (column.tolist() for column in places[:3])
+            crcs = places.crcs.tolist() if check and places.crcs is not None else None
+            for row in rows.tolist():
+                try:
+                    data = _read(fds[row], offsets[row], lengths[row])
+                    if len(data) < lengths[row]:
+                        raise ContainerError(f"ends after {len(data)} of {lengths[row]} bytes: the file was cut off")
+                    if crcs is not None and google_crc32c.value(data) != crcs[row]:
+                        raise ContainerError("is damaged: its CRC32C differs")
+                    values[row] = data
+                except (ContainerError, OSError) as error:
+                    what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+                    name, own = self.name(int(located.indices[row])), field if isinstance(field, str) else field[row]
+                    found = ContainerError(f"{name}: {own} at offset {offsets[row]} {what}")
+                    if failed is None:
+                        raise found from None
+                    failed[row] = found
+        return values
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a writer cannot know by itself and puts into the manifest."""
 
-    classes: tuple[str, ...] | None = None
-    class_order: str = "lexicographic"  # lexicographic | natural | file
-    recipe: Mapping[str, object] | None = None  # every option that shaped the pixels, and library versions
-    seed: int | None = None  # of the packing permutation
+def _read(fd: int, offset: int, length: int) -> bytes:
+    """Bytes of a file, or with `fd` -1 of memory at this address."""
+    return ctypes.string_at(offset, length) if fd == -1 else read_at(fd, offset, length)
 
 
 class Kept(NamedTuple):
-    """What an earlier run had written: how many records, and the position of the last one (-1 where there is none)."""
+    """The work of an earlier run: number of records, and the position of the last one (-1 = none)."""
 
     records: int
     position: int
 
 
 class Writer(ABC):
-    """Writes records, in packing order, into a container that nobody sees before `finish`.
+    """Writes records, in packing order, into a container that stays invisible until it is published.
 
-    `resumes` says whether another writer can go on with what this one has written; where it cannot, whoever may be
-    interrupted must keep the records elsewhere.
+    `resumes`: another writer can continue this writer's work after an interruption. Otherwise the caller must keep the
+    records elsewhere to be able to resume.
     """
 
     resumes = False
+    _register: Register
 
     @property
     def committed(self) -> int:
@@ -255,59 +209,59 @@ class Writer(ABC):
         return -1
 
     def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
-        """Go on with what an earlier run of the same records left, up to before position `stop`; first of all calls.
+        """Adopt what an earlier run of the same records wrote before position `stop`; must be the first call.
 
-        `seen` is told the position of each record that is kept. The caller goes on behind `Kept.position`.
+        `seen` is called with the position of each adopted record. The caller continues after `Kept.position`.
         """
         return Kept(0, -1)
 
     @abstractmethod
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
-        """Begin with the records of a container of the same kind, as they are; before `resume` and `write`.
+        """Begin with the records of a container of the same kind, unchanged; before `resume` and `write`.
 
-        What is written behind them begins new ranges of the splits. `seen` is told the position of each. `base` must
-        stay open until `finish`.
+        Later records begin new ranges of the splits. `seen` is called with each position. `base` must stay open until
+        `finish`.
         """
 
     @property
-    @abstractmethod
     def last(self) -> list[tuple[str, int, int]]:
-        """Name, length and CRC32C of each field of the record that came last, by `extend`, `resume` or `write`."""
+        """Name, length and CRC32C of each field of the last record of `extend`, `resume` or `write`."""
+        return self._register.last
 
     @property
     @abstractmethod
     def mark(self) -> int:
-        """A number under which `recall` knows the record that came last."""
+        """A number by which `recall` finds the last record."""
 
     @abstractmethod
     def recall(self, mark: int) -> Record:
-        """A record that was written, read back from where it stands."""
+        """Read back a record that was written."""
 
     @property
     @abstractmethod
     def files(self) -> dict[str, str]:
-        """Staged names and what they will be called, in the order of publishing: what `Target.publish` takes."""
+        """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
 
     @property
     def obsolete(self) -> list[str]:
-        """Files of the container that was added to which go once the new ones stand."""
+        """Files of the container before an append, to be removed after publication."""
         return []
 
     @abstractmethod
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position` (greater than any before; holes are allowed).
 
-        Splits are contiguous: a split that was left may not be entered again, but for one that `reenter` names.
+        Splits are contiguous: a split that was left can only be entered again after `reenter`.
         """
 
-    @abstractmethod
     def reenter(self, split: str) -> None:
-        """Let the next record be one of `split`, even where that was left, as containers have it that were added to."""
+        """Allow the next record to belong to `split` even if that was left, as in containers after an append."""
+        self._register.reenter(split)
 
     @abstractmethod
     def finish(self, description: Description) -> Manifest:
-        """Write index and manifest, make everything durable. The container is whole after this, still unpublished."""
+        """Write index and manifest and make everything durable. The container is complete, but unpublished."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Stop; what was written is worthless."""
+        """Stop; only full shards remain usable, by `resume`."""

@@ -1,7 +1,7 @@
-"""Images that are others than the index says: rewritten in place, or in a file whose size and time stayed the same.
+"""Images that differ from the index: rewritten in place, perhaps in a file whose size and time stayed the same.
 
-Where there are no checksums, the kernel compares each image's header with the index before it decodes anything
-(`Status.CHANGED`). Here such images are taken as they are now.
+Without checksums the kernel compares each image's header with the index before it decodes (`Status.CHANGED`). The
+functions here update the located columns from the headers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from iofast.errors import DecodeError
 from iofast.kernel import Payloads, Status, pillow, twin
 from iofast.kernel.contract import MAX_BYTES
 
-_SLICE = 64  # payloads that are open at once
+_SLICE = 64  # payloads that are open together
 
 
 def renew(
     reader: Reader, located: Located, payloads: Payloads, status: NDArray[np.int32], start: int = 0
 ) -> NDArray[np.intp]:
-    """The rows of `payloads` that have to be decoded again, after a decoding that gave `status`.
+    """Update changed rows after a decoding that returned `status`; return the rows of `payloads` to decode again.
 
-    `payloads` are rows of `located` from `start` on. Both say then what the images' headers say, so boxes made from
-    the sizes before have to be made again. The reader has noted the rows.
+    `payloads` are rows of `located` from `start` on. Both get the sizes of the images' headers, so boxes of these rows
+    must be drawn again. The reader counts the changed images.
     """
     rows = slice(start, start + len(status))
     unknown = (located.width[rows] == 0) & ~located.certain[rows]
@@ -36,15 +36,15 @@ def renew(
             continue
         payloads.orientations[row] = located.orientation[start + row]
         if payloads.indexed is not None:
-            payloads.indexed[row, 1:] = 0  # compared
+            payloads.indexed[row, 1:] = 0  # already compared
         again.append(row)
     return np.array(again, np.intp)
 
 
 def refresh(reader: Reader, located: Located) -> None:
-    """Have all rows of `located` say what their images' headers say, for work that needs all sizes before any pixel.
+    """Update all rows of `located` from their images' headers, for work that needs all sizes before any pixel.
 
-    What has a checksum is not read.
+    Images with a checksum are not read.
     """
     rows = np.flatnonzero(~located.certain & (located.kind == 0))
     for first in range(0, len(rows), _SLICE):
@@ -55,9 +55,9 @@ def refresh(reader: Reader, located: Located) -> None:
 
 
 def follow(reader: Reader, located: Located, row: int, data: bytes | memoryview | None) -> kernel.Header | None:
-    """Have a row say what the header of its image says, and the reader note where that differs.
+    """Update a row from the header of its image `data`; the reader counts it if they differ.
 
-    None where there is no header in `data`. Rows whose image has a checksum are left alone.
+    Returns the header, or None if there is none. Rows with a checksum are not changed.
     """
     try:
         header = None if data is None else kernel.read_header(data)
@@ -66,7 +66,7 @@ def follow(reader: Reader, located: Located, row: int, data: bytes | memoryview 
     if header is None or located.certain[row]:
         return header
     found = header.width, header.height, header.orientation
-    if not located.orientation[row]:  # wanted as it is stored
+    if not located.orientation[row]:  # the stored orientation is wanted
         found = (*(found[1::-1] if header.orientation >= 5 else found[:2]), 0)
     columns: tuple[NDArray[Any], ...] = located.width, located.height, located.orientation
     if tuple(int(column[row]) for column in columns) != found:
@@ -77,7 +77,7 @@ def follow(reader: Reader, located: Located, row: int, data: bytes | memoryview 
 
 
 def _payload(payloads: Payloads, row: int) -> bytes | None:
-    """None where it cannot be read."""
+    """The bytes of a payload; None if they cannot be read."""
     try:
         return twin.payload(payloads, row, MAX_BYTES)
     except pillow.StatusError:

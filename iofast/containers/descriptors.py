@@ -1,6 +1,6 @@
-"""Descriptors, where a process may have few: 256 in some containers and on macOS, shared by all that it has open.
+"""Descriptors: a process may have few (256 in some containers and on macOS).
 
-What a reader keeps open for later takes a bounded part of them, and makes room where none is left.
+Readers keep a bounded number of files open for later, and close them when no descriptor is left.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ import resource
 import weakref
 from typing import Protocol
 
-_PART = 8  # readers that may keep as many as they like at the same time
-_TRIES = 3  # another thread may take what was just given back
+_PART = 8  # one reader gets this part of the process's descriptors
+_TRIES = 3  # another thread may take a descriptor that was just closed
 
 
 class Keeper(Protocol):
-    """Has files open that nobody uses at the moment."""
+    """An object with open files that are not in use."""
 
     def let_go(self) -> None:
-        """Close them."""
+        """Close these files."""
 
 
-_keepers: dict[int, weakref.ref[Keeper]] = {}  # by identity; changed in one step each, for there is no lock
+_keepers: dict[int, weakref.ref[Keeper]] = {}  # by `id`; every change is one step, because there is no lock
 
 
 def keep(keeper: Keeper) -> None:
-    """Have `keeper.let_go` called where this process has no descriptor left, as long as it lives."""
+    """Call `keeper.let_go`, as long as it lives, when this process has no descriptor left."""
     number = id(keeper)
     _keepers[number] = weakref.ref(keeper, lambda _: _keepers.pop(number, None))
 
 
 def bounded(most: int) -> int:
-    """`most` descriptors, or an eighth of what the process may have; 1 at least unless `most` is 0."""
+    """`most` descriptors, or an eighth of the process's limit; at least 1 unless `most` is 0."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if soft == resource.RLIM_INFINITY else min(most, max(1, soft // _PART))
 
 
 def opened(path: str | bytes, flags: int) -> int:
-    """`os.open`. Where no descriptor is left, what is kept for later is closed first."""
+    """`os.open`. If no descriptor is left, close the files kept for later and try again."""
     for _ in range(_TRIES):
         try:
             return os.open(path, flags)
@@ -57,7 +57,7 @@ def none_left(error: OSError) -> bool:
 
 
 def advice(error: OSError) -> str:
-    """What to do about it, to put behind the reason; nothing where it is something else."""
+    """Advice to append to a message if no descriptor is left, otherwise empty."""
     if not none_left(error):
         return ""
     return f" (this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}: ulimit -n)"

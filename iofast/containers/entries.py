@@ -1,7 +1,7 @@
-"""Entries: what a writer knows about a stored record, serialized until the index is written.
+"""Entries: the writer's data about stored records, serialized until the index is written.
 
-The LMDB writer keeps entries in an unnamed file until the finished tree gives the places of payloads. A shard writer
-keeps one file of entries beside each shard, so that a resumed run need not read the shard. Each entry has a checksum.
+The LMDB writer keeps entries in an unnamed file, because only the finished tree has the places of payloads. A shard
+writer keeps one file of entries beside each shard, so that a resumed run need not read the shard.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from iofast.kernel import crc32c
 from iofast.record import ImageInfo
 
-_HEAD = struct.Struct("<II")  # CRC32C of what follows it, length of what follows the head
+_HEAD = struct.Struct("<II")  # CRC32C and length of the body
 _RECORD = struct.Struct("<QiIIBH")
 _FIELD = struct.Struct("<BIIQ")
 _MAX_ENTRY = 1 << 20
@@ -35,18 +35,18 @@ class RecordEntry(NamedTuple):
         return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
 
 
-def encode(placed: RecordEntry) -> bytes:
+def encode(entry: RecordEntry) -> bytes:
     """Serialize one record."""
-    info = placed.info
-    numbers: list[int | bytes] = [placed.position, info.label, info.width, info.height, info.orientation]
-    numbers.append(len(placed.fields))
-    for name, length, crc, offset in placed.fields:
+    info = entry.info
+    numbers: list[int | bytes] = [entry.position, info.label, info.width, info.height, info.orientation]
+    numbers.append(len(entry.fields))
+    for name, length, crc, offset in entry.fields:
         numbers += (len(name), length, crc, offset, name.encode())
-    body = _layout(tuple([len(name) for name, *_ in placed.fields])).pack(*numbers)
+    body = _layout(tuple([len(name) for name, *_ in entry.fields])).pack(*numbers)
     return _HEAD.pack(crc32c(body), len(body)) + body
 
 
-@functools.lru_cache(maxsize=256)  # packing all fields in one call halves the time; most records have the same fields
+@functools.lru_cache(maxsize=256)  # one `pack` call halves the time, and most records have the same fields
 def _layout(names: tuple[int, ...]) -> struct.Struct:
     """The layout of an entry whose field names have these lengths in bytes."""
     return struct.Struct(_RECORD.format + "".join(f"{_FIELD.format[1:]}{name}s" for name in names))
@@ -58,8 +58,8 @@ def read(fd: int, start: int = 0) -> Iterator[tuple[int, RecordEntry]]:
     while True:
         if more and len(data) - at < _HEAD.size + _MAX_ENTRY:
             data, base, at = data[at:], base + at, 0
-            found = os.pread(fd, _STEP + _MAX_ENTRY, base + len(data))
-            data, more = data + found, bool(found)
+            chunk = os.pread(fd, _STEP + _MAX_ENTRY, base + len(data))
+            data, more = data + chunk, bool(chunk)
         if len(data) - at < _HEAD.size:
             return
         crc, length = _HEAD.unpack_from(data, at)
@@ -67,11 +67,11 @@ def read(fd: int, start: int = 0) -> Iterator[tuple[int, RecordEntry]]:
         if length > _MAX_ENTRY or len(body) < length or crc32c(body) != crc:
             return
         try:
-            placed = _decode(body)
+            entry = _decode(body)
         except (struct.error, UnicodeDecodeError):
             return
-        place, at = base + at, at + _HEAD.size + length
-        yield place, placed
+        offset, at = base + at, at + _HEAD.size + length
+        yield offset, entry
 
 
 def _decode(body: bytes) -> RecordEntry:

@@ -1,7 +1,7 @@
 """The bytes of an open file by position: a file that shrinks, or a disk that fails, is an error and not a signal.
 
-Files that another process may truncate are never mapped: between the check of a size and the access to a page the page
-can go, and that kills the process (SIGBUS). `pread` returns how much it read, in one step.
+Files that another process may truncate are never mapped: a page can vanish after any check, and reading it then kills
+the process (SIGBUS). `pread` reads and reports the length in one step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import read_rows
 
-_LARGE = 1 << 20  # bytes; reads of fewer are not compared with the size of the file
+_LARGE = 1 << 20  # bytes; shorter reads are not compared with the size of the file
 
 
 class FileBytes:
-    """A regular file that is open for reading, as long as it was then. Immutable: threads and forks may share it.
+    """A regular file that is open for reading, with the length it had then. Threads and forks may share it.
 
     It is closed with the last reference. Errors are `ContainerError` that name `path`.
     """
@@ -30,7 +30,7 @@ class FileBytes:
         self.fd = opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # NONBLOCK: a pipe without a writer
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-            raise ContainerError(f"{path} is not a file, or is empty")
+            raise ContainerError(f"{path} is not a regular file, or is empty")
         self._size = status.st_size
 
     def __del__(self) -> None:
@@ -41,7 +41,7 @@ class FileBytes:
         return self._size
 
     def __getitem__(self, part: slice) -> bytes:
-        """The bytes of a slice, as those of `bytes`."""
+        """The bytes of a slice, like those of `bytes`."""
         start, stop, _ = part.indices(self._size)
         try:
             data = read_at(self.fd, start, max(0, stop - start))
@@ -52,7 +52,7 @@ class FileBytes:
         return data
 
     def gather(self, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-        """The `size` bytes at each of the offsets (N,), as (N, size). Not more than one wait for the GIL."""
+        """The `size` bytes at each of the offsets (N,), as (N, size), with one wait for the GIL at most."""
         try:
             return read_rows(self.fd, offsets, size)
         except EOFError as error:
@@ -61,7 +61,7 @@ class FileBytes:
             raise ContainerError(f"{self.path} cannot be read: {error.strerror}") from None
 
     def check_size(self) -> None:
-        """Raise `ContainerError` where the file is shorter than it was when it was opened."""
+        """Raise `ContainerError` if the file is shorter than when it was opened."""
         if os.fstat(self.fd).st_size < self._size:
             raise self._cut("")
 
@@ -71,8 +71,8 @@ class FileBytes:
 
 
 def read_at(fd: int, offset: int, length: int) -> bytes:
-    """As many of the bytes as the file has; one read may give fewer (2 GiB at most, or a signal came)."""
-    if length > _LARGE:  # so much memory is taken before anything is read, whatever the file has
+    """As many of the bytes as the file has; one `pread` may return fewer (at most 2 GiB, or after a signal)."""
+    if length > _LARGE:  # `pread` allocates this length before it reads
         length = min(length, max(0, os.fstat(fd).st_size - offset))
     if offset >> 63:
         return b""
@@ -86,7 +86,7 @@ def read_at(fd: int, offset: int, length: int) -> bytes:
 
 
 def check_access(place: str | os.PathLike[str]) -> None:
-    """Raise `SourceError` where a path cannot be looked at, or into: some versions of Python call it missing then."""
+    """Raise `SourceError` for missing permissions; some versions of Python report such a path as missing."""
     try:
         if stat.S_ISDIR(os.stat(place).st_mode):
             os.stat(os.path.join(place, os.curdir))
@@ -94,4 +94,4 @@ def check_access(place: str | os.PathLike[str]) -> None:
         folder = "folder " if os.path.isdir(place) else ""
         raise SourceError(f"{folder}{place} cannot be read: {str(error.strerror).lower()}") from None
     except (OSError, ValueError):
-        return  # missing, or no path at all: said elsewhere
+        return  # missing, or not a path: reported by the caller

@@ -1,4 +1,4 @@
-"""What tells a source of records from any other, from itself before a change, and from what is to be made of it."""
+"""Identity of a source of records: who wrote it, whether it has changed, and whether it overlaps a target."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from iofast.record import JSON_FIELD
 
 
 def is_ours(reader: Reader) -> bool:
-    """Whether iofast wrote what this reads: its fingerprint is one of bytes, its fields are legal."""
+    """Whether iofast wrote the container: then its fingerprint covers bytes, and its fields are legal."""
     return isinstance(reader, LmdbReader | ShardReader)
 
 
 def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
-    """What a plan says of a source, in JSON's types: its place, a digest of its manifest, when its files changed."""
+    """A source in a plan, in JSON's types: its path, a digest of its manifest, sizes and times of foreign files."""
     changed: list[list[int]] = []
-    if not is_ours(reader):  # of the others the fingerprint is one of places, not of bytes
+    if not is_ours(reader):  # the fingerprint of other containers covers places, not bytes
         files = getattr(reader, "paths", None) or [getattr(reader, "path", source)]
         states = [os.stat(file) for file in files if os.path.exists(file)]
         changed = [[state.st_size, state.st_mtime_ns] for state in states]
@@ -32,24 +32,24 @@ def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]
 
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:
-    """The same without the place, as one word."""
+    """A digest of `source_facts` without the path."""
     return hashlib.sha256(json.dumps(source_facts(reader, source)[1:]).encode()).hexdigest()
 
 
 def says_path(reader: Reader) -> bool:
-    """Whether `path` in a record's `json` is what iofast wrote, or read out of the files, and no other program's."""
+    """Whether `path` in a record's `json` is from iofast, or from the names of files, and not from another program."""
     return is_ours(reader) or JSON_FIELD in getattr(reader, "unplaced", ())
 
 
 def left_out(reader: Reader) -> list[str]:
-    """What is in the files, but in no record that `reader` gives: lines for the user."""
+    """Lines for the user about content of the files that is in no record of `reader`."""
     return list(getattr(reader, "left_out", ()))
 
 
 def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Target) -> None:
-    """Raise `OptionError` where the target is the source, or lies in it."""
+    """Raise `OptionError` if the target is the source, is in it, or would replace a file of it."""
     own, goal = Path(os.path.realpath(source)), Path(os.path.realpath(place.path))
-    named = Path(os.path.realpath(getattr(reader, "path", source)))  # the set, where its shards were given
+    named = Path(os.path.realpath(getattr(reader, "path", source)))  # the set, if its shards were named
     if goal in (own, named) or (own.is_dir() and own in goal.parents):
         raise OptionError(f"{place.path} is, or lies in, the source {os.fspath(source)}: choose another place")
     names = {Path(os.path.realpath(path)) for path in getattr(reader, "paths", ())}

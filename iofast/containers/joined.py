@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.base import Failures, Located, Reader, dense
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.errors import OptionError
 from iofast.kernel import Payloads
@@ -24,20 +24,19 @@ _CHECKSUMS = ("crc", "crcs")
 
 
 class _Group(NamedTuple):
-    """The rows of a request that one part answers, and what they are to it."""
+    """The rows of a request that belong to one part."""
 
     part: int
     rows: Rows
-    own: NDArray[np.int64]  # dense indices of the part
+    own: NDArray[np.int64]  # dense indices in the part
 
 
 class JoinedReader(Reader):
-    """The records of several readers, called parts, as those of one: dense indices go on from part to part.
+    """The records of several readers, called parts, as one reader: dense indices continue from part to part.
 
-    Classes have to be the same in all parts, or missing in all. Fields are the union; a record of a part without a
-    field does not have it. Splits of one name become one; without `splits` the whole has none. A key is the part's
-    number, a slash and the record's own. `names` (one per part) are for messages. Raises `OptionError` where classes
-    or splits do not fit together, naming the difference.
+    All parts must have the same classes, or none. The fields are the union of all parts' fields. Splits of the same
+    name become one; without `splits` the result has none. A key is the part's number, a slash and the record's own key.
+    `names` (one per part) are for messages. Raises `OptionError`, naming the difference, if classes or splits differ.
     """
 
     container = "joined"
@@ -60,7 +59,7 @@ class JoinedReader(Reader):
 
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
-        """What each part gives for its rows; see `Reader.payloads`."""
+        """The payloads of all parts; see `Reader.payloads`."""
         asked = located.rows(slice(start, stop))
         with contextlib.ExitStack() as stack:
             pieces = []
@@ -79,24 +78,16 @@ class JoinedReader(Reader):
     ) -> list[bytes | None]:
         """Payloads of one field; see `Reader.values`."""
         self._check(field)
-        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        indices = dense(indices, len(self), "joined")
         values = np.full(len(indices), None, object)
         for part, rows, own in self._groups(indices):
             if field is None or field in self.parts[part].manifest.fields:
-                here: Failures | None = None if failed is None else {}
-                values[rows] = self.parts[part].values(own, field, check=check, failed=here)
-                if failed is not None and here:
-                    failed.update((int(np.arange(len(indices))[rows][row]), error) for row, error in here.items())
+                errors: Failures | None = None if failed is None else {}
+                values[rows] = self.parts[part].values(own, field, check=check, failed=errors)
+                if failed is not None and errors:
+                    failed.update((int(np.arange(len(indices))[rows][row]), error) for row, error in errors.items())
         listed: list[bytes | None] = values.tolist()
         return listed
-
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field of one record; see `Reader.view`."""
-        self._check(field)
-        part, own = self._place(index)
-        if field is not None and field not in self.parts[part].manifest.fields:
-            raise KeyError(f"{self.name(index)} has no field {field!r}")
-        return self.parts[part].view(own, field)
 
     def keys(self, located: Located) -> list[str]:
         """Keys, each behind the number of its part: `1/00000042`."""
@@ -114,7 +105,7 @@ class JoinedReader(Reader):
         return Record(f"{part}/{record.key}", record.fields)
 
     def name(self, index: int) -> str:
-        """What the record is called in its part."""
+        """The record's name in its part; see `Reader.name`."""
         part, own = self._place(index)
         return self.parts[part].name(own)
 
@@ -129,7 +120,7 @@ class JoinedReader(Reader):
         return any(part.moved for part in self.parts)
 
     def note_changed(self, index: int, now: str) -> None:
-        """Told to the record's part; see `Reader.note_changed`."""
+        """Passed to the record's part; see `Reader.note_changed`."""
         part, own = self._place(index)
         self.parts[part].note_changed(own, now)
 
@@ -144,13 +135,11 @@ class JoinedReader(Reader):
 
     def _place(self, index: int) -> tuple[int, int]:
         """The part of one record, and its index there."""
-        ((part, _, own),) = self._groups(np.array([index], np.int64))
+        ((part, _, own),) = self._groups(dense(np.array([index]), len(self), "joined"))
         return part, int(own[0])
 
     def _groups(self, indices: NDArray[np.int64]) -> list[_Group]:
-        """`indices` by part; the first part answers where there are none."""
-        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
-            raise IndexError(f"indices {indices.min()} to {indices.max()} of {len(self)} records")
+        """Group `indices` by part; without indices, one empty group of the first part."""
         numbers = np.searchsorted(self._ends, indices, side="right")
         found = np.flatnonzero(np.bincount(numbers)).tolist() or [0]
         if len(found) == 1:
@@ -159,7 +148,8 @@ class JoinedReader(Reader):
         return [_Group(number, rows, indices[rows] - self._starts[number]) for number, rows in groups]
 
     def _gather(self, indices: NDArray[np.int64], ask: Callable[[Reader, NDArray[np.int64]], Located]) -> Located:
-        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        """The columns that `ask` returns for the records of each part, as one."""
+        indices = dense(indices, len(self), "joined")
         pieces = [(rows, ask(self.parts[part], own)) for part, rows, own in self._groups(indices)]
         return _merged(pieces, len(indices))._replace(indices=indices)
 
@@ -175,7 +165,7 @@ def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Loca
 
 
 def _merged(pieces: Sequence[tuple[Rows, Columns]], count: int) -> Columns:
-    """Columns of `count` rows out of those of the parts."""
+    """Merge the columns of the parts into columns of `count` rows."""
     first = pieces[0][1]
     if len(pieces) == 1:
         return first
@@ -186,13 +176,13 @@ def _merged(pieces: Sequence[tuple[Rows, Columns]], count: int) -> Columns:
 
 
 def _column(name: str, pieces: Sequence[NDArray[Any] | None], rows: Sequence[Rows], count: int) -> NDArray[Any] | None:
-    """Rows without a value: -1 for a checksum, else 0. None where no part has values."""
-    there = [piece for piece in pieces if piece is not None]
-    if not there:
+    """One merged column. A row without a value gets 0, or -1 as its checksum. None if no part has the column."""
+    present = [piece for piece in pieces if piece is not None]
+    if not present:
         return None
-    some = name in _CHECKSUMS and (len(there) < len(pieces) or any(piece.dtype == np.int64 for piece in there))
-    dtype = np.dtype(np.int64) if some else there[0].dtype
-    column = np.full((count, *there[0].shape[1:]), -1 if some else 0, dtype)
+    partial = name in _CHECKSUMS and (len(present) < len(pieces) or any(piece.dtype == np.int64 for piece in present))
+    dtype = np.dtype(np.int64) if partial else present[0].dtype
+    column = np.full((count, *present[0].shape[1:]), -1 if partial else 0, dtype)
     for own, piece in zip(rows, pieces, strict=True):
         if piece is not None:
             column[own] = piece
@@ -200,7 +190,7 @@ def _column(name: str, pieces: Sequence[NDArray[Any] | None], rows: Sequence[Row
 
 
 def _join(manifests: Sequence[Manifest], names: Sequence[str]) -> Manifest:
-    """What the parts say of themselves, as one."""
+    """One manifest of all parts."""
     if not manifests:
         raise OptionError("there is nothing to join: no path was given")
     for manifest, name in zip(manifests, names, strict=True):

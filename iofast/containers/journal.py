@@ -1,6 +1,6 @@
-"""The journal: encoded records that wait for the builder, and survive a kill (docs/format.md section 9).
+"""The journal: encoded records between workers and builder, which survive a kill (docs/format.md section 9).
 
-Each worker process appends blocks to a file of its own; one process reads them in the order of its plan.
+Each worker process appends blocks to its own file; one process reads them in the order of its plan.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, Self
 
+from iofast.containers.file_bytes import read_at
 from iofast.containers.shard_files import write
 from iofast.errors import ContainerError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import MAX_PAYLOAD, ImageInfo, check_field
 
 HEADER_SIZE = 40
-MAX_BODY = 1 << 36  # a few largest payloads; bounds what a damaged header can make a reader allocate
+MAX_BODY = 1 << 36  # a few largest payloads; limits the memory for a damaged header
 
 _HEADER = struct.Struct("<4sHHQIIQI")
 _U32 = struct.Struct("<I")
@@ -29,7 +30,7 @@ _MAGIC, _VERSION = b"IFJB", 1
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """One encoded record. `split` is a number that the plan of the run explains."""
+    """One encoded record. `split` is a number defined by the plan of the run."""
 
     position: int
     split: int
@@ -39,7 +40,7 @@ class JournalRecord:
 
 @dataclass(frozen=True, slots=True)
 class JournalFailure:
-    """A position that could not be packed; `path` is relative, in the bytes of the file system."""
+    """A position that could not be packed; `path` is relative, in bytes of the file system."""
 
     position: int
     path: bytes
@@ -48,7 +49,7 @@ class JournalFailure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What became of one chunk of work."""
+    """The results of one chunk of work."""
 
     chunk: int
     records: tuple[JournalRecord, ...]
@@ -56,23 +57,23 @@ class Block:
 
 
 class BlockPlace(NamedTuple):
-    """Where a block lies in its journal: offset and length in bytes."""
+    """Offset and length of a block in its journal, in bytes."""
 
     offset: int
     length: int
 
 
 class JournalWriter:
-    """Appends blocks to the journal at `path`; one that exists is continued behind its last whole block.
+    """Appends blocks to the journal at `path`, after the last complete block of an existing one.
 
-    Raises `TargetError` where the file cannot be written; what was appended before stays whole.
+    Raises `TargetError` if the file cannot be written; earlier blocks stay complete.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         try:
             self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 - lives as long as the worker
-            self._end = _sound_end(self._file, {})
+            self._end = max((place.offset + place.length for _, place in _blocks(self._file)), default=0)
             self._file.truncate(self._end)
         except OSError as error:
             raise _cannot_write(self.path, error) from None
@@ -80,7 +81,7 @@ class JournalWriter:
     def append(
         self, chunk: int, records: Sequence[JournalRecord], failures: Sequence[JournalFailure] = ()
     ) -> BlockPlace:
-        """Append one block, visible to readers when this returns; gives its place."""
+        """Append one block and return its place; readers can see it at once."""
         body = [*_encode_records(records), *map(_encode_failure, failures)]  # not joined: that copies megabytes
         length = sum(map(len, body))
         if length > MAX_BODY:
@@ -99,7 +100,7 @@ class JournalWriter:
         return place
 
     def sync(self) -> None:
-        """Make everything appended survive a power cut too; a kill alone needs no sync."""
+        """Make all blocks survive a power failure; a kill alone needs no sync."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -114,7 +115,7 @@ class JournalWriter:
 
 
 def read_block(path: str | os.PathLike[str], offset: int) -> Block:
-    """The block at `offset`; memory is that of the block. Raises `ContainerError` if it is not whole and right."""
+    """Read the block at `offset` into its own memory. Raises `ContainerError` unless it is complete and undamaged."""
     path = os.fspath(path)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -124,66 +125,53 @@ def read_block(path: str | os.PathLike[str], offset: int) -> Block:
 
 
 def read_blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
-    """All whole blocks of a journal, in the order in which they were appended; a torn end is left out."""
+    """Read all complete blocks of a journal, in order; a torn end is ignored."""
     return (read_block(path, place.offset) for place in scan(path).values())
 
 
 def scan(path: str | os.PathLike[str]) -> dict[int, BlockPlace]:
-    """Where each chunk's block lies, in the order of the file; every checksum is checked, a torn end is left out.
+    """Map each chunk to the place of its first block, in the order of the file. Memory: one block.
 
-    Of a chunk that stands twice the first block counts. Memory: one block.
+    Every checksum is checked; a torn end is ignored.
     """
     places: dict[int, BlockPlace] = {}
     with open(path, "rb", buffering=0) as file:
-        _sound_end(file, places)
+        for chunk, place in _blocks(file):
+            places.setdefault(chunk, place)
     return places
 
 
-def _sound_end(file: BinaryIO, places: dict[int, BlockPlace]) -> int:
-    """The end of the last whole block; fills `places`."""
+def _blocks(file: BinaryIO) -> Iterator[tuple[int, BlockPlace]]:
+    """Chunk and place of each block, up to the first one that is incomplete or damaged."""
     size, end = os.fstat(file.fileno()).st_size, 0
     while end < size:
         try:
-            head, body = _read(file, end, size)
+            chunk, _, _, body = _read(file, end, size)
         except ContainerError:
-            break
-        length = HEADER_SIZE + len(body)
-        places.setdefault(head.chunk, BlockPlace(end, length))
-        end += length
-    return end
+            return
+        place = BlockPlace(end, HEADER_SIZE + len(body))
+        yield chunk, place
+        end += place.length
 
 
-class _Head(NamedTuple):
-    chunk: int
-    records: int
-    failures: int
-
-
-def _read(file: BinaryIO, offset: int, size: int) -> tuple[_Head, bytes]:
+def _read(file: BinaryIO, offset: int, size: int) -> tuple[int, int, int, bytes]:
+    """Chunk, number of records, number of failures and checked body of a block in a file of `size` bytes."""
     data = os.pread(file.fileno(), HEADER_SIZE, offset)
     if len(data) < HEADER_SIZE:
-        raise ContainerError(f"its header has {len(data)} bytes, expected {HEADER_SIZE}")
+        raise ContainerError(f"expected a header of {HEADER_SIZE} bytes, found {len(data)}")
     magic, version, header_size, chunk, records, failures, length, crc = _HEADER.unpack_from(data)
     if (magic, version, header_size) != (_MAGIC, _VERSION, HEADER_SIZE):
-        raise ContainerError(f"it begins with {magic!r} version {version}, expected {_MAGIC!r} version {_VERSION}")
+        raise ContainerError(f"expected {_MAGIC!r} version {_VERSION}, found {magic!r} version {version}")
     if _U32.unpack_from(data, HEADER_SIZE - 4)[0] != crc32c(data[: HEADER_SIZE - 4]):
         raise ContainerError("its header is damaged: the CRC32C differs")
     if length > min(MAX_BODY, size - offset - HEADER_SIZE):
         raise ContainerError(f"its body of {length} bytes goes beyond the end of the file")
-    body = _read_fully(file, offset + HEADER_SIZE, length)
+    body = read_at(file.fileno(), offset + HEADER_SIZE, length)
+    if len(body) < length:
+        raise ContainerError(f"the file ends {length - len(body)} bytes early")
     if crc32c(body) != crc:
         raise ContainerError("its body is damaged: the CRC32C differs")
-    return _Head(chunk, records, failures), body
-
-
-def _read_fully(file: BinaryIO, offset: int, length: int) -> bytes:
-    data = os.pread(file.fileno(), length, offset)
-    while len(data) < length:  # one pread ends at 2 GiB
-        more = os.pread(file.fileno(), length - len(data), offset + len(data))
-        if not more:
-            raise ContainerError(f"the file ends {length - len(data)} bytes early")
-        data += more
-    return data
+    return chunk, records, failures, body
 
 
 def _encode_records(records: Sequence[JournalRecord]) -> Iterable[bytes]:
@@ -204,13 +192,16 @@ def _encode_failure(failure: JournalFailure) -> bytes:
     return _FAILURE.pack(failure.position, len(failure.path), len(reason)) + failure.path + reason
 
 
-def _decode(head: _Head, body: bytes) -> Block:
+def _decode(chunk: int, records: int, failures: int, body: bytes) -> Block:
     cursor = _Cursor(body)
-    records = tuple([_decode_record(cursor) for _ in range(head.records)])
-    failures = tuple([_decode_failure(cursor) for _ in range(head.failures)])
+    block = Block(
+        chunk,
+        tuple([_decode_record(cursor) for _ in range(records)]),
+        tuple([_decode_failure(cursor) for _ in range(failures)]),
+    )
     if cursor.at != len(body):
-        raise ContainerError(f"{len(body) - cursor.at} bytes are left behind its last entry")
-    return Block(head.chunk, records, failures)
+        raise ContainerError(f"{len(body) - cursor.at} bytes follow its last entry")
+    return block
 
 
 def _decode_record(cursor: _Cursor) -> JournalRecord:
@@ -229,7 +220,7 @@ def _decode_failure(cursor: _Cursor) -> JournalFailure:
 
 
 class _Cursor:
-    """A place in a body that cannot be moved past its end."""
+    """Reads a body in order, and never past its end."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self.at = body, 0
@@ -241,7 +232,7 @@ class _Cursor:
         return layout.unpack_from(self._body, self._pass(layout.size))
 
     def _pass(self, length: int) -> int:
-        """Where the next so many bytes begin."""
+        """Pass `length` bytes; returns where they begin."""
         start = self.at
         if length > len(self._body) - start:
             raise ContainerError(f"an entry of {length} bytes at {start} goes beyond the body of {len(self._body)}")

@@ -1,14 +1,13 @@
 """The B-tree of an LMDB file, read from its pages (LMDB 0.9, data format 1; docs/format.md 4.3 and 4.5).
 
-liblmdb tells a value's address in its own map but not its offset in the file, trusts every page, and refuses to open a
-file twice in one process. This reader gives offsets, checks every number it follows, and can be opened any number of
-times; it never writes.
+liblmdb does not expose the offset of a value, trusts every page, and refuses to open a file twice in one process. This
+module returns offsets, checks every number before it follows it, and never writes.
 """
 
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,10 +17,9 @@ from iofast.errors import ContainerError
 MAGIC = 0xBEEFC0DE
 VERSION = 1
 PAGE_HEADER = 16
-MAX_DEPTH = 32  # LMDB's own cursor stack
-META_END = 168  # of the fields read from a meta page
-OVERFLOW_SHARE = 16  # bytes of a page that a value on overflow pages cannot use
-MAX_KEY = 511
+MAX_DEPTH = 32  # the size of LMDB's cursor stack
+META_END = 168  # bytes of a meta page that are read
+OVERFLOW_SHARE = 16  # bytes of overflow pages that a value cannot use
 
 _PAGE = struct.Struct("<QHHHH")  # pgno, pad, flags, lower, upper
 _NODE = struct.Struct("<HHHH")  # low and high half of size or child, flags, key size
@@ -30,10 +28,10 @@ _TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf and overfl
 _TAIL = struct.Struct("<QQ")  # last page, transaction id
 _U64 = struct.Struct("<Q")
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
-_KINDS = 0x6F  # all flags that say what a page holds; 0x10 marks a dirty page and may be left over
+_KINDS = 0x6F  # all flags for the kind of a page; 0x10 marks a dirty page and may remain
 _BIG = 1
 _NOTHING = (1 << 64) - 1  # root of an empty tree
-_CACHED = 4096  # branch pages kept decoded; at some 100 children each they lead to 400,000 leaf pages
+_CACHED = 4096  # decoded branch pages; with about 100 children each they cover 400,000 leaf pages
 
 
 class Meta(NamedTuple):
@@ -49,12 +47,12 @@ class Meta(NamedTuple):
 
     @property
     def file_size(self) -> int:
-        """What the file must have so that every page of the tree is in it."""
+        """The least size of a file that contains every page of the tree."""
         return (self.last_page + 1) * self.page_size
 
 
 class TreePage(NamedTuple):
-    """A branch or leaf page, its header checked: all of its bytes, and where it stands in the file."""
+    """A branch or leaf page with a checked header: its bytes, and its offset `at` in the file."""
 
     data: bytes
     at: int
@@ -64,7 +62,7 @@ class TreePage(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A decoded branch page: child i holds the keys from keys[i] to below keys[i + 1]."""
+    """A decoded branch page: child i has the keys from keys[i] up to, but without, keys[i + 1]."""
 
     keys: list[bytes]
     children: list[int]
@@ -76,12 +74,12 @@ def is_lmdb(head: bytes) -> bool:
 
 
 def read_meta(data: FileBytes | bytes, where: str) -> Meta:
-    """The newest meta page of an LMDB file. Raises `ContainerError` naming `where` if either is not right."""
+    """The newest meta page of an LMDB file. Raises `ContainerError`, naming `where`, if either is invalid."""
     return read_metas(data, where)[0]
 
 
 def read_metas(data: FileBytes | bytes, where: str) -> tuple[Meta, Meta]:
-    """Both meta pages, the newest first. Raises as `read_meta`."""
+    """Both meta pages, the newest first. Raises like `read_meta`."""
     size = len(data)
     try:
         if size < 2 * META_END:
@@ -91,14 +89,14 @@ def read_metas(data: FileBytes | bytes, where: str) -> tuple[Meta, Meta]:
             raise ContainerError(f"the file has {size} bytes, too few for the meta pages of an LMDB file")
         second = _read_meta_page(data[first.page_size : first.page_size + META_END], first.page_size)
         if first.page_size != second.page_size:
-            raise ContainerError(f"its meta pages say page sizes {first.page_size} and {second.page_size}")
+            raise ContainerError(f"its meta pages have page sizes {first.page_size} and {second.page_size}")
     except ContainerError as error:
         raise ContainerError(f"{where}: {error}") from None
     return (second, first) if second.txnid > first.txnid else (first, second)
 
 
 def _read_meta_page(data: bytes, at: int) -> Meta:
-    """The meta page that begins with these bytes and stands at `at`."""
+    """The meta page at offset `at`, from its bytes."""
     flags = _PAGE.unpack_from(data)[2]
     magic, version, _, _ = _META.unpack_from(data, PAGE_HEADER)
     if magic != MAGIC or not flags & _META_PAGE:
@@ -119,7 +117,7 @@ def _read_meta_page(data: bytes, at: int) -> Meta:
 class Tree:
     """The unnamed database of an LMDB file as of `meta`. Errors are `ContainerError` that name `where` and the offset.
 
-    Any number of threads may look up; nothing is read outside `data`.
+    Threads may share a tree; nothing outside `data` is read.
     """
 
     def __init__(self, data: FileBytes | bytes, meta: Meta, where: str) -> None:
@@ -128,7 +126,7 @@ class Tree:
         self._branches: dict[int, Branch] = {}
 
     def find(self, key: bytes) -> tuple[int, int] | None:
-        """Offset in the file and length of the value of `key`, None where there is none."""
+        """Offset in the file and length of the value of `key`, or None."""
         number = self.meta.root
         if number == _NOTHING:
             return None
@@ -138,15 +136,17 @@ class Tree:
                 page = self._page(number)
                 if page.kind == _LEAF:
                     return self._find_in_leaf(page, key)
-                branch = self._remember(number, self._decode(page))
+                if len(self._branches) >= _CACHED:
+                    self._branches.clear()
+                branch = self._branches[number] = self._decode(page)
             number = branch.children[max(0, bisect_right(branch.keys, key) - 1)]
         raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
 
     def walk(self) -> Iterator[tuple[bytes, int, int]]:
-        """All entries in order of their keys: key, offset of the value in the file, its length.
+        """All entries in the order of their keys: key, offset of the value in the file, its length.
 
-        Pages that stand in the tree twice, and nodes that lie upon one another, are noticed before memory is full; keys
-        that do not rise, and entries that the tree has lost, when they have been walked past.
+        Raises `ContainerError` for damage. Pages that occur twice, and overlapping nodes, are found before they fill
+        the memory; keys that do not rise, and lost entries, after they have been passed.
         """
         left, room, last = self.meta.entries, self._size, None
         pages = iter(range(self.meta.last_page))
@@ -155,14 +155,12 @@ class Tree:
             if left < 0 or room < 0:
                 raise ContainerError(f"{self._where}: the tree has more than its {self.meta.entries} entries")
             if last is not None and key <= last and self.meta.flags == 0:
-                raise ContainerError(
-                    f"{self._where}: the key {key!r:.80} at offset {offset} stands behind {last!r:.80}"
-                )
+                raise ContainerError(f"{self._where}: the key {key!r:.80} at offset {offset} follows {last!r:.80}")
             yield key, offset, length
             last = key
         if left:
-            found = f"only {self.meta.entries - left} of {self.meta.entries} entries can be reached"
-            raise ContainerError(f"{self._where}: the tree is damaged: {found}")
+            reached = f"only {self.meta.entries - left} of {self.meta.entries} entries can be reached"
+            raise ContainerError(f"{self._where}: the tree is damaged: {reached}")
 
     def _walk(self, number: int, depth: int, pages: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
         if depth > MAX_DEPTH or next(pages, None) is None:
@@ -176,7 +174,7 @@ class Tree:
                 yield from self._walk(child, depth + 1, pages)
 
     def _page(self, number: int) -> TreePage:
-        """A branch or leaf page."""
+        """Read a branch or leaf page."""
         size = self.meta.page_size
         at = number * size
         if not 2 <= number <= self.meta.last_page or at + size > self._size:
@@ -190,31 +188,24 @@ class Tree:
         return TreePage(data, at, flags & _KINDS, lower, upper)
 
     def _nodes(self, page: TreePage) -> tuple[int, ...]:
-        """Offsets in the page of its nodes, in the order of their keys."""
+        """Offsets of the nodes in their page, in the order of their keys."""
         nodes: tuple[int, ...] = struct.unpack_from(f"<{(page.lower - PAGE_HEADER) // 2}H", page.data, PAGE_HEADER)
         if min(nodes) < page.upper or max(nodes) > self.meta.page_size - _NODE.size:
-            raise self._wrong(page.at // self.meta.page_size, "a node lies outside its page")
+            raise self._wrong_page(page, "a node lies outside its page")
         return nodes
 
     def _key(self, page: TreePage, node: int, key_size: int) -> bytes:
         if node + _NODE.size + key_size > self.meta.page_size:
-            raise self._wrong(page.at // self.meta.page_size, "a key ends outside its page")
+            raise self._wrong_page(page, "a key ends outside its page")
         start = node + _NODE.size
         return page.data[start : start + key_size]
 
     def _find_in_leaf(self, page: TreePage, key: bytes) -> tuple[int, int] | None:
         nodes = self._nodes(page)
-        low, high = 0, len(nodes)
-        while low < high:
-            middle = (low + high) // 2
-            size = _NODE.unpack_from(page.data, nodes[middle])[3]
-            if self._key(page, nodes[middle], size) < key:
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(nodes):
+        place = bisect_left(nodes, key, key=lambda node: self._key(page, node, _NODE.unpack_from(page.data, node)[3]))
+        if place == len(nodes):
             return None
-        found, offset, length = self._entry(page, nodes[low])
+        found, offset, length = self._entry(page, nodes[place])
         return (offset, length) if found == key else None
 
     def _entry(self, page: TreePage, node: int) -> tuple[bytes, int, int]:
@@ -224,14 +215,14 @@ class Tree:
         start = node + _NODE.size + key_size
         if flags == 0:
             if start + length > self.meta.page_size:
-                raise self._wrong(page.at // self.meta.page_size, f"the value of {key!r:.80} ends outside its page")
+                raise self._wrong_page(page, f"the value of {key!r:.80} ends outside its page")
             return key, page.at + start, length
         if flags != _BIG or start + 8 > self.meta.page_size:
-            raise self._wrong(page.at // self.meta.page_size, f"the entry {key!r:.80} has unknown flags {flags:#x}")
+            raise self._wrong_page(page, f"the entry {key!r:.80} has unknown flags {flags:#x}")
         return key, self._overflow(_U64.unpack_from(page.data, start)[0], length), length
 
     def _overflow(self, page: int, length: int) -> int:
-        """The offset of a value of so many bytes that begins on this overflow page."""
+        """The offset of a value of `length` bytes that begins on this overflow page."""
         at = page * self.meta.page_size
         if not 2 <= page <= self.meta.last_page or at + PAGE_HEADER + length > self._size:
             raise self._wrong(page, f"a value of {length} bytes lies outside the file of {self._size} bytes")
@@ -242,12 +233,6 @@ class Tree:
             raise self._wrong(page, f"{low | high << 16} overflow pages are too few for {length} bytes")
         return at + PAGE_HEADER
 
-    def _remember(self, number: int, branch: Branch) -> Branch:
-        if len(self._branches) >= _CACHED:
-            self._branches.clear()
-        self._branches[number] = branch
-        return branch
-
     def _decode(self, page: TreePage) -> Branch:
         keys, children = [], []
         for node in self._nodes(page):
@@ -255,6 +240,9 @@ class Tree:
             keys.append(self._key(page, node, key_size))
             children.append(low | high << 16 | top << 32)
         return Branch(keys, children)
+
+    def _wrong_page(self, page: TreePage, what: str) -> ContainerError:
+        return self._wrong(page.at // self.meta.page_size, what)
 
     def _wrong(self, page: int, what: str) -> ContainerError:
         return ContainerError(f"{self._where}: LMDB page {page} (offset {page * self.meta.page_size}): {what}")

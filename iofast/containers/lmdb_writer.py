@@ -1,17 +1,17 @@
 """The LMDB container's Writer: equal records give equal bytes (docs/format.md 4.4 is the recipe).
 
-LMDB decides where a value comes to lie, and only the finished file tells. So the index and the manifest are first
-stored as zeros of their exact sizes, the tree is read back, and both are written over the zeros.
+LMDB chooses the places of values, and only the finished file shows them. So index and manifest are first stored as
+zeros of their exact sizes; then the tree is read back and both are written over the zeros.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import lmdb
 import numpy as np
@@ -20,15 +20,7 @@ from iofast.containers import entries
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import (
-    ABSENT,
-    CHUNK_ROWS,
-    Stamp,
-    chunk_count,
-    chunk_size,
-    encode_chunk,
-    row_struct,
-)
+from iofast.containers.index import CHUNK_ROWS, Stamp, chunk_count, chunk_size, encode_rows
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
@@ -36,15 +28,14 @@ from iofast.containers.writeback import Writeback
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
-RESERVED = b"__iofast__."  # what keys begin with that are no records
+RESERVED = b"__iofast__."  # prefix of keys that are not of records
 MANIFEST_KEY = RESERVED + b"manifest"
-TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until the commit
+TRANSACTION_BYTES = 16 << 20  # dirty pages, which LMDB keeps in memory until the commit
 MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20
 
-_COPIED = 1024  # rows of an index read at a time
-_UNKNOWN_SIZE = (1 << 63) - 1  # stands for the file's size while the manifest's place is reserved: the longest there is
-_Place = tuple[bytes, int, int]
+_COPIED = 1024  # rows of an index that are read together
+_UNKNOWN_SIZE = (1 << 63) - 1  # the file's size while the manifest's place is reserved: no number is longer
 
 
 def index_key(chunk: int) -> bytes:
@@ -55,8 +46,8 @@ def index_key(chunk: int) -> bytes:
 class LmdbWriter(Writer):
     """Writes one LMDB file at `path`, which must not exist.
 
-    Memory: one transaction (16 MiB, or one larger record). Errors: `ContainerError` for a record that is not legal,
-    `TargetError` where the disk is full or the file cannot be written; after either only `abort` makes sense.
+    Memory: one transaction (16 MiB, or one larger record). Raises `ContainerError` for an invalid record, `TargetError`
+    if the disk is full or the file cannot be written; after a `TargetError` call only `abort`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, key_width: int = KEY_WIDTH) -> None:
@@ -66,15 +57,16 @@ class LmdbWriter(Writer):
         self._cost = 0
         self._transaction: lmdb.Transaction | None = None
         self._environment: lmdb.Environment | None = None
-        self._fd = -1  # of the file, beside LMDB's own
+        self._fd = -1  # a second descriptor of the file, for `Writeback`
         try:
-            self._fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-            self._writeback = Writeback(self._fd)
-            self._environment = self._open_environment()
-            self._rows = tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(self.path)))  # noqa: SIM115
-        except (OSError, lmdb.Error) as error:
+            with self._errors():
+                self._fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+                self._writeback = Writeback(self._fd)
+                self._environment = self._open_environment()
+                self._rows = tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(self.path)))  # noqa: SIM115
+        except TargetError:
             self._close_environment(sync=False)
-            raise self._cannot_write(error) from None
+            raise
         self._page_size: int = self._environment.stat()["psize"]
 
     @property
@@ -84,17 +76,12 @@ class LmdbWriter(Writer):
         return {name: name}
 
     @property
-    def last(self) -> list[tuple[str, int, int]]:
-        """The fields of the record that came last; see `Writer.last`."""
-        return self._register.last
-
-    @property
     def mark(self) -> int:
-        """The position of the record that came last."""
+        """The position of the last record."""
         return self._register.position
 
     def recall(self, mark: int) -> Record:
-        """The record of a position; see `Writer.recall`."""
+        """The record at a position; see `Writer.recall`."""
         key = format_key(mark, self._register.key_width)
         fields: dict[str, bytes] = {}
         with contextlib.ExitStack() as stack:
@@ -123,53 +110,49 @@ class LmdbWriter(Writer):
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
-        try:
+        with self._errors():
             self._rows.write(entries.encode(self._register.add(position, fields, info, split)))
-        except OSError as error:
-            raise self._cannot_write(error) from None
-        key = format_key(position, self._register.key_width)
-        self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
-
-    def reenter(self, split: str) -> None:
-        """Let the next record be one of `split`; see `Writer.reenter`."""
-        self._register.reenter(split)
+            key = format_key(position, self._register.key_width)
+            self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
         self._require_open()
         draft = self._register.manifest(description, (Shard("", self._register.count, _UNKNOWN_SIZE),))
         length = len(draft.to_json())
-        try:
+        with self._errors():
             self._commit()
             self._reserve(length)
             self._close_environment(sync=True)
             size = self._fill(draft, length)
-        except (OSError, lmdb.Error) as error:
-            raise self._cannot_write(error) from None
-        self._forget()
-        return draft.with_shards((Shard("", draft.count, size),))
+        self._rows.close()
+        return replace(draft, shards=(Shard("", draft.count, size),))
 
     def abort(self) -> None:
-        """Close everything; the file at `path` is worthless and left to whoever made its folder."""
+        """Close everything. The file at `path` stays, but cannot be used."""
         if self._transaction is not None:
             self._transaction.abort()
             self._transaction = None
         self._close_environment(sync=False)
-        self._forget()
-
-    def _forget(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full, and nobody will read what could not be flushed
+        with contextlib.suppress(OSError):  # on a full disk it cannot be flushed, and need not be
             self._rows.close()
 
-    def _cannot_write(self, error: Exception) -> TargetError:
-        number = error.errno if isinstance(error, OSError) else None
-        reason = (os.strerror(number) if number else str(error)).lower()
-        if number == errno.ENOSPC or isinstance(error, lmdb.DiskError) or self._disk_is_full(error):
-            reason = "the disk is full"
-        return TargetError(f"{self.path} cannot be written: {reason}")
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of the system and of LMDB into `TargetError`."""
+        try:
+            yield
+        except (OSError, lmdb.Error) as error:
+            if isinstance(error, TargetError):
+                raise
+            number = error.errno if isinstance(error, OSError) else None
+            reason = (os.strerror(number) if number else str(error)).lower()
+            if number == errno.ENOSPC or isinstance(error, lmdb.DiskError) or self._disk_is_full(error):
+                reason = "the disk is full"
+            raise TargetError(f"{self.path} cannot be written: {reason}") from None
 
     def _disk_is_full(self, error: Exception) -> bool:
-        """LMDB calls a write that the disk had only part of the room for an input/output error."""
+        """Whether the disk is full: LMDB reports a partial write as an input/output error."""
         if not isinstance(error, lmdb.Error) or "nput/output" not in str(error):
             return False
         disk = os.statvfs(os.path.dirname(os.path.abspath(self.path)))
@@ -182,19 +165,19 @@ class LmdbWriter(Writer):
         )
 
     def _put(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """Store the entries of one record, in a transaction that ends where the format says."""
+        """Store the entries of one record; the format defines where a transaction ends."""
         cost = sum(self._cost_of(len(key), len(value)) for key, value in entries)
         if self._cost and self._cost + cost > TRANSACTION_BYTES:
             self._commit()
-        try:
-            if self._transaction is None:
-                self._transaction = self._begin(cost)
-            self._cost += cost
-            _append(self._transaction, entries)
-        except (OSError, lmdb.Error) as error:
-            raise self._cannot_write(error) from None
+        if self._transaction is None:
+            self._transaction = self._begin(cost)
+        self._cost += cost
+        for key, value in entries:
+            if not self._transaction.put(key, value, append=True):
+                raise ContainerError(f"LMDB refused to append {key!r}: it does not sort behind the keys before it")
 
     def _cost_of(self, key: int, value: int) -> int:
+        """Bytes that an entry takes in the file, from the lengths of its key and value."""
         if key + value + 8 <= self._page_size // 2 - 10:  # LMDB's own rule for what stays in a leaf page
             return key + value + 10
         return -(-(value + OVERFLOW_SHARE) // self._page_size) * self._page_size
@@ -205,7 +188,7 @@ class LmdbWriter(Writer):
         return self._environment
 
     def _used(self) -> int:
-        """Bytes of the file that LMDB has given out."""
+        """Bytes of the pages that LMDB has allocated."""
         pages: int = self._require_open().info()["last_pgno"] + 1
         return pages * self._page_size
 
@@ -220,15 +203,12 @@ class LmdbWriter(Writer):
 
     def _commit(self) -> None:
         if self._transaction is not None:
-            try:
-                self._transaction.commit()
-            except lmdb.Error as error:
-                raise self._cannot_write(error) from None
+            self._transaction.commit()
             self._transaction, self._cost = None, 0
             self._writeback.wrote(self._used())
 
     def _reserve(self, manifest_length: int) -> None:
-        """Zeros of the exact size under every reserved key, in transactions of their own."""
+        """Store zeros of the exact size under every reserved key, in transactions of their own."""
         count, fields = self._register.count, self._register.fields
         for chunk in range(chunk_count(count)):
             size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), fields)
@@ -250,7 +230,7 @@ class LmdbWriter(Writer):
             environment.close()
 
     def _fill(self, draft: Manifest, manifest_length: int) -> int:
-        """Write index and manifest over their zeros; gives the size of the file."""
+        """Write index and manifest over their zeros; returns the size of the file."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             data = FileBytes(self.path)
@@ -260,8 +240,8 @@ class LmdbWriter(Writer):
             self._fill_index(fd, tree, draft)
             place = tree.find(MANIFEST_KEY)
             os.ftruncate(fd, size)
-            os.fsync(fd)  # the index is whole before a manifest vouches for it
-            text = draft.with_shards((Shard("", draft.count, size),)).to_json()
+            os.fsync(fd)  # the index is durable before the manifest makes it valid
+            text = replace(draft, shards=(Shard("", draft.count, size),)).to_json()
             _write_over(fd, text.ljust(manifest_length), place, manifest_length)
             os.fsync(fd)
         finally:
@@ -270,41 +250,28 @@ class LmdbWriter(Writer):
 
     def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
         self._rows.flush()
-        stored, places = (placed for _, placed in entries.read(self._rows.fileno())), tree.walk()
-        pack = row_struct(draft.fields).pack
-        names = {name: number for number, name in enumerate(draft.fields)}
+        places = tree.walk()  # in the order of the records
+        rows = ((0, self._placed(entry, places)) for _, entry in entries.read(self._rows.fileno()))
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
-        for chunk in range(chunk_count(draft.count)):
-            rows = itertools.islice(stored, CHUNK_ROWS)
-            body = b"".join([pack(*self._row(row, names, places)) for row in rows])
-            data = encode_chunk(body, chunk * CHUNK_ROWS, draft.fields, stamp)
+        for chunk, data in enumerate(encode_rows(rows, draft.count, draft.fields, stamp)):
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
-    def _row(self, row: RecordEntry, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
-        """An index row; takes the record's entries off `places`, which stand in its order."""
-        info = row.info
-        numbers = [row.position, info.label, info.width, info.height, info.orientation, 0]
-        numbers += [ABSENT, 0, 0, 0] * len(names)
-        for name, length, crc, _ in row.fields:
+    def _placed(self, entry: RecordEntry, places: Iterator[tuple[bytes, int, int]]) -> RecordEntry:
+        """The entry with the offsets of its payloads: the next of `places`."""
+        fields = []
+        for name, length, crc, _ in entry.fields:
             key, offset, found = next(places, (b"", 0, 0))
-            expected = b"%0*d.%s" % (self._register.key_width, row.position, name.encode())
+            expected = b"%0*d.%s" % (self._register.key_width, entry.position, name.encode())
             if (key, found) != (expected, length):
-                raise ContainerError(f"{self.path}: {expected!r} of {length} bytes expected, {key!r} of {found} found")
-            at = 6 + 4 * names[name]
-            numbers[at : at + 4] = [0, offset, length, crc]
-        return numbers
-
-
-def _append(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:
-    for key, value in entries:
-        if not transaction.put(key, value, append=True):
-            raise ContainerError(f"LMDB refused to append {key!r}: it does not sort behind the keys before it")
+                raise ContainerError(f"{self.path}: expected {expected!r} of {length} bytes, found {key!r} of {found}")
+            fields.append((name, length, crc, offset))
+        return RecordEntry(entry.position, entry.info, tuple(fields))
 
 
 def _write_over(fd: int, data: bytes, place: tuple[int, int] | None, length: int) -> None:
     """Write `data` over the zeros that were reserved for it."""
     if place is None or place[1] != length or len(data) != length:
-        raise ContainerError(f"{length} bytes were reserved in the LMDB file, found {place}")
+        raise ContainerError(f"expected {length} reserved bytes in the LMDB file, found {place}")
     offset, rest = place[0], memoryview(data)
     while rest:
         done = os.pwrite(fd, rest, offset)

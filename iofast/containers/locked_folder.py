@@ -1,7 +1,7 @@
 """A folder of this user's own that one process at a time works in: `<DST>.partial/` (docs/format.md section 8).
 
-It is made for this user alone, and one that another user may have made or changed is refused. What removes or renames
-goes through a descriptor, so that nobody can exchange the folder for a link to another one meanwhile.
+Only this user may enter it, and a folder that another user may have made or changed is refused. Files are removed and
+renamed through a descriptor of the folder, so that nobody can replace it by a link meanwhile.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ LOCK = "lock"
 
 
 class LockedFolder:
-    """The folder `path`, in which `target` is made. Raises `TargetError`, other `OSError` where the system says no."""
+    """The folder `path`, in which `target` is made. Raises `TargetError`, and `OSError` for errors of the system."""
 
     def __init__(self, path: Path, target: Path) -> None:
         self.path, self._target = path, target
         self._descriptor = self._lock = -1
 
     @property
-    def is_held(self) -> bool:
-        """Whether this process has it."""
+    def is_locked(self) -> bool:
+        """Whether this object has the lock."""
         return self._lock >= 0
 
     @property
     def descriptor(self) -> int:
-        """Of the folder, while it is held."""
-        if not self.is_held:
+        """Descriptor of the locked folder."""
+        if not self.is_locked:
             raise TargetError(f"{self.path} is not locked by this run")
         return self._descriptor
 
     def check(self) -> None:
-        """Raise `TargetError` if there is something in its place that is not a folder of this user's own."""
+        """Raise `TargetError` if something else than a folder of this user's own is in its place."""
         if os.path.lexists(self.path):
             with contextlib.suppress(FileNotFoundError):
                 os.close(self._open())
 
     def acquire(self) -> None:
-        """Make it where it does not exist, and take its lock."""
-        while not self.is_held:
+        """Make the folder if it does not exist, and take its lock."""
+        while not self.is_locked:
             self.path.mkdir(0o700, exist_ok=True)
             try:
                 self._descriptor = self._open()
                 self._take(self._open_lock())
-            except FileNotFoundError:  # the run before removed the folder under us
+            except FileNotFoundError:  # another run has just removed the folder
                 pass
             finally:
-                if not self.is_held:
+                if not self.is_locked:
                     self.release()
 
     def release(self) -> None:
-        """Give the lock back and leave everything as it is."""
+        """Release the lock and leave everything as it is."""
         for descriptor in (self._lock, self._descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
         self._descriptor = self._lock = -1
 
     def remove(self) -> None:
-        """Remove the lock, give it back, and remove the folder, which must be empty but for it."""
+        """Remove and release the lock, and remove the folder, which must be empty."""
         self.unlink(LOCK)
         self.release()
-        with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
+        with contextlib.suppress(OSError):  # another run may already use the folder
             self.path.rmdir()
 
     def empty(self, kept: Collection[str]) -> None:
-        """Remove everything in it but the lock and what is called as one of `kept`."""
+        """Remove everything except the lock and the names in `kept`."""
         with os.scandir(self.descriptor) as found:
             entries = [entry for entry in found if entry.name not in kept and entry.name != LOCK]
         for entry in entries:
@@ -82,25 +82,25 @@ class LockedFolder:
                 self.unlink(entry.name)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Of a file in it; None where there is none."""
+        """Status of a file in the folder, or None."""
         try:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def unlink(self, name: str) -> None:
-        """Remove a file from it, if there is one."""
+        """Remove a file from the folder if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.descriptor)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file in it, whole and durable."""
+        """Write a complete and durable file into the folder."""
         with owned.writing(Path(name), 0o600, folder=self.descriptor) as file:
             file.write(data)
         os.fsync(self.descriptor)
 
     def rename(self, name: str, goal: Path) -> None:
-        """Move a file or folder out of it, over what is called `goal`. Raises `FileNotFoundError`."""
+        """Move a file or folder to `goal`, replacing it. Raises `FileNotFoundError`."""
         os.rename(name, goal, src_dir_fd=self.descriptor)
 
     def _open(self) -> int:
@@ -124,7 +124,7 @@ class LockedFolder:
             return os.open(LOCK, flags | os.O_CREAT, 0o600, dir_fd=self._descriptor)
 
     def _take(self, lock: int) -> None:
-        """Lock it, unless it is no longer the file at its path. Raises `TargetError` if another run has it."""
+        """Lock this file, unless another file is at its path by now. Raises `TargetError` if another run has it."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.stat(self.path / LOCK, follow_symlinks=False)):

@@ -1,10 +1,10 @@
-"""The manifest: what a container says of itself as a whole. docs/format.md section 2 is its specification."""
+"""The manifest: everything about a container as a whole. docs/format.md section 2 is its specification."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from iofast.containers.sealed import check_seal, seal, unseal
@@ -12,24 +12,24 @@ from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
 VERSION = 1
-CHUNK_LIMIT = 10_000  # of the index: four digits number its chunks
+CHUNK_LIMIT = 10_000  # chunks of an index: their numbers have four digits
 MAX_COUNT = 65_536 * CHUNK_LIMIT
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096
 CLASS_ORDERS = ("lexicographic", "natural", "file")
-WHOLE = "all"  # the only split of a set without splits, and the union of all splits of any other
+WHOLE = "all"  # the only split of a set without splits; in other sets, the union of all splits
 
 T = TypeVar("T")
 
 _SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
-_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of a surrogate pair: no file is called so
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of a surrogate pair: no file name contains one
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file of a container. `name` is relative to the manifest's folder, "" the file the manifest itself is in."""
+    """One file of a container. `name` is relative to the manifest's folder; "" is the file that has the manifest."""
 
     name: str
     count: int
@@ -41,7 +41,7 @@ class Manifest:
     """Everything about a container that does not grow with its records and does not depend on the run that made it.
 
     `splits` maps a split's name to its `[start, stop)` ranges of dense indices; together they cover 0 … count once. A
-    set without splits has the one split "all". Raises `ContainerError` where a value contradicts docs/format.md.
+    set without splits has the one split "all". Raises `ContainerError` if a value contradicts docs/format.md.
     """
 
     count: int
@@ -70,14 +70,14 @@ class Manifest:
             raise ContainerError(f"fingerprint is not sha256:<64 hex digits>, found {self.fingerprint!r}")
 
     def to_json(self) -> bytes:
-        """The canonical text, with the CRC32C of itself inside. Raises `ContainerError` if the recipe is not JSON."""
+        """The canonical text, which contains its own CRC32C. Raises `ContainerError` if the recipe is not JSON."""
         members = {name: getattr(self, name) for name in _READ}
         shards = [{"count": shard.count, "name": shard.name, "size": shard.size} for shard in self.shards]
         return seal({**members, "format": "iofast", "shards": shards})
 
     @staticmethod
     def from_json(data: bytes, where: str) -> Manifest:
-        """The manifest in `data`; raises `ContainerError`, naming `where`, unless all of it is right."""
+        """The manifest in `data`. Raises `ContainerError`, naming `where`, unless all of it is valid."""
         try:
             return _parse(data)
         except ContainerError as error:
@@ -88,9 +88,15 @@ class Manifest:
         each = [(name, start, stop) for name, own in self.splits.items() for start, stop in own if stop > start]
         return sorted(each, key=lambda item: item[1])
 
-    def with_shards(self, shards: tuple[Shard, ...]) -> Manifest:
-        """The same manifest, naming other files."""
-        return replace(self, shards=shards)
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The part of the manifest that a writer cannot find out itself."""
+
+    classes: tuple[str, ...] | None = None
+    class_order: str = "lexicographic"  # lexicographic | natural | file
+    recipe: Mapping[str, object] | None = None  # every option that shaped the pixels, and library versions
+    seed: int | None = None  # of the packing permutation
 
 
 def check_split_name(name: str) -> str:
@@ -103,7 +109,7 @@ def check_split_name(name: str) -> str:
 def check_splits(splits: Mapping[str, tuple[tuple[int, int], ...]], count: int) -> None:
     """Raise `ContainerError` unless the ranges of all splits cover 0 … count exactly once."""
     if not splits or (WHOLE in splits and len(splits) > 1):
-        raise ContainerError(f"splits are empty, or {WHOLE!r} stands among others: {sorted(splits)}")
+        raise ContainerError(f"splits are empty, or {WHOLE!r} is one of several: {sorted(splits)}")
     ranges: list[tuple[int, int]] = []
     for name, own in splits.items():
         check_split_name(name)
@@ -130,7 +136,7 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 
 def _check_version(version: object) -> None:
     if version != VERSION or isinstance(version, bool):
-        raise ContainerError(f"manifest version {version!r:.40} is not the one this program knows, {VERSION}")
+        raise ContainerError(f"manifest version must be {VERSION}, found {version!r:.40}")
 
 
 def _check_fields(fields: tuple[str, ...]) -> None:
@@ -139,7 +145,7 @@ def _check_fields(fields: tuple[str, ...]) -> None:
     for name in fields:
         check_field(name)
     if list(fields) != sorted(set(fields)):
-        raise ContainerError(f"fields are not sorted, or one stands twice: {', '.join(fields):.200}")
+        raise ContainerError(f"fields are not sorted, or one occurs twice: {', '.join(fields):.200}")
 
 
 def _check_classes(classes: tuple[str, ...] | None, order: str) -> None:
@@ -150,7 +156,7 @@ def _check_classes(classes: tuple[str, ...] | None, order: str) -> None:
     if len(classes) > MAX_CLASSES:
         raise ContainerError(f"{len(classes)} classes are more than {MAX_CLASSES}")
     if any(len(name) > MAX_CLASS_NAME for name in classes) or len(set(classes)) != len(classes):
-        raise ContainerError(f"a class name stands twice or is longer than {MAX_CLASS_NAME} characters")
+        raise ContainerError(f"a class name occurs twice or is longer than {MAX_CLASS_NAME} characters")
 
 
 def _check_shards(shards: tuple[Shard, ...], count: int) -> None:
@@ -160,17 +166,16 @@ def _check_shards(shards: tuple[Shard, ...], count: int) -> None:
         _integer(f"shard {shard.name!r} count", shard.count, 0, count)
         _integer(f"shard {shard.name!r} size", shard.size, 0, (1 << 63) - 1)
     if sum(shard.count for shard in shards) != count or len({shard.name for shard in shards}) != len(shards):
-        raise ContainerError(f"the counts of the shards do not sum to {count}, or a shard stands twice")
+        raise ContainerError(f"the counts of the shards do not sum to {count}, or a shard occurs twice")
 
 
 def _parse(data: bytes) -> Manifest:
     parsed = unseal(data)
     if parsed.get("format") != "iofast":
         raise ContainerError('the manifest has no "format": "iofast"')
-    _check_version(parsed.get("version"))  # before the rest, for another version may have other members
+    _check_version(parsed.get("version"))  # first: another version may have other members
     check_seal(data)
-    strange = set(parsed) ^ (set(_READ) | {"format", "crc32c"})
-    if strange:
+    if strange := set(parsed) ^ (set(_READ) | {"format", "crc32c"}):
         raise ContainerError(f"members missing or unknown in the manifest: {', '.join(sorted(strange)):.200}")
     manifest = Manifest(**{name: read(name, parsed[name]) for name, read in _READ.items()})
     if manifest.count and not manifest.fields:
@@ -202,7 +207,7 @@ def _pair(name: str, value: object) -> tuple[int, int]:
 def _splits(name: str, value: object) -> dict[str, tuple[tuple[int, int], ...]]:
     members = _typed(name, value, dict).items()
     splits = {split: tuple(_pair(split, pair) for pair in _typed(name, own, list)) for split, own in members}
-    return dict(sorted(splits.items(), key=lambda item: item[1]))  # in the order of the records, as they were written
+    return dict(sorted(splits.items(), key=lambda item: item[1]))  # in the order of the records
 
 
 def _shards(name: str, value: object) -> tuple[Shard, ...]:

@@ -1,4 +1,4 @@
-"""`<DST>.partial/`: where a target is made, who may make it, and how it gets its name (docs/format.md section 8)."""
+"""`<DST>.partial/`: the folder in which a target is made and from which it is published (docs/format.md section 8)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -16,12 +16,10 @@ from iofast.containers.locked_folder import LOCK, LockedFolder
 from iofast.errors import ContainerError, IofastError, TargetError, because
 
 MARKER = "publishing"
-PACK_PLAN = "plan.json"  # in the `.partial` folder: what `pack` is at work on there,
-COPY_PLAN = "copy.json"  # or what is copied there
-APPENDING = "appending"  # the container that stands is whole as long as this is here: it is added to, not replaced
-APPENDED = (
-    ".appended"  # of a file beside the target: what `appending` said, from when the folder goes until all is done
-)
+PACK_PLAN = "plan.json"  # the plan of `pack` in the `.partial` folder
+COPY_PLAN = "copy.json"  # the plan of a copy
+APPENDING = "appending"  # while it exists, the published container is complete: it is appended to, not replaced
+APPENDED = ".appended"  # suffix of a file beside the target: the content of `appending`, until everything is done
 
 _RESERVED = (".", "..", LOCK, MARKER, APPENDING)
 _MARKED = ("names", "staged", "replaced", "removed", "sidecars")
@@ -29,11 +27,10 @@ _BESIDE = ("names", "replaced", "removed")  # of these: files beside the target
 
 
 class Target:
-    """The place of a container that is being made: `<path>.partial/`, locked while this is acquired.
+    """The place of a container that is being made: `<path>.partial/`, locked while this object is acquired.
 
-    In a `with` block the lock is held; leaving it keeps what was staged, for a later run to go on from, unless
-    `publish` or `discard` was called. Every failure is a `TargetError` of one line. With `append` the target must
-    exist.
+    A `with` block has the lock. Leaving it keeps the staged files for a later run, unless `publish` or `discard` was
+    called. Every failure is a `TargetError` of one line. With `append` the target must exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
@@ -41,44 +38,39 @@ class Target:
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.appended = self.path.with_name(self.path.name + APPENDED)
         self.overwrite, self.append = overwrite, append
-        self.sidecars: tuple[str, ...] = ()  # index files for other programs that are made as a part of publishing
+        self.sidecars: tuple[str, ...] = ()  # index files for other programs, made as a part of publishing
         self._folder = LockedFolder(self.partial, self.path)
 
     @property
     def going_on(self) -> str:
-        """What to do about work that was interrupted, in words."""
+        """How to continue interrupted work, in words."""
         return f"the same command goes on from there; delete {self.partial} to start anew"
 
     def acquire(self) -> None:
         """Check that the target may be written, make the folder, take the lock.
 
-        A target that exists is refused, unless `overwrite`, or a publication was interrupted (see `interrupted`).
+        A target that exists is refused, unless `overwrite` is set or a publication was interrupted (`interrupted`).
         """
         self.check_folder()
         if not self.interrupted:
             self.check_free()  # before a folder is made for a run that will be refused
-        try:
+        with self._errors("written"):
             if not self.path.parent.exists():
                 self.path.parent.mkdir(exist_ok=True)
                 owned.sync(self.path.parent.parent)
             self._folder.acquire()
-        except OSError as error:
-            if isinstance(error, TargetError):
-                raise
-            raise TargetError(f"{self.path} cannot be written: {because(error)}") from None
         try:
-            if not self.interrupted:
-                self.check_free()  # again: another run may have published between the check and the lock
-            if self.append and set(os.listdir(self.partial)) <= {LOCK}:  # else it is there, or another run's work is
-                (self.partial / APPENDING).touch(0o600)
-        except OSError as error:
+            with self._errors("written"):
+                if not self.interrupted:
+                    self.check_free()  # again: another run may have published between the check and the lock
+                if self.append and set(os.listdir(self.partial)) <= {LOCK}:  # a new folder, without another run's work
+                    (self.partial / APPENDING).touch(0o600)
+        except TargetError:
             self.discard()
-            if isinstance(error, TargetError):
-                raise
-            raise TargetError(f"{self.path} cannot be written: {because(error)}") from None
+            raise
 
     def check_folder(self) -> None:
-        """Raise `TargetError` unless the target's folder is there, or its own folder is, for then it is made."""
+        """Raise `TargetError` unless the target's folder exists, or can be made in an existing folder."""
         parent = self.path.parent
         there = parent.parent if not os.path.lexists(parent) and parent.parent.is_dir() else parent
         if not there.is_dir():
@@ -88,7 +80,7 @@ class Target:
         self._folder.check()
 
     def check_free(self) -> None:
-        """Raise `TargetError` if something stands in the target's place that may not be replaced."""
+        """Raise `TargetError` if something is in the target's place that may not be replaced."""
         if self.path.is_dir():
             raise TargetError(f"{self.path} is a folder, expected the name of a file to be made")
         if self.append:
@@ -96,22 +88,21 @@ class Target:
                 raise TargetError(
                     f"{self.path} does not exist, so nothing can be added to it: pack it without append=True"
                 )
-            return
-        if os.path.lexists(self.path) and not self.overwrite:
+        elif os.path.lexists(self.path) and not self.overwrite:
             raise TargetError(f"{self.path} exists already: choose another name, or give overwrite=True")
 
     @property
     def exists(self) -> bool:
-        """Whether a finished container stands there."""
+        """Whether a finished container is at this path."""
         return self.path.is_file()
 
     @property
     def interrupted(self) -> bool:
-        """Whether an earlier run had finished everything and was stopped while publishing: call `complete`."""
+        """Whether an earlier run was interrupted during publishing: call `complete`."""
         return (self.partial / MARKER).is_file()
 
     def owns(self, name: str) -> bool:
-        """Whether a file of this name beside the target can be one of its own: no other is renamed over or removed."""
+        """Whether a file of this name beside the target can belong to it: no other is replaced or removed."""
         return name == self.path.name
 
     def stage(self, name: str | None = None) -> Path:
@@ -119,7 +110,7 @@ class Target:
         return self.partial / _plain(self.path.name if name is None else name)
 
     def note(self, name: str, members: Mapping[str, object]) -> None:
-        """Write the file `name` of the folder, whole and durable: what a later run must know."""
+        """Write the file `name` of the folder, complete and durable, for a later run."""
         self._folder.write(name, json.dumps(members, sort_keys=True).encode())
 
     def publish(
@@ -128,36 +119,34 @@ class Target:
         replaced: Sequence[str] = (),
         removed: Sequence[str] = (),
     ) -> None:
-        """Give the staged files their names beside the target, in this order, and remove the folder.
+        """Rename the staged files to their names beside the target, in this order, and remove the folder.
 
-        Default: the target alone. A mapping gives staged names other names. `replaced` names files beside the target
-        that go first: an old manifest, then the shards it names; `removed` those that go last. What makes the set
-        visible (the manifest) stands last. Where one of `sidecars` cannot be made, that is raised when all is done.
+        Default: the target alone. A mapping gives staged names other names. The file that makes the set visible (the
+        manifest) must be the last one. `replaced` names files beside the target that are removed first: an old
+        manifest, then its shards. `removed` names files that are removed last. If one of `sidecars` cannot be made, the
+        error is raised after everything else is done.
         """
         staged = list(names or [self.path.name])
         final = list(names.values()) if isinstance(names, Mapping) else staged
         marker = {"names": final, "staged": staged, "replaced": list(replaced), "removed": list(removed)}
         marker["sidecars"] = list(self.sidecars)
         self._check_names(marker)
-        try:
+        with self._errors("published"):
             for name in staged:
                 owned.sync(self.stage(name))
             self.note(MARKER, marker)
-        except OSError as error:
-            raise self._unpublished(error) from None
         self._carry_out(marker)
 
     def complete(self) -> None:
         """Finish a publication that was interrupted at any point."""
         file = self.partial / MARKER
         try:
-            marker = json.loads(owned.read(file))
+            with self._errors("published"):
+                marker = json.loads(owned.read(file))
             if not isinstance(marker, dict) or not marker.keys() >= set(_MARKED):
                 raise ValueError(f"it must be an object with {', '.join(_MARKED)}")
             marker = {key: list(marker[key]) for key in _MARKED}
             self._check_names(marker)
-        except OSError as error:
-            raise self._unpublished(error) from None
         except (ValueError, KeyError, TypeError) as error:
             raise ContainerError(f"{file} is damaged: {error}; delete its folder to begin anew") from None
         self._carry_out(marker)
@@ -174,47 +163,50 @@ class Target:
             raise ContainerError(f"{len(marker['staged'])} staged files for {len(marker['names'])} names")
 
     def _carry_out(self, marker: Mapping[str, Sequence[str]]) -> None:
-        try:
+        with self._errors("published"):
             self._rename(marker)
             failed = self._renamed(marker)
-        except OSError as error:
-            raise self._unpublished(error) from None
         self.discard()
         if failed is not None:
             raise failed
 
-    def _unpublished(self, error: OSError) -> TargetError:
-        if isinstance(error, TargetError):
-            return error
-        return TargetError(f"{self.path} cannot be published: {because(error)}")
+    @contextlib.contextmanager
+    def _errors(self, done: str) -> Iterator[None]:
+        """Turn errors of the system into `TargetError`."""
+        try:
+            yield
+        except TargetError:
+            raise
+        except OSError as error:
+            raise TargetError(f"{self.path} cannot be {done}: {because(error)}") from None
 
     def clear(self) -> None:
-        """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
-        self._folder.unlink(MARKER)  # first: without it the rest is rubbish
+        """Remove all work of an earlier run from the folder, except the lock and the note of an append."""
+        self._folder.unlink(MARKER)  # first: without it no run publishes the rest
         self._empty()
 
     def _empty(self) -> None:
         self._folder.empty({MARKER, APPENDING} if self.append else {MARKER})
 
     def discard(self) -> None:
-        """Remove `<path>.partial/` and everything in it, the lock last; give the lock back.
+        """Remove `<path>.partial/` with everything in it, and release the lock.
 
-        What was added stays written down in `<path>.appended` until the very end: without it a run that is killed
-        before would add everything again when its command is given again.
+        Until the end, `<path>.appended` says what was appended. Otherwise a run that is killed here would append
+        everything again when its command is repeated.
         """
-        if not self._folder.is_held:  # given back: what is there now is another run's
+        if not self._folder.is_locked:  # released before: the folder belongs to another run now
             return
         self._empty()
         self._folder.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
         if self.append:
             self._move_appending()
         self._folder.remove()
-        # what another user has put there cannot always be removed, and is not believed
+        # another user's file cannot always be removed, and is not trusted
         with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
             self.appended.unlink()
 
     def release(self) -> None:
-        """Give the lock back and leave everything as it is."""
+        """Release the lock and leave everything as it is."""
         self._folder.release()
 
     def __enter__(self) -> Self:
@@ -225,21 +217,21 @@ class Target:
         self.release()
 
     def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:  # noqa: ARG002
-        """What is left to do, as often as it takes, once everything has its name; what of it cannot be done."""
+        """Finish a set whose files have their names; can be repeated. Returns an error that does not harm the set."""
         return None
 
     def _move_appending(self) -> None:
         found = self._folder.status(APPENDING)
         if found is not None and found.st_size:
             self._folder.rename(APPENDING, self.appended)
-        else:  # nothing was begun; `<path>.appended` may be there, of a run that was killed
+        else:  # nothing was begun; `<path>.appended` may exist, of a killed run
             self._folder.unlink(APPENDING)
 
     def _rename(self, marker: Mapping[str, Sequence[str]]) -> None:
         staged = dict(zip(marker["names"], marker["staged"], strict=True))
         for name in marker["replaced"]:
             if name in staged and self._folder.status(staged[name]) is None:
-                continue  # that is the new one, renamed before the interruption
+                continue  # this is the new file, renamed before the interruption
             (self.path.parent / name).unlink(missing_ok=True)
         for name in marker["names"]:
             try:
@@ -262,7 +254,7 @@ def require_free(path: str | os.PathLike[str], needed: int) -> None:
 
 
 def existing_folder(path: Path) -> Path:
-    """The nearest folder that is there, of a path and those above it."""
+    """The path itself, or the nearest folder above it that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 

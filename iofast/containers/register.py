@@ -1,4 +1,4 @@
-"""What every container's Writer does with a record besides storing it: check it, hash it, count it for the manifest."""
+"""`Register`: the checks, fingerprint and counts of records that every Writer needs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import hashlib
 import struct
 from collections.abc import Mapping, Set
 
-from iofast.containers.base import Description
 from iofast.containers.entries import RecordEntry
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
+from iofast.containers.manifest import (
+    MAX_COUNT,
+    MAX_FIELDS,
+    WHOLE,
+    Description,
+    Manifest,
+    Shard,
+    check_split_name,
+)
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
-from iofast.record import (
-    KEY_WIDTH,
-    LABEL_FIELD,
-    LONGEST_SIDE,
-    MAX_PAYLOAD,
-    ImageInfo,
-    check_field,
-    format_key,
-)
+from iofast.record import KEY_WIDTH, LABEL_FIELD, LONGEST_SIDE, MAX_PAYLOAD, ImageInfo, check_field, format_key
 
 
 @functools.lru_cache(maxsize=256)  # most records have the same fields
 def _identity(key: int, names: tuple[int, ...]) -> struct.Struct:
-    """What is hashed of a record whose key and field names have these lengths in bytes: all of its fields at once."""
+    """The hashed bytes of a record whose key and field names have these lengths in bytes."""
     return struct.Struct("<" + "".join(f"B{key}sB{name}sII" for name in names))
 
 
@@ -35,18 +34,18 @@ class Register:
     def __init__(self, key_width: int = KEY_WIDTH) -> None:
         self.count = 0
         self.key_width = key_width
-        self.last: list[tuple[str, int, int]] = []  # of the record added last: name, length, CRC32C of each field
+        self.position = -1  # of the last record
+        self.last: list[tuple[str, int, int]] = []  # name, length and CRC32C of each field of the last record
         self._hash = hashlib.sha256()
         self._fields: set[str] = set()
-        self._runs: list[tuple[str, int]] = []  # split name and dense index of the first record, of each range
+        self._runs: list[tuple[str, int]] = []  # split name and first dense index of each range
         self._entered: set[str] = set()  # splits that may not be entered again
-        self._last = -1
         self._top = -1  # the greatest label
         self._split = ""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Every field seen so far, sorted."""
+        """Every field so far, sorted."""
         return tuple(sorted(self._fields))
 
     def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> RecordEntry:
@@ -56,57 +55,37 @@ class Register:
         """
         key = format_key(position, self.key_width)
         try:
-            self._check(position, fields, info, split)
+            self._check(position, fields.keys(), split)
+            _check_payloads(fields, info)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
-        names = sorted(fields)
-        entries = tuple([(name, len(fields[name]), crc32c(fields[name]), 0) for name in names])
-        placed = RecordEntry(position, info, entries)
-        self._note(key, placed, split)
-        return placed
+        entries = tuple([(name, len(fields[name]), crc32c(fields[name]), 0) for name in sorted(fields)])
+        entry = RecordEntry(position, info, entries)
+        self._count(key, entry, split)
+        return entry
 
-    def adopt(self, placed: RecordEntry, split: str) -> None:
-        """Register a record that is stored already. Raises `ContainerError` for an invalid record."""
-        key = format_key(placed.position, self.key_width)
-        own = placed._replace(fields=tuple([field for field in placed.fields if field[0]]))
+    def adopt(self, entry: RecordEntry, split: str) -> None:
+        """Register a record that is already stored. Raises `ContainerError` for an invalid record."""
+        key = format_key(entry.position, self.key_width)
+        own = entry._replace(fields=tuple([field for field in entry.fields if field[0]]))
         try:
-            self._check_place(placed.position, {name for name, *_ in own.fields}, split)
+            self._check(entry.position, {name for name, *_ in own.fields}, split)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
-        self._note(key, own, split)
+        self._count(key, own, split)
 
     def section(self) -> None:
-        """Let the next record begin a new range of its split, even of one that was left."""
+        """Let the next record begin a new range of its split, even of a split that was left."""
         self._entered.clear()
         self._split = ""
 
     def reenter(self, split: str) -> None:
-        """Let the next record be one of `split`, of which it begins a new range where that was left."""
+        """Allow the next record to belong to `split`; if that was left, the record begins a new range of it."""
         if split != self._split and split in self._entered:
             self.section()
 
-    def _note(self, key: str, placed: RecordEntry, split: str) -> None:
-        if split != self._split:
-            self._runs.append((split, self.count))
-            self._entered.add(split)
-        self._split, self._last, self._top = split, placed.position, max(self._top, placed.info.label)
-        self.last = [(name, length, crc) for name, length, crc, _ in placed.fields]
-        text = key.encode()
-        identity: list[int | bytes] = []
-        for name, length, crc in self.last:
-            identity += (len(text), text, len(name), name.encode(), length, crc)
-            self._fields.add(name)
-        layout = _identity(len(text), tuple([len(name) for name, *_ in self.last]))
-        self._hash.update(layout.pack(*identity))
-        self.count += 1
-
-    @property
-    def position(self) -> int:
-        """That of the record added last, -1 before the first."""
-        return self._last
-
     def manifest(self, description: Description, shards: tuple[Shard, ...]) -> Manifest:
-        """The manifest of what was written. Raises `ContainerError` if there are fewer classes than labels."""
+        """The manifest of all records. Raises `ContainerError` if there are fewer classes than labels."""
         if description.classes is not None and self._top >= len(description.classes):
             raise ContainerError(f"a record has label {self._top}, but there are {len(description.classes)} classes")
         stops = [*(start for _, start in self._runs[1:]), self.count]
@@ -126,16 +105,25 @@ class Register:
             key_width=self.key_width,
         )
 
-    def _check(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
-        self._check_place(position, fields.keys(), split)
-        for name, payload in fields.items():
-            if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
-                raise ContainerError(f"field {name} is not up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
-        _check_info(fields, info)
+    def _count(self, key: str, entry: RecordEntry, split: str) -> None:
+        """Add a checked record to the counts and the fingerprint."""
+        if split != self._split:
+            self._runs.append((split, self.count))
+            self._entered.add(split)
+        self._split, self.position, self._top = split, entry.position, max(self._top, entry.info.label)
+        self.last = [(name, length, crc) for name, length, crc, _ in entry.fields]
+        text = key.encode()
+        identity: list[int | bytes] = []
+        for name, length, crc in self.last:
+            identity += (len(text), text, len(name), name.encode(), length, crc)
+            self._fields.add(name)
+        layout = _identity(len(text), tuple([len(name) for name, *_ in self.last]))
+        self._hash.update(layout.pack(*identity))
+        self.count += 1
 
-    def _check_place(self, position: int, fields: Set[str], split: str) -> None:
-        if position <= self._last:
-            raise ContainerError(f"its position does not follow {self._last}, the one before")
+    def _check(self, position: int, fields: Set[str], split: str) -> None:
+        if position <= self.position:
+            raise ContainerError(f"its position does not follow {self.position}, the one before")
         if self.count >= MAX_COUNT:
             raise ContainerError(f"a container holds at most {MAX_COUNT} records")
         if not fields:
@@ -144,19 +132,21 @@ class Register:
             check_field(name)
         if len(self._fields) + len(fields - self._fields) > MAX_FIELDS:
             raise ContainerError(f"a container has at most {MAX_FIELDS} fields")
-        self._check_split(split)
+        if split != self._split:
+            self._check_split(split)
 
     def _check_split(self, split: str) -> None:
-        if split == self._split:
-            return
         check_split_name(split)
         if split in self._entered:
             raise ContainerError(f"split {split} was left and may not be entered again")
         if any(split != own and WHOLE in (split, own) for own, _ in self._runs):
-            raise ContainerError(f"{WHOLE!r} means the union and cannot stand beside other splits")
+            raise ContainerError(f"{WHOLE!r} means the union and cannot be one of several splits")
 
 
-def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:
+def _check_payloads(fields: Mapping[str, bytes], info: ImageInfo) -> None:
+    for name, payload in fields.items():
+        if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
+            raise ContainerError(f"field {name} must be up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
     if not (0 <= info.width <= LONGEST_SIDE and 0 <= info.height <= LONGEST_SIDE and 1 <= info.orientation <= 8):
         raise ContainerError(f"{info.width}×{info.height}, orientation {info.orientation} cannot be indexed")
     if not -1 <= info.label < 1 << 31:

@@ -18,7 +18,7 @@ _BLANK = "00000000"
 
 
 def seal(members: Mapping[str, object]) -> bytes:
-    """Canonical JSON of `members` and of one more, `crc32c`. Raises `ContainerError` for what JSON cannot say."""
+    """Canonical JSON of `members` and of `crc32c`. Raises `ContainerError` for values that JSON does not have."""
     blank = {**members, "crc32c": _BLANK}
     try:
         text = json.dumps(blank, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -31,7 +31,7 @@ def seal(members: Mapping[str, object]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """The object in sealed text, its `crc32c` not yet checked; spaces may follow it. Raises `ContainerError`."""
+    """The object in sealed text; `crc32c` is not checked yet, and spaces may follow. Raises `ContainerError`."""
     if len(data) > MAX_BYTES + 64:
         raise ContainerError(f"the manifest has {len(data)} bytes, more than {MAX_BYTES}")
     try:
@@ -47,24 +47,24 @@ def unseal(data: bytes) -> dict[str, Any]:
 
 
 def check_seal(data: bytes) -> None:
-    """Raise `ContainerError` unless the text's CRC32C is the one it says."""
+    """Raise `ContainerError` unless the text has the CRC32C of its own member `crc32c`."""
     text = data.rstrip(b" ")
     place = text.find(_MARK) + len(_MARK)
     found = text[place : place + 8]
     expected = b"%08x" % google_crc32c.value(text[:place] + _BLANK.encode() + text[place + 8 :])
     if found != expected:
-        raise ContainerError(f"the manifest is damaged: its CRC32C is {expected.decode()}, it says {found!r}")
+        raise ContainerError(f"the manifest is damaged: expected CRC32C {expected.decode()}, found {found!r}")
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ContainerError("a name stands twice in one object of the manifest")
+        raise ContainerError("a name occurs twice in one object of the manifest")
     return members
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ContainerError(f"{text} is not a number of JSON")
+    raise ContainerError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The files of a set that is being written: shards, and a file of entries beside each (docs/format.md 5.1)."""
+"""The files of an unfinished set: shards, and a file of entries beside each (docs/format.md 5.1)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FullShard(NamedTuple):
 
 
 class OpenShard:
-    """A shard that is being filled, and its entries. Neither file may exist before."""
+    """An unfinished shard and its entries. Neither file may exist before."""
 
     def __init__(self, path: Path, rows: Path, split: str) -> None:
         self.split, self.size, self.count = split, 0, 0
@@ -50,13 +50,13 @@ class OpenShard:
             raise
         self._writeback = Writeback(self.fd)
 
-    def add(self, pieces: Sequence[bytes], length: int, placed: RecordEntry) -> int:
+    def add(self, pieces: Sequence[bytes], length: int, entry: RecordEntry) -> int:
         """Append a record of `length` bytes and return the offset of its entry."""
         write(self.fd, pieces, self.size)
-        entry, place = entries.encode(placed), self.rows_size
-        write(self._rows, [entry], place)
-        self.rows_size += len(entry)
-        self.size, self.count, self.position = self.size + length, self.count + 1, placed.position
+        encoded, place = entries.encode(entry), self.rows_size
+        write(self._rows, [encoded], place)
+        self.rows_size += len(encoded)
+        self.size, self.count, self.position = self.size + length, self.count + 1, entry.position
         self._writeback.wrote(self.size)
         return place
 
@@ -98,7 +98,7 @@ def find_full(path: Path, rows: Path, shape: int) -> FullShard | None:
     return None
 
 
-def placed_in(rows: Path, start: int = HEADER_SIZE) -> Iterator[tuple[int, RecordEntry]]:
+def entries_in(rows: Path, start: int = HEADER_SIZE) -> Iterator[tuple[int, RecordEntry]]:
     """Yield (offset of the entry, record) of a shard, from offset `start` on."""
     with _opened(rows) as fd:
         yield from entries.read(fd, start)
@@ -114,12 +114,12 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def write(fd: int, pieces: Sequence[bytes], offset: int | None) -> None:
-    """Write all pieces there, or where the file's own position is."""
+    """Write all pieces at `offset`, or with None at the file's own position."""
     for first in range(0, len(pieces), _PIECES):
         part = pieces[first : first + _PIECES]
         total = sum(map(len, part))
         done = os.writev(fd, part) if offset is None else os.pwritev(fd, part, offset)
-        if done < total:  # a signal came, or the disk is nearly full
+        if done < total:  # after a signal, or on a nearly full disk
             rest = memoryview(b"".join(part))[done:]
             while rest:
                 more = os.write(fd, rest) if offset is None else os.pwrite(fd, rest, offset + done)

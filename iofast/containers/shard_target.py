@@ -1,4 +1,4 @@
-"""The place of a set of shards that is being made, and which files beside it are, or may be, its own."""
+"""The place of a set of shards that is being made, and which files beside it belong to it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from iofast.containers import sidecars
 from iofast.containers.publish import Target
-from iofast.containers.shards import (
-    INDEX_SUFFIX,
-    MANIFEST_SUFFIX,
-    SHARD_SIZE,
-    parse_size,
-    read_manifest,
-    stem_of,
-)
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, parse_size, read_manifest
 from iofast.errors import ContainerError, IofastError, OptionError, TargetError
 
 
@@ -27,13 +20,14 @@ class ShardTarget(Target):
         self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, append: bool = False
     ) -> None:
         super().__init__(path, overwrite=overwrite, append=append)
-        self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
+        self._described = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
+        self._stem, self._suffix = self.path.name.removesuffix(suffix), suffix
         stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
         self._shard = re.compile(rf"{stem}-\d+{end}")
         self._beside = re.compile(rf"{stem}(-\d+\.idx|\.shardindex\.json)|_info\.json")  # see sidecars.py
 
     def check_free(self) -> None:
-        """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
+        """Raise `TargetError` if a set, a file, or shards of the same names are in the set's place."""
         super().check_free()
         if self.overwrite or self.append or not self.path.parent.exists():
             return
@@ -46,8 +40,8 @@ class ShardTarget(Target):
 
     @property
     def exists(self) -> bool:
-        """Whether a finished set stands there."""
-        return self.path.with_name(self.path.name + MANIFEST_SUFFIX).is_file()
+        """Whether a finished set is at this path."""
+        return self.path.with_name(self._described[0]).is_file()
 
     def publish(
         self,
@@ -55,15 +49,14 @@ class ShardTarget(Target):
         replaced: Sequence[str] = (),
         removed: Sequence[str] = (),
     ) -> None:
-        """Publish a set; what it replaces is found in the manifest of the old one.
+        """Publish a set; it replaces the files in the manifest of the old set.
 
-        Raises `TargetError` where a file would be written over that the old set does not name.
+        Raises `TargetError` if another file would be overwritten.
         """
         named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
         old = [*replaced, *self._replaced()]
-        own = [self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX]
-        if self.append:  # nothing that stands is touched before the new manifest is there; sidecars are renamed over
-            old = own
+        if self.append:  # the old set stays whole until the new manifest replaces the old one
+            old = list(self._described)
         strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
         if strange:
             raise TargetError(
@@ -81,35 +74,31 @@ class ShardTarget(Target):
         return None
 
     def owns(self, name: str) -> bool:
-        """Whether a file of this name beside the target can be one of its own; see `Target.owns`."""
-        if name in (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX):
-            return True
-        return bool(self._shard.fullmatch(name) or self._beside.fullmatch(name))
+        """Whether a file of this name beside the target can belong to it; see `Target.owns`."""
+        return name in self._described or bool(self._shard.fullmatch(name) or self._beside.fullmatch(name))
 
     def taken(self, names: Sequence[str]) -> Iterator[str]:
-        """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""
-        own = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
-        longer = [stem_of(name, self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
+        """Files that may belong to a set of this name; `train-val-000000.tar` may belong to `train-val.tar`."""
+        longer = [name.removesuffix(self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
         others = tuple(f"{stem}-" for stem in longer if len(stem) > len(self._stem))
         for name in names:
-            if name in own or (self._shard.fullmatch(name) and not name.startswith(others)):
+            if name in self._described or (self._shard.fullmatch(name) and not name.startswith(others)):
                 yield name
 
     def _replaced(self) -> list[str]:
-        """The manifest that is there, then the files that go with it."""
-        file = self.path.with_name(self.path.name + MANIFEST_SUFFIX)
-        if not os.path.lexists(file):
-            return [self.path.name + INDEX_SUFFIX]
+        """The manifest of the old set, then its other files."""
+        if not os.path.lexists(self.path.with_name(self._described[0])):
+            return [self._described[1]]
         shards: list[str] = []
-        with contextlib.suppress(OSError, ContainerError):  # damaged: what it named is not known, and stays
+        with contextlib.suppress(OSError, ContainerError):  # the shards of a damaged manifest are unknown, and stay
             shards = [shard.name for shard in read_manifest(self.path).shards]
         beside = sidecars.belonging(self.path, shards)
         # a damaged or hostile manifest may name anything
-        return [file.name, self.path.name + INDEX_SUFFIX, *filter(self.owns, [*beside, *shards])]
+        return [*self._described, *filter(self.owns, [*beside, *shards])]
 
 
 def shard_bytes(size: int | str | None, place: Target) -> int:
-    """Bytes of a shard of the target: `size`, by default `SHARD_SIZE`. Raises `OptionError` if it has no shards."""
+    """Bytes of a shard: `size`, by default `SHARD_SIZE`. Raises `OptionError` if the target has no shards."""
     if size is None:
         return SHARD_SIZE
     if not isinstance(place, ShardTarget):

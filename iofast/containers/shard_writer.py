@@ -1,13 +1,12 @@
 """The Writer of a set of shards. A resumed run keeps full shards and writes the others again.
 
-A subclass says how a record looks in its format. Everything else is here: where one shard ends and the next begins,
-what is known of its records, the index, the manifest.
+A subclass encodes one record in its format. Everything else is here: where a shard ends, the entries of its records,
+index and manifest.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from abc import abstractmethod
 from collections import Counter
@@ -19,26 +18,26 @@ from iofast import owned
 from iofast.containers.base import Description, Kept, Reader, Writer
 from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, row_struct
+from iofast.containers.index import Stamp, encode_rows
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
-from iofast.containers.shard_files import FullShard, OpenShard, find_full, placed_in
+from iofast.containers.shard_files import FullShard, OpenShard, entries_in, find_full
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, stem_of, write_index
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, write_index
 from iofast.errors import ContainerError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
-_MARKS = 1 << 40  # a mark is number of the shard * _MARKS + offset of the entry
+_MARKS = 1 << 40  # mark = number of the shard * _MARKS + offset of the entry
 
 
 class EncodedRecord(NamedTuple):
-    """The bytes of one record in a shard. `offsets` are those of the payloads in them, fields sorted by name."""
+    """The bytes of one record in a shard. `offsets` are of the payloads in these bytes, sorted by field."""
 
     pieces: Sequence[bytes]
     length: int  # of all pieces
     offsets: Sequence[int]
-    whole: tuple[int, int, int] | None = None  # offset, length and CRC32C that go into one more location group
+    whole: tuple[int, int, int] | None = None  # offset, length and CRC32C for the location group ""
 
 
 class ShardWriter(Writer):
@@ -64,13 +63,8 @@ class ShardWriter(Writer):
         self._mark = 0
 
     @property
-    def last(self) -> list[tuple[str, int, int]]:
-        """The fields of the record that came last; see `Writer.last`."""
-        return self._register.last
-
-    @property
     def mark(self) -> int:
-        """A number for the last record: shard and entry, or -1 - index for a record of the set that is appended to."""
+        """A number for the last record: shard and entry, or -1 - index for a record of the set before the append."""
         return self._mark
 
     @property
@@ -79,31 +73,31 @@ class ShardWriter(Writer):
         return self._done[-1].stop - 1 if self._done else -1
 
     def recall(self, mark: int) -> Record:
-        """A record, from its shard; see `Writer.recall`."""
+        """Read a record from its shard; see `Writer.recall`."""
         if mark < 0 and self._grown is not None:
             return self._grown.record(~mark)
         with self._errors():
             number, place = divmod(mark, _MARKS)
-            _, placed = next(placed_in(self._rows(number), place))
+            _, entry = next(entries_in(self._rows(number), place))
             shard = FileBytes(os.fspath(self._staged(number)))
-            own = {name: shard[offset : offset + length] for name, length, _, offset in placed.fields if name}
-        return Record(format_key(placed.position, self._register.key_width), own)
+            own = {name: shard[offset : offset + length] for name, length, _, offset in entry.fields if name}
+        return Record(format_key(entry.position, self._register.key_width), own)
 
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
-        """Take up the shards of `base`, which stay as they are where they are; see `Writer.extend`."""
+        """Adopt the shards of `base`, which stay unchanged in their place; see `Writer.extend`."""
         if self._begun or self._grown is not None or not isinstance(base, ShardReader):
             raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
         self._grown, ranges, last = base, base.manifest.ranges(), -1
         starts = {start for _, start, _ in ranges}
         splits = iter([name for name, start, stop in ranges for _ in range(start, stop)])
         with self._errors():
-            for index, (_, placed) in enumerate(base.placed()):
+            for index, (_, entry) in enumerate(base.placed()):
                 if index in starts:
                     self._register.section()
-                self._register.adopt(placed, next(splits))
-                last, self._mark = placed.position, ~index
+                self._register.adopt(entry, next(splits))
+                last, self._mark = entry.position, ~index
                 if seen is not None:
-                    seen(placed.position)
+                    seen(entry.position)
         self._register.section()
         first = 0
         for shard in base.manifest.shards:
@@ -114,8 +108,8 @@ class ShardWriter(Writer):
     def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:
         """Adopt the full shards that an earlier run of the same records left; see `Writer.resume`.
 
-        All other shards are removed and written again. Payloads of full shards are not read: the header beside a shard
-        is written only when the shard is durable, and a shard whose size or time differs is not adopted.
+        All other shards are removed. Payloads of full shards are not read: the header of a shard's entries is written
+        only when the shard is durable, and a shard whose size or modification time differs is not adopted.
         """
         if self._begun:
             raise ContainerError(f"{self.name}: the writer has begun, so it cannot resume")
@@ -127,11 +121,11 @@ class ShardWriter(Writer):
                 if full is None or (stop is not None and full.stop > stop):
                     break
                 self._register.reenter(full.split)
-                for place, placed in placed_in(self._rows(number)):
-                    self._register.adopt(placed, full.split)
+                for place, entry in entries_in(self._rows(number)):
+                    self._register.adopt(entry, full.split)
                     self._mark = number * _MARKS + place
                     if seen is not None:
-                        seen(placed.position)
+                        seen(entry.position)
                 self._done.append(full)
             self._clear()
         return Kept(self._register.count, self.committed)
@@ -140,26 +134,25 @@ class ShardWriter(Writer):
         """Append the record of `position`; see `Writer.write`. Without `resume`, shards in the folder are removed."""
         self._begin()
         with self._errors():
-            placed = self._register.add(position, fields, info, split)
+            entry = self._register.add(position, fields, info, split)
             encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
-            placed = placed.at(shard.size, encoded.offsets)
+            entry = entry.at(shard.size, encoded.offsets)
             if encoded.whole is not None:
                 offset, length, crc = encoded.whole
-                placed = placed._replace(fields=(*placed.fields, ("", length, crc, shard.size + offset)))
-            self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, placed)
-
-    def reenter(self, split: str) -> None:
-        """Let the next record be one of `split`; see `Writer.reenter`."""
-        self._register.reenter(split)
+                entry = entry._replace(fields=(*entry.fields, ("", length, crc, shard.size + offset)))
+            self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, entry)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make them durable, and close. Afterwards the staged files are a complete set."""
         self._begin()
         with self._errors():
             self._leave(self._register.position + 1)
-            manifest = self._register.manifest(description, self._shards())
-            write_index(self.folder / (self.name + INDEX_SUFFIX), self._chunks(manifest))
+            files = zip(self._names(), self._done, strict=True)
+            shards = tuple(Shard(name, full.records, full.size) for name, full in files)
+            manifest = self._register.manifest(description, shards)
+            chunks = encode_rows(self._entries(), manifest.count, self._groups(manifest.fields), Stamp())
+            write_index(self.folder / (self.name + INDEX_SUFFIX), chunks)
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             self._link()
             for staged in (self.name + INDEX_SUFFIX, self.name + MANIFEST_SUFFIX):
@@ -176,7 +169,7 @@ class ShardWriter(Writer):
 
     @property
     def files(self) -> dict[str, str]:
-        """Staged names and what they will be called, the manifest last: what `Target.publish` takes."""
+        """Staged names → final names, the manifest last: the argument of `Target.publish`."""
         old, new = self._old, self._names()
         shards = {
             self._staged(number).name: name for number, name in enumerate(new) if name not in old[number : number + 1]
@@ -185,16 +178,16 @@ class ShardWriter(Writer):
 
     @property
     def obsolete(self) -> list[str]:
-        """Shards of the set that is added to which got another name."""
+        """Shards of the set before the append whose name has changed."""
         return sorted(set(self._old) - set(self._names()))
 
     @abstractmethod
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
-        """The bytes of a record: a function of its arguments alone."""
+        """The bytes of a record, a function of the arguments only."""
 
     @abstractmethod
     def _end(self, size: int) -> bytes:
-        """What closes a shard whose records have `size` bytes."""
+        """The closing bytes of a shard whose records have `size` bytes."""
 
     @abstractmethod
     def _name(self, stem: str, split: str, number: int, total: int) -> str:
@@ -202,24 +195,24 @@ class ShardWriter(Writer):
 
     @property
     def _shape(self) -> int:
-        """A checksum of everything besides its records that decides the bytes of a shard."""
+        """A checksum of everything, except the records, that determines the bytes of a shard."""
         return crc32c(repr((self.cut, self._register.key_width, *self._own_shape())).encode())
 
     def _own_shape(self) -> tuple[object, ...]:
-        """The part of it that depends on the format."""
+        """The part of the shape that depends on the format."""
         return ()
 
     def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        """The location groups of an index row; one more, called "", where records have `EncodedRecord.whole`."""
+        """The location groups of an index row: the fields, and "" if records have `EncodedRecord.whole`."""
         return fields
 
     @property
     def _old(self) -> list[str]:
-        """The names of the shards of the set that is added to."""
+        """The shards of the set before the append."""
         return [] if self._grown is None else [shard.name for shard in self._grown.manifest.shards]
 
     def _link(self) -> None:
-        """Give shards whose names tell how many there are their new ones; the old ones stay until these stand."""
+        """Link adopted shards to their new names, which contain the total; the old names stay until publication."""
         if self._grown is None:
             return
         old, new = self._old, self._names()
@@ -241,7 +234,7 @@ class ShardWriter(Writer):
                 self._clear()
 
     def _clear(self) -> None:
-        """Remove shards and entries of earlier runs, except full shards."""
+        """Remove shards and entries of earlier runs, except adopted ones."""
         kept = {place.name for number in range(len(self._done)) for place in (self._staged(number), self._rows(number))}
         for entry in list(os.scandir(self.folder)):
             if entry.name.startswith(("shard-", "rows-")) and entry.name not in kept:
@@ -260,19 +253,16 @@ class ShardWriter(Writer):
         return self._shard
 
     def _leave(self, stop: int) -> None:
-        """Close the open shard, which has all records before position `stop`."""
+        """Close the open shard: it has all records before position `stop`."""
         if self._shard is not None:
             self._done.append(self._shard.commit(self._end(self._shard.size), stop, self._shape))
             self._shard = None
 
-    def _shards(self) -> tuple[Shard, ...]:
-        return tuple(Shard(name, full.records, full.size) for name, full in zip(self._names(), self._done, strict=True))
-
     def _names(self) -> list[str]:
-        totals, numbers = Counter(full.split for full in self._done), Counter[str]()
-        names = []
-        for split in (full.split for full in self._done):
-            names.append(self._name(stem_of(self.name, self.suffix), split, numbers[split], totals[split]))
+        splits = [full.split for full in self._done]
+        totals, numbers, names = Counter(splits), Counter[str](), []
+        for split in splits:
+            names.append(self._name(self.name.removesuffix(self.suffix), split, numbers[split], totals[split]))
             numbers[split] += 1
         return names
 
@@ -282,25 +272,14 @@ class ShardWriter(Writer):
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
-    def _chunks(self, manifest: Manifest) -> Iterator[bytes]:
-        """The chunks of the index."""
-        groups = self._groups(manifest.fields)
-        pack = row_struct(groups).pack
-        numbers = {name: number for number, name in enumerate(groups)}
-        rows = self._placed()
-        for chunk in range(chunk_count(manifest.count)):
-            own = itertools.islice(rows, CHUNK_ROWS)
-            body = b"".join([pack(*_row(shard, placed, numbers)) for shard, placed in own])
-            yield encode_chunk(body, chunk * CHUNK_ROWS, groups, Stamp())
-
-    def _placed(self) -> Iterator[tuple[int, RecordEntry]]:
+    def _entries(self) -> Iterator[tuple[int, RecordEntry]]:
         """Yield (number of the shard, record) for all records."""
         old = 0
         if self._grown is not None:
             old = len(self._grown.manifest.shards)
             yield from self._grown.placed()
         for number in range(old, len(self._done)):
-            yield from ((number, placed) for _, placed in placed_in(self._rows(number)))
+            yield from ((number, entry) for _, entry in entries_in(self._rows(number)))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -310,14 +289,3 @@ class ShardWriter(Writer):
             raise
         except OSError as error:
             raise TargetError(f"{self.folder / self.name} cannot be written: {because(error)}") from None
-
-
-def _row(shard: int, placed: RecordEntry, numbers: Mapping[str, int]) -> list[int]:
-    """An index row."""
-    info = placed.info
-    row = [placed.position, info.label, info.width, info.height, info.orientation, 0]
-    row += [ABSENT, 0, 0, 0] * len(numbers)
-    for name, length, crc, offset in placed.fields:
-        at = 6 + 4 * numbers[name]
-        row[at : at + 4] = [shard, offset, length, crc]
-    return row

@@ -1,4 +1,4 @@
-"""What a set of shards is: names and patterns, the sidecars `<DST>.manifest` and `<DST>.index`, how it is published.
+"""Sets of shards: names and patterns, and the files `<DST>.manifest` and `<DST>.index`.
 
 docs/format.md sections 3.2, 5, 6 and 8. Readers and writers of sets are in `shard_reader` and `shard_writer`.
 """
@@ -30,8 +30,8 @@ from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedEr
 
 MANIFEST_SUFFIX = ".manifest"
 INDEX_SUFFIX = ".index"
-SHARD_SIZE = 1_000_000_000  # bytes, where nothing else is said
-MAX_SHARDS = 1_000_000  # of a pattern: {0..999999999999} must not fill the memory
+SHARD_SIZE = 1_000_000_000  # bytes, by default
+MAX_SHARDS = 1_000_000  # in a pattern: {0..999999999999} must not fill the memory
 
 _MAGIC, _VERSION, _ALIGN = b"iofastIF", 1, 64
 _HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
@@ -58,10 +58,10 @@ def parse_size(value: int | str, option: str = "shard_size") -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardCut:
-    """Where shards end, besides the ends of splits.
+    """Where shards end, in addition to the ends of splits.
 
-    With `records`: after so many positions, counted from each of `starts`, so that a shard depends on its own records
-    alone. Without: before the record that would make the shard larger than `size` bytes. Raises `OptionError`.
+    With `records`: after so many positions, counted from each of `starts`, so that a shard depends only on its own
+    records. Without: before the record that would make the shard larger than `size` bytes. Raises `OptionError`.
     """
 
     size: int = SHARD_SIZE
@@ -73,7 +73,7 @@ class ShardCut:
             raise OptionError(f"a shard must have room for something, found {self.size} bytes, {self.records} records")
 
     def between(self, last: int, position: int, size: int) -> bool:
-        """Whether a shard ends between the records at these positions; `size`: bytes of a shard with both."""
+        """Whether a shard ends between the records at these positions; `size`: bytes of the shard with both."""
         return size > self.size if self.records is None else self._cell(last) != self._cell(position)
 
     def _cell(self, position: int) -> tuple[int, int]:
@@ -81,26 +81,21 @@ class ShardCut:
         return run, (position - self.starts[max(0, run)]) // (self.records or 1)
 
 
-def stem_of(name: str, suffix: str) -> str:
-    """The name of a set without its suffix: what the names of its shards begin with."""
-    return name.removesuffix(suffix)
-
-
 def stem_with(stem: str, split: str) -> str:
-    """What the names of a split's shards begin with: the stem and the split.
+    """The beginning of the names of a split's shards: the stem and the split.
 
-    The split is left out in a set without splits, and where the stem ends with its name already: the split train of
-    `train.tar`, or of `birds-train.tar`, stands in `train-000000.tar`, not in `train-train-000000.tar`.
+    The split is left out in a set without splits, and if the stem ends with its name: the split train of `train.tar`
+    is in `train-000000.tar`, not in `train-train-000000.tar`.
     """
-    said = split == WHOLE or stem == split or stem.endswith((f"-{split}", f"_{split}", f".{split}"))
-    return stem if said else f"{stem}-{split}"
+    is_named = split == WHOLE or stem == split or stem.endswith((f"-{split}", f"_{split}", f".{split}"))
+    return stem if is_named else f"{stem}-{split}"
 
 
 def expand(pattern: str) -> list[str]:
-    """The files that a pattern of shards names: braces as in `{000000..000127}` and `{a,b}`, then `*`, `?` and `[…]`.
+    """The files of a pattern of shards: braces as in `{000000..000127}` and `{a,b}`, then `*`, `?` and `[…]`.
 
-    In the order of the braces; what a glob matches is sorted. A brace pattern names its files whether they are there or
-    not. Raises `SourceError` where a glob matches nothing, `OptionError` for a pattern that is too long.
+    They are in the order of the braces; matches of a glob are sorted. Files of a brace pattern need not exist. Raises
+    `SourceError` if a glob matches nothing, `OptionError` if the pattern names too many files.
     """
     named = list(itertools.islice(_braces(pattern), MAX_SHARDS + 1))
     if len(named) > MAX_SHARDS:
@@ -115,14 +110,14 @@ def expand(pattern: str) -> list[str]:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a path is to be expanded: it has braces or a glob, and is not the name of a file itself."""
+    """Whether a path must be expanded: it has braces or a glob, and no file has this name."""
     return (glob.has_magic(name) or _BRACES.search(name) is not None) and not os.path.lexists(name)
 
 
 def set_of(paths: Sequence[str]) -> Path | None:
-    """The set that iofast wrote and of which these are all the shards; None where they are another program's, or some.
+    """The set whose shards are exactly these files; None if iofast did not write them, or others belong to it.
 
-    Raises `UnfinishedError` where a set is being made beside them that may hold them.
+    Raises `UnfinishedError` if an unfinished set in the same folder may contain them.
     """
     folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
     if len(folders) != 1:
@@ -132,7 +127,7 @@ def set_of(paths: Sequence[str]) -> Path | None:
     suffix = Path(names[0]).suffix
     for entry in sorted(os.listdir(folder) if folder.is_dir() else ()):
         own = entry.removesuffix(MANIFEST_SUFFIX).removesuffix(".partial")
-        if own == entry or not own.endswith(suffix) or not names[0].startswith(stem_of(own, suffix) + "-"):
+        if own == entry or not own.endswith(suffix) or not names[0].startswith(own.removesuffix(suffix) + "-"):
             continue
         check_finished(folder / own)
         shards = read_manifest(folder / own).shards if entry.endswith(MANIFEST_SUFFIX) else ()
@@ -142,13 +137,13 @@ def set_of(paths: Sequence[str]) -> Path | None:
 
 
 def check_finished(path: Path) -> None:
-    """Raise `UnfinishedError` where `<path>.partial/` stands beside the set `path`, and it is not only added to."""
+    """Raise `UnfinishedError` if `<path>.partial/` exists beside the set `path`, unless it is only an append."""
     partial = path.with_name(path.name + ".partial")
     try:
         there = set(os.listdir(partial))
     except (FileNotFoundError, NotADirectoryError):
         return
-    except PermissionError:  # another user's; it may be an addition, and what is replaced loses its manifest first
+    except PermissionError:  # another user's: an append, because a set to be replaced loses its manifest first
         there = {APPENDING}
     if path.with_name(path.name + MANIFEST_SUFFIX).exists() and (
         APPENDING in there or there <= {LOCK} or not _is_of_its_owner(partial, path)
@@ -158,7 +153,7 @@ def check_finished(path: Path) -> None:
 
 
 def _is_of_its_owner(partial: Path, path: Path) -> bool:
-    """Whether `<path>.partial/` belongs to the user who wrote the index of the set: another user's says nothing."""
+    """Whether `<path>.partial/` and the index of the set have the same owner; another user's folder is ignored."""
     try:
         return partial.lstat().st_uid == path.with_name(path.name + INDEX_SUFFIX).lstat().st_uid
     except OSError:
@@ -166,9 +161,9 @@ def _is_of_its_owner(partial: Path, path: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the set `path`. Raises `FileNotFoundError` where there is none, `ContainerError`."""
+    """The manifest of the set `path`. Raises `FileNotFoundError` if there is none, and `ContainerError`."""
     partial, file = path.with_name(path.name + ".partial"), path.with_name(path.name + MANIFEST_SUFFIX)
-    # killed between two renames of an addition: the index is the new one already, and everything else is there
+    # An append was killed between two renames: index and shards are the new ones, and the manifest is still staged.
     published = not os.path.exists(partial / (path.name + INDEX_SUFFIX))
     if os.path.exists(partial / MARKER) and published and _is_of_its_owner(partial, path):
         with contextlib.suppress(FileNotFoundError):
@@ -195,19 +190,21 @@ def write_index(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def open_index(path: Path, manifest: Manifest, groups: Sequence[str] | None = None) -> IndexView:
-    """The rows in `<DST>.index`, of which nothing but the directory is read yet. Raises `ContainerError`.
+    """Open `<DST>.index`; only its directory is read at once. Raises `ContainerError`.
 
-    `groups` are the location groups of a row, where there are others than the manifest's fields.
+    `groups` are the location groups of a row, by default the manifest's fields.
     """
     groups = manifest.fields if groups is None else groups
     where = os.fspath(path)
     data = FileBytes(where)
     head = data[:_HEADER_SIZE]
     if len(head) < _HEADER_SIZE or google_crc32c.value(head[:-4]) != _U32.unpack_from(head, _HEADER.size)[0]:
-        raise ContainerError(f"{where} is no index, or the header at offset 0 is damaged: its CRC32C differs")
+        raise ContainerError(f"{where} is not an index, or the header at offset 0 is damaged: its CRC32C differs")
     magic, version, _, count, offset, _ = _HEADER.unpack_from(head)
     if (magic, version) != (_MAGIC, _VERSION):
-        raise ContainerError(f"{where} begins with {magic!r} version {version}, expected {_MAGIC!r} version {_VERSION}")
+        raise ContainerError(
+            f"{where} must begin with {_MAGIC!r} version {_VERSION}, found {magic!r} version {version}"
+        )
     if count != chunk_count(manifest.count) or count > CHUNK_LIMIT:
         raise ContainerError(f"{where} has {count} chunks, expected {chunk_count(manifest.count)}")
     length = 8 * (count + 1)
@@ -224,12 +221,14 @@ def _find_chunk(
     start, end = int(starts[chunk]), int(starts[chunk + 1])
     size = chunk_size(min(1 << 16, records - (chunk << 16)), groups)
     if start % _ALIGN or not 0 <= end - start - size < _ALIGN:
-        raise ContainerError(f"{where}: index chunk {chunk} at {start} … {end} has not the {size} bytes expected")
+        raise ContainerError(
+            f"{where}: index chunk {chunk} at offset {start}: expected {size} bytes, found {end - start}"
+        )
     return start, size
 
 
 def _braces(pattern: str) -> Iterator[str]:
-    """The pattern with its first pair of braces (one without braces inside) replaced, again and again."""
+    """Expand the first pair of braces without braces inside, then the rest of the pattern."""
     found = _BRACES.search(pattern)
     if found is None:
         yield pattern

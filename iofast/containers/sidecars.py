@@ -1,6 +1,6 @@
-"""Files that other programs want beside a set of shards: what is where, how many, in their own words (docs/format.md).
+"""Sidecars: index files for other programs, in their formats, beside a set of shards (docs/format.md).
 
-They say nothing that manifest and index do not, can be made again at any time, and readers here ignore them.
+They contain only data of manifest and index, can be made again at any time, and are ignored by iofast's readers.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import MANIFEST_SUFFIX, stem_of, stem_with
+from iofast.containers.shards import MANIFEST_SUFFIX, stem_with
 from iofast.errors import ContainerError, OptionError, TargetError, because
 
 NAMES = ("dali", "wids", "timm")
-INFO = "_info.json"  # timm's, one in a folder: the splits of all sets there
+INFO = "_info.json"  # of timm: one file for all sets of a folder
 
 _WIDS = ".shardindex.json"
 _STEP = 65_536  # records at a time
 
 
 def write(path: str | os.PathLike[str], names: Iterable[str], *, published: bool = True) -> list[Path]:
-    """Write the sidecars `names` (of `NAMES`) of the set `path` that iofast wrote; the files made, in that order.
+    """Write the sidecars `names` (of `NAMES`) of the set `path` that iofast wrote; returns the files, in that order.
 
-    `dali`: `<shard>.idx` for each shard, as wds2idx (v1.2) and tfrecord2idx make them. `wids`: `<stem>.shardindex.json`
-    for each split of a tar set. `timm`: `_info.json`, which keeps what it says of other sets in the folder. Each file
-    gets its name when it is whole. Not `published`: the set has its names, but its `.partial` folder is still there.
-    Raises `OptionError` for a name that is none or not for TFRecords, `TargetError` where a file cannot be written or
-    is another's, and as opening the set does.
+    `dali`: `<shard>.idx` for each shard, like those of wds2idx (v1.2) and tfrecord2idx. `wids`:
+    `<stem>.shardindex.json` for each split of a tar set. `timm`: `_info.json`, which keeps its splits of other sets in
+    the folder. Each file gets its name when it is complete. Not `published`: the set's `.partial` folder still exists.
+    Raises `OptionError` for an unknown name, or one that TFRecords cannot have, `TargetError` if a file cannot be
+    written or belongs to another set, and all errors of opening the set.
     """
     place = Path(os.path.abspath(path))
     wanted = check_names(names, place.suffix)
@@ -52,9 +52,9 @@ def write(path: str | os.PathLike[str], names: Iterable[str], *, published: bool
 
 
 def renew(path: Path, gone: Sequence[str] = ()) -> None:
-    """Write those sidecars again that the set `path` had before it was added to; `gone` are its shards that went.
+    """Update the sidecars of the set `path` after an append; `gone` are shards whose name has changed.
 
-    One that cannot be written is left as it was, with a warning: the set itself is whole.
+    A sidecar that cannot be written stays as it was, with a warning; the set itself is complete.
     """
     reader = _open(path)
     shards = [shard.name for shard in reader.manifest.shards]
@@ -68,13 +68,13 @@ def renew(path: Path, gone: Sequence[str] = ()) -> None:
             if had[name]:
                 write(path, [name])
         except TargetError as error:
-            warnings.warn(f"{path}: its sidecar {name} speaks of the set before: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{path}: its sidecar {name} is out of date: {error}", RuntimeWarning, stacklevel=2)
     for name in set(old) - {_index_name(shard) for shard in shards}:
         path.with_name(name).unlink(missing_ok=True)
 
 
 def check_names(names: Iterable[str], suffix: str) -> tuple[str, ...]:
-    """The names, each once, if a set of this suffix can have these sidecars. Raises `OptionError`."""
+    """The names without repetitions. Raises `OptionError` if a set of this suffix cannot have one of them."""
     wanted = tuple(dict.fromkeys(names))
     for name in wanted:
         if name not in NAMES:
@@ -87,7 +87,7 @@ def check_names(names: Iterable[str], suffix: str) -> tuple[str, ...]:
 
 
 def belonging(path: Path, shards: Sequence[str]) -> list[str]:
-    """The sidecars beside the set `path` that speak of these shards and of nothing else: they go when the shards do."""
+    """The sidecars beside the set `path` that describe only these shards: they are removed with the shards."""
     own = set(shards)
     files = [_index_name(shard) for shard in shards]
     files += [name for name in os.listdir(path.parent) if name.endswith(_WIDS) and _named(path.parent / name) <= own]
@@ -111,7 +111,7 @@ def _dali(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]
 
 
 def _tar_lines(reader: ShardReader, number: int, first: int, count: int) -> Iterator[str]:
-    """wds2idx v1.2: how many samples; then for each its members: extension, offset, size and name."""
+    """wds2idx v1.2: the number of samples; then for each its members: extension, offset, size and name."""
     yield f"v1.2 {count}\n"
     fields = reader.manifest.fields
     for start in range(first, first + count, _STEP):
@@ -141,21 +141,21 @@ def _tfrecord_lines(reader: ShardReader, number: int, first: int, count: int) ->
 
 
 def _wids(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """One index a split; names of shards are relative to it."""
+    """One index per split; names of shards are relative to it."""
     for split, shards in _splits(reader.manifest).items():
-        stem = stem_with(stem_of(place.name, place.suffix), split)
+        stem = stem_with(place.stem, split)
         listed = [{"url": shard.name, "nsamples": shard.count, "filesize": shard.size} for shard in shards]
         index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "name": stem, "shardlist": listed}
         yield f"{stem}{_WIDS}", [_json(index)]
 
 
 def _timm(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """The splits of this set, and those of other sets that the file speaks of already."""
+    """The splits of this set, and those of other sets that are already in the file."""
     own = {shard.name for shard in reader.manifest.shards}
     splits = _known(place.parent / INFO)
-    splits = {name: said for name, said in splits.items() if not own.intersection(said["filenames"])}
+    splits = {name: split for name, split in splits.items() if not own.intersection(split["filenames"])}
     for split, shards in _splits(reader.manifest).items():
-        name = stem_of(place.name, place.suffix) if split == WHOLE else split
+        name = place.stem if split == WHOLE else split
         if name in splits:
             other = splits[name]["filenames"][:1]
             raise TargetError(f"{place.parent / INFO} has a split {name!r} of other shards: {other}")
@@ -176,16 +176,13 @@ _WRITERS: dict[str, Callable[[ShardReader, Path], Iterator[tuple[str, Iterable[s
 
 
 def _splits(manifest: Manifest) -> dict[str, list[Shard]]:
-    """The shards of each split: no shard holds two."""
-    found: dict[str, list[Shard]] = {name: [] for name in manifest.splits}
-    start = 0
+    """The shards of each split; no shard has records of two."""
+    splits: dict[str, list[Shard]] = {name: [] for name in manifest.splits}
+    ranges, start = manifest.ranges(), 0
     for shard in manifest.shards:
-        split = next(
-            name for name, ranges in manifest.splits.items() if any(low <= start < high for low, high in ranges)
-        )
-        found[split].append(shard)
+        splits[next(name for name, low, high in ranges if low <= start < high)].append(shard)
         start += shard.count
-    return found
+    return splits
 
 
 def _index_name(shard: str) -> str:
@@ -193,10 +190,10 @@ def _index_name(shard: str) -> str:
 
 
 def _known(file: Path) -> dict[str, Any]:
-    """The splits of timm's file as it is. Raises `TargetError` where it is not one that this module understands."""
+    """The splits in timm's file. Raises `TargetError` if its content is not understood."""
     try:
         splits = json.loads(owned.read(file, own=False))["splits"]
-        if all(isinstance(name, str) for said in splits.values() for name in said["filenames"]):
+        if all(isinstance(name, str) for split in splits.values() for name in split["filenames"]):
             return dict(splits)
     except FileNotFoundError:
         return {}
@@ -206,22 +203,22 @@ def _known(file: Path) -> dict[str, Any]:
 
 
 def _named(file: Path) -> set[str]:
-    """The shards that an index speaks of; one that is none speaks of something else."""
+    """The shards in an index file; {""} if its content is not understood."""
     try:
-        said = json.loads(owned.read(file, own=False))
-        if "shardlist" in said:
-            return {str(shard["url"]) for shard in said["shardlist"]}
-        return {str(name) for split in said["splits"].values() for name in split["filenames"]}
+        content = json.loads(owned.read(file, own=False))
+        if "shardlist" in content:
+            return {str(shard["url"]) for shard in content["shardlist"]}
+        return {str(name) for split in content["splits"].values() for name in split["filenames"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {""}
 
 
-def _json(said: object) -> str:
-    return json.dumps(said, indent=2) + "\n"
+def _json(content: object) -> str:
+    return json.dumps(content, indent=2) + "\n"
 
 
 def _store(file: Path, text: Iterable[str]) -> None:
-    """Write a file under its name when it is whole."""
+    """Write a file; it gets its name when it is complete."""
     try:
         with owned.writing(file) as out:
             out.writelines(line.encode("ascii") for line in text)

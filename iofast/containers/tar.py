@@ -9,16 +9,15 @@ from iofast.containers.base import Entry
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
-from iofast.containers.tar_members import Member, TarFile, open_tar
+from iofast.containers.tar_members import BLOCK, TarFile, open_tar
 from iofast.errors import ContainerError
 from iofast.record import ImageInfo
 
 SUFFIX = ".tar"
-BLOCK = 512
 RECORD = 20 * BLOCK  # what tar programs pad an archive to
-MTIME = 946_684_800  # 1 January 2000: constant, or equal records would give other bytes on another day
+MTIME = 946_684_800  # 1 January 2000, a constant, so that equal records give equal bytes on any day
 
-# A header but for name, size and checksum, which is counted with spaces in its place.
+# A header without name, size and checksum. The checksum is computed with spaces in its own place.
 _MODE_IDS = b"0000444\0" + b"0000000\0" * 2
 _REST = b"0" + bytes(100) + b"ustar\x0000" + b"iofast".ljust(32, b"\0") * 2 + b"0000000\0" * 2 + bytes(167)
 _MTIME = b"%011o\0" % MTIME
@@ -33,19 +32,20 @@ class TarReader(ShardReader):
     def walk(self, shard: int) -> Iterator[Entry]:
         """The members of a shard; see `Reader.walk`.
 
-        What lies between payloads is compared with what is written there, and told when the members have been.
+        Everything between payloads is compared with the expected bytes; differences are raised after the last member.
         """
         path = self._files().paths[shard]
         fd, status = open_tar(path)
         try:
             tar, end, strange = TarFile(path, fd, status.st_size), 0, list[int]()
             for member in tar.members():
-                if member.offset != end + BLOCK or not _is_header(tar.read(end, BLOCK), member):
+                expected = header(member.name, member.size) if member.name.isascii() else b""
+                if member.offset != end + BLOCK or tar.read(end, BLOCK) != expected:
                     strange.append(end)
                 yield Entry(member.name, member.offset, member.size)
                 stop = member.offset + member.size
                 end = stop + -stop % BLOCK
-                # with the header behind it, so that nothing is read twice
+                # read together with the next header, so that nothing is read twice
                 strange += [stop] if any(tar.read(stop, end - stop + BLOCK)[: end - stop]) else []
             last = closing(end)
             strange += [] if status.st_size == end + len(last) and tar.read(end, len(last)) == last else [end]
@@ -86,10 +86,6 @@ def header(name: str, size: int) -> bytes:
     return b"".join((text.ljust(100, b"\0"), _MODE_IDS, octal, _MTIME, checksum, _REST))
 
 
-def _is_header(block: bytes, member: Member) -> bool:
-    return member.name.isascii() and block == header(member.name, member.size)
-
-
 def closing(size: int) -> bytes:
-    """What ends an archive whose members have `size` bytes."""
+    """The end of an archive whose members have `size` bytes."""
     return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)

@@ -1,4 +1,4 @@
-"""The members of any tar file: USTAR, GNU long names, pax headers. Nothing that the file says is believed unchecked."""
+"""The members of any tar file: USTAR, GNU long names, pax headers. Every value in the file is checked before use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iofast.errors import ContainerError, because
 
 BLOCK = 512
 MAX_EXTENSION = 1 << 20  # bytes of a long name or a pax header
-_WINDOW = 1 << 15  # read at once: a header, and the start of an image behind it
+_WINDOW = 1 << 15  # bytes of one read: a header and the beginning of an image
 _OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
 _PAX = re.compile(rb"(\d{1,7}) ([^=]+)=", re.ASCII)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
@@ -45,11 +45,11 @@ class TarFile:
         return self._window[at : at + length]
 
     def members(self) -> Iterator[Member]:
-        """All regular files, in order; directories, links and devices are left out.
+        """All regular files, in order, without directories, links and devices.
 
-        Raises `ContainerError` for a header that is damaged, an archive that is compressed, cut off, or has no end.
+        Raises `ContainerError` for a damaged header, and for an archive that is compressed, cut off, or has no end.
         """
-        offset, name, size = 0, "", -1  # what an extension says of the next member
+        offset, name, size = 0, "", -1  # name and size of the next member, from an extended header
         while True:
             block = self.read(offset, BLOCK)
             if len(block) < BLOCK:
@@ -67,7 +67,7 @@ class TarFile:
                     name, size = self._pax(body, offset, name, size)
                 offset = data + own + -own % BLOCK
                 continue
-            if kind in b"123456":  # links, devices, directories: their size speaks of nothing that follows
+            if kind in b"123456":  # links, devices and directories have no data, whatever their size field
                 own = 0
             elif size >= 0:
                 own = size
@@ -87,11 +87,11 @@ class TarFile:
         unsigned = sum(block) - sum(block[148:156]) + 8 * 32
         if stored != unsigned:
             high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
-            if stored != unsigned - 256 * high:  # some old programs summed signed bytes
+            if stored != unsigned - 256 * high:  # some old programs added signed bytes
                 self._refuse(block, offset)
         size = _number(block[124:136])
         if size is None:
-            raise ContainerError(f"{self.path}: the header at offset {offset} has no size, but {block[124:136]!r}")
+            raise ContainerError(f"{self.path}: the header at offset {offset} has an invalid size {block[124:136]!r}")
         return block[156:157], size
 
     def _refuse(self, block: bytes, offset: int) -> NoReturn:
@@ -116,7 +116,7 @@ class TarFile:
         return body
 
     def _pax(self, body: bytes, offset: int, name: str, size: int) -> tuple[str, int]:
-        """Path and size that a pax header gives the next member."""
+        """Path and size of the next member from a pax header, by default `name` and `size`."""
         at = 0
         while at < len(body) and body[at]:
             found = _PAX.match(body, at)
@@ -130,14 +130,14 @@ class TarFile:
                 name = _text(value)
             elif key == b"size":
                 if not value.isdigit() or len(value) > 18:
-                    raise ContainerError(f"{self.path}: the pax header at offset {offset} says the size {value!r:.40}")
+                    raise ContainerError(f"{self.path}: the pax header at offset {offset} has the size {value!r:.40}")
                 size = int(value)
             at = end
         return name, size
 
 
 def open_tar(path: str) -> tuple[int, os.stat_result]:
-    """Descriptor and status of a file; the caller closes it. Raises `ContainerError`."""
+    """Open a file; returns its descriptor, which the caller closes, and its status. Raises `ContainerError`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
     except OSError as error:
@@ -146,7 +146,7 @@ def open_tar(path: str) -> tuple[int, os.stat_result]:
 
 
 def _number(field: bytes) -> int | None:
-    """Octal digits, or GNU's big-endian numbers that begin with the bit 0x80. None where it is neither."""
+    """The number in octal digits, or in GNU's big-endian form that begins with 0x80. None if it is neither."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     found = _OCTAL.fullmatch(field)

@@ -1,4 +1,4 @@
-"""Which container is made: the suffix of its name chooses."""
+"""The suffix of a target's name chooses its container."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from iofast.record import KEY_WIDTH
 LMDB = ".lmdb"
 WRITTEN = (LMDB, tar.SUFFIX, *tfrecord.SUFFIXES)
 
-_LIKE = 0.85  # .lmd and .tarr are more like ours than this; .train, .target and .table are not
+_LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
 
 
 def target_of(
     path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False, sidecars: Sequence[str] = ()
 ) -> Target:
-    """The place of a container that is made or added to, by its suffix. Raises `OptionError` for an unknown one.
+    """The place of a new or appended container, by its suffix. Raises `OptionError` for an unknown suffix.
 
-    `sidecars` are made as a part of its publication; see `containers.sidecars`.
+    `sidecars` are made as a part of publishing; see `containers.sidecars`.
     """
     place = Path(os.fspath(path))
     if place.suffix not in WRITTEN:
@@ -43,29 +43,29 @@ def target_of(
     else:
         target = ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
     if sidecars:
-        from iofast.containers.sidecars import check_names  # costs start-up time, for those who want some
+        from iofast.containers.sidecars import check_names  # imported here because it takes start-up time
 
         target.sidecars = check_names(sidecars, place.suffix)
     return target
 
 
 def meant(suffix: str) -> str | None:
-    """The suffix of `WRITTEN` that another one is probably meant for.
+    """The suffix of `WRITTEN` that `suffix` probably misspells, or None.
 
-    Its letters have another case or order, or one is too many or missing, but not the first.
+    The first letter must be right. Letters may have another case or order, or one may be added or missing.
     """
     suffix = suffix.lower()
-    return next((known for known in WRITTEN if suffix[:2] == known[:2] and _is_like(suffix, known)), None)
-
-
-def _is_like(suffix: str, known: str) -> bool:
-    return sorted(suffix) == sorted(known) or difflib.SequenceMatcher(None, suffix, known).ratio() >= _LIKE
+    for known in WRITTEN:
+        is_like = sorted(suffix) == sorted(known) or difflib.SequenceMatcher(None, suffix, known).ratio() >= _LIKE
+        if suffix[:2] == known[:2] and is_like:
+            return known
+    return None
 
 
 def writer_of(
     target: Target, description: Description, cut: ShardCut | None = None, key_width: int = KEY_WIDTH
 ) -> LmdbWriter | ShardWriter:
-    """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
+    """The writer that stages the container of an acquired target; `finish` must get the same `description`."""
     folder, name = target.partial, target.path.name
     if target.path.suffix == LMDB:
         return LmdbWriter(target.stage(), key_width=key_width)

@@ -1,7 +1,7 @@
 """The TFRecord container's Reader (docs/format.md section 6); its Writer is in `tfrecord_writer`.
 
-The index knows where in a shard every payload lies, so no Example is parsed: a payload is read alone, with `pread`,
-and checked with its own checksum.
+The index has the place of every payload in its shard, so no Example is parsed: each payload is read with `pread` and
+checked with its own checksum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Rows
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.tfrecord_framing import HEAD, frames, read_data, read_frame
+from iofast.containers.tfrecord_framing import HEAD, frames, read_data
 from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter, fields_of
 from iofast.errors import ContainerError
 
@@ -28,7 +28,7 @@ _NAMES = re.compile(r".+(\.tfrecords?|\.tfrecords?-\d+-of-\d+|-\d{5,}-of-\d{5,})
 
 
 def is_named_so(name: str) -> bool:
-    """Whether files of this name (in lower case) are TFRecords; compressed ones too, which a reader then refuses."""
+    """Whether a file of this name (in lower case) is a TFRecord, perhaps a compressed one, which readers refuse."""
     return _NAMES.fullmatch(name) is not None
 
 
@@ -38,14 +38,13 @@ class TfrecordReader(ShardReader):
     container = "tfrecord"
 
     def examples(self, indices: NDArray[np.int64]) -> Rows:
-        """Where whole records lie: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
+        """Places of whole records: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
 
         Raises `IndexError` for an index out of range, `ContainerError` for a place outside the shards.
         """
         opened = self._open()
         rows = opened.index.rows(np.ascontiguousarray(indices, np.int64).reshape(-1))
-        places = rows["place"][:, -1]
-        sizes = np.array([shard.size for shard in self.manifest.shards] or [0], np.uint64)
+        places, sizes = rows["place"][:, -1], opened.sizes()
         file = np.minimum(places["file"], len(sizes) - 1)
         rest = sizes[file] - np.minimum(places["offset"], sizes[file])
         wrong = (places["file"] != file) | (places["length"] > rest)
@@ -54,21 +53,8 @@ class TfrecordReader(ShardReader):
             raise ContainerError(f"{self.path}: the index puts the record of position {row['position']} outside")
         return places.copy()
 
-    def check(self, index: int) -> None:
-        """Raise `ContainerError` unless the framing of a record, and all its data, are as they were written.
-
-        `view` and `values` check payloads; this is for what lies between them, which other programs read.
-        """
-        place = self.examples(np.array([index]))[0]
-        file = FileBytes(self._files().paths[int(place["file"])])
-        offset = int(place["offset"])
-        frame = read_frame(file, offset)
-        if frame.end - offset != place["length"] or frame.offset != offset + HEAD:
-            raise ContainerError(f"{self.name(index)}: the record at offset {offset} has another length than the index")
-        read_data(file, frame)
-
     def walk(self, shard: int) -> Iterator[Entry]:
-        """The payloads in the Examples of a shard, each record's data compared with its CRC32C; see `Reader.walk`."""
+        """The payloads in the Examples of a shard; each record's CRC32C is checked; see `Reader.walk`."""
         file = FileBytes(self._files().paths[shard])
         for frame in frames(file):
             data = read_data(file, frame)

@@ -1,8 +1,8 @@
 """`tf.train.Example`, read and written without protobuf.
 
-A protobuf library gives copies of the values; what an index needs is where they lie in the record, so that a payload
-can be read alone. And its serialisation is not canonical: a map's entries come in any order. Read is what protobuf
-itself reads (tests compare the two), and never more than `MAX_PARTS` places are kept of one record.
+A protobuf library copies values, but an index needs their places in the record. Its serialisation is not canonical: the
+entries of a map have any order. This parser accepts exactly what protobuf accepts (tests compare the two), and keeps at
+most `MAX_PARTS` places of one record.
 
     Example {1: Features {1: entry {1: name, 2: Feature {1: BytesList, 2: FloatList or 3: Int64List}}}}
 """
@@ -18,20 +18,20 @@ from typing import NamedTuple
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
 
-MAX_PARTS = 65_536  # features and values of one record whose places are kept: 13 MB
-MAX_DEPTH = 64  # of unknown groups in one another
-MAX_NUMBERS = 1 << 20  # of one list that is decoded
+MAX_PARTS = 65_536  # features and values of one record: 13 MB of places
+MAX_DEPTH = 64  # of nested unknown groups
+MAX_NUMBERS = 1 << 20  # in one decoded list
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _TAG_1, _TAG_2 = b"\x0a", b"\x12"  # fields 1 and 2 with a length
-_SMALL = 2048  # bytes of a value that is copied
-_TINY = 32  # and of one whose feature is remembered
+_SMALL = 2048  # bytes; smaller values are copied into one piece
+_TINY = 32  # bytes; features of values up to this length are cached
 _SHORT = [bytes([number]) for number in range(0x80)]
 _FLOAT = struct.Struct("<f")
 
 
 class FeatureKind(enum.IntEnum):
-    """Which list a feature has; the number is its field's."""
+    """The kind of list in a feature; the number is that of its field."""
 
     NONE = 0
     BYTES = 1
@@ -48,14 +48,14 @@ class ByteSpan(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A feature of a record that was parsed: where its values lie."""
+    """A parsed feature: the places of its values."""
 
     kind: FeatureKind
     spans: list[ByteSpan]
 
 
 class EncodedExample(NamedTuple):
-    """An Example as pieces of bytes that follow one another, and where in it the payloads lie."""
+    """An Example as consecutive pieces of bytes, and the places of its payloads."""
 
     pieces: list[bytes]
     length: int
@@ -66,11 +66,11 @@ class EncodedExample(NamedTuple):
 def encode(features: Mapping[str, bytes | int]) -> EncodedExample:
     """The canonical Example: entries sorted by name, integers packed. Large values are not copied.
 
-    Raises `ContainerError` where an integer does not fit 64 bits.
+    Raises `ContainerError` if an integer does not fit 64 bits.
     """
     pieces, places, at = [b""], {}, 0
-    run: list[bytes] = []  # of small pieces, joined into one: a checksum and a write cost more than a copy
-    for name in sorted(features):  # code points sort as their UTF-8 does
+    run: list[bytes] = []  # small pieces, joined because a checksum and a write cost more than a copy
+    for name in sorted(features):  # code points and UTF-8 have the same order
         value = features[name]
         if isinstance(value, int) or len(value) <= _TINY:
             run.append(_whole(name, value))
@@ -96,30 +96,30 @@ def encode(features: Mapping[str, bytes | int]) -> EncodedExample:
 
 
 def parse(data: bytes) -> dict[str, Feature]:
-    """The features of a serialised Example, in the order in which they first come.
+    """The features of a serialised Example, in the order of their first occurrence.
 
-    Unknown fields are skipped, parts that come again are merged as protobuf does. Numbers are looked at by `integers`
-    and `floats`. Raises `ContainerError` where the bytes are no Example, or have more parts than `MAX_PARTS`.
+    Unknown fields are skipped, and repeated parts are merged as in protobuf. `integers` and `floats` decode numbers.
+    Raises `ContainerError` if the bytes are not an Example, or have more parts than `MAX_PARTS`.
     """
     found: dict[str, Feature] = {}
-    budget = _Budget(MAX_PARTS)
+    parts = iter(range(MAX_PARTS))
     for number, wire, start, stop in _fields(data, 0, len(data)):
         if (number, wire) == (1, _BYTES):
             for own, own_wire, at, end in _fields(data, start, stop):
                 if (own, own_wire) == (1, _BYTES):
-                    name, feature = _parse_entry(data, at, end, budget)
-                    found[name] = feature  # of two entries of one name the later counts
+                    name, feature = _parse_entry(data, at, end, parts)
+                    found[name] = feature  # the later of two entries of one name wins
     return found
 
 
 def integers(data: bytes, feature: Feature) -> list[int]:
-    """The numbers of an int64 list. Raises `ContainerError` where they are no varints, or more than `MAX_NUMBERS`."""
+    """The numbers of an int64 list. Raises `ContainerError` for invalid varints, or more than `MAX_NUMBERS`."""
     numbers: list[int] = []
     for start, stop, packed in feature.spans:
         at = start
         while at < stop:
             if not packed:
-                at += 1  # the tag, one byte, was checked by `parse`
+                at += 1  # the tag: one byte, checked by `parse`
             value, at = _read_varint(data, at, stop, 10)
             numbers.append(value - (1 << 64) if value >> 63 else value)
             if len(numbers) > MAX_NUMBERS:
@@ -128,7 +128,7 @@ def integers(data: bytes, feature: Feature) -> list[int]:
 
 
 def floats(data: bytes, feature: Feature) -> list[float]:
-    """The numbers of a float list. Raises `ContainerError` where there are more than `MAX_NUMBERS`."""
+    """The numbers of a float list. Raises `ContainerError` for more than `MAX_NUMBERS`."""
     numbers: list[float] = []
     for start, stop, packed in feature.spans:
         step = 4 if packed else 5
@@ -138,41 +138,35 @@ def floats(data: bytes, feature: Feature) -> list[float]:
     return numbers
 
 
-class _Budget:
-    """How many more parts of a record may be kept."""
-
-    def __init__(self, left: int) -> None:
-        self._left = left
-
-    def take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise ContainerError(f"an Example has more than {MAX_PARTS} features and values")
+def _take(parts: Iterator[int]) -> None:
+    """Count one more part of a record; `parts` is an iterator over the parts that may be kept."""
+    if next(parts, None) is None:
+        raise ContainerError(f"an Example has more than {MAX_PARTS} features and values")
 
 
-def _parse_entry(data: bytes, start: int, stop: int, budget: _Budget) -> tuple[str, Feature]:
+def _parse_entry(data: bytes, start: int, stop: int, parts: Iterator[int]) -> tuple[str, Feature]:
     name, feature = b"", Feature(FeatureKind.NONE, [])
-    budget.take()
+    _take(parts)
     for number, wire, at, end in _fields(data, start, stop):
         if (number, wire) == (1, _BYTES):
             name = data[at:end]
             _text(name)
         elif (number, wire) == (2, _BYTES):
-            feature = _parse_feature(data, at, end, feature, budget)
+            feature = _parse_feature(data, at, end, feature, parts)
     return _text(name), feature
 
 
-def _parse_feature(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> Feature:
-    """The feature in these bytes, merged into what came before: another kind of list replaces it."""
+def _parse_feature(data: bytes, start: int, stop: int, feature: Feature, parts: Iterator[int]) -> Feature:
+    """The feature in these bytes, merged into the earlier `feature`: a list of another kind replaces it."""
     for number, wire, at, end in _fields(data, start, stop):
         if wire == _BYTES and 1 <= number <= 3:
             if feature.kind != number:
                 feature = Feature(FeatureKind(number), [])
-            _parse_list(data, at, end, feature, budget)
+            _parse_list(data, at, end, feature, parts)
     return feature
 
 
-def _parse_list(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> None:
+def _parse_list(data: bytes, start: int, stop: int, feature: Feature, parts: Iterator[int]) -> None:
     kind, spans = feature
     single = {FeatureKind.FLOATS: _FIXED32, FeatureKind.INTEGERS: _VARINT}.get(kind)
     before = start
@@ -182,23 +176,23 @@ def _parse_list(data: bytes, start: int, stop: int, feature: Feature, budget: _B
                 raise ContainerError(f"a float list of {end - at} bytes at {at} is no multiple of 4")
             if kind == FeatureKind.INTEGERS and end > at and data[end - 1] >= 0x80:
                 raise ContainerError(f"an int64 list at {at} ends within a number")
-            budget.take()
+            _take(parts)
             spans.append(ByteSpan(at, end))
         elif number == 1 and wire == single:
             if spans and not spans[-1].packed and spans[-1].stop == before and data[before] == 8 | wire:
                 spans[-1] = spans[-1]._replace(stop=end)
             else:
-                budget.take()
+                _take(parts)
                 spans.append(ByteSpan(at - 1, end, packed=False))
         before = end
 
 
 def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, and first and last place of the value of every field of a message, groups skipped."""
+    """Number, wire type, start and stop of the value of every field of a message, without groups."""
     at = start
     while at < stop:
         tag = data[at]
-        if tag & 0x87 == _BYTES and tag > 7 and at + 1 < stop and data[at + 1] < 0x80:  # most are so
+        if tag & 0x87 == _BYTES and tag > 7 and at + 1 < stop and data[at + 1] < 0x80:  # the usual form
             first = at + 2
             at = first + data[at + 1]
             if at > stop:
@@ -215,7 +209,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int,
 
 
 def _value(data: bytes, at: int, stop: int, tag: int) -> tuple[int, int]:
-    """First byte of the value behind a tag, and where the next tag begins."""
+    """Offset of the value after a tag, and of the next tag."""
     number, wire = tag >> 3, tag & 7
     if number == 0 or tag >> 32:
         raise ContainerError(f"field number {number} before {at} is not 1 … 2²⁹−1")
@@ -239,7 +233,7 @@ def _beyond(number: int, first: int, at: int, stop: int) -> ContainerError:
 
 
 def _skip_group(data: bytes, at: int, stop: int, number: int) -> int:
-    """Where a group of no interest ends; groups in it are followed without recursion."""
+    """The end of an unknown group; nested groups are followed without recursion."""
     opened = [number]
     while opened:
         if len(opened) > MAX_DEPTH or not opened[-1]:
@@ -256,7 +250,7 @@ def _skip_group(data: bytes, at: int, stop: int, number: int) -> int:
 
 
 def _read_varint(data: bytes, at: int, stop: int, most: int) -> tuple[int, int]:
-    """A number of up to `most` bytes, and where it ends."""
+    """A number of up to `most` bytes, and the offset after it."""
     value = shift = 0
     for here in range(at, min(stop, at + most)):
         byte = data[here]
@@ -286,16 +280,16 @@ def _integer(number: int) -> bytes:
     return _varint(number & (1 << 64) - 1)
 
 
-@lru_cache(maxsize=4096)  # kinds, sizes and labels come again and again
+@lru_cache(maxsize=4096)  # formats, sizes and labels repeat
 def _whole(name: str, value: bytes | int) -> bytes:
     """A whole feature of one small value."""
     kind, data = (FeatureKind.INTEGERS, _integer(value)) if isinstance(value, int) else (FeatureKind.BYTES, value)
     return _entry(name, kind, len(data)) + data
 
 
-@lru_cache(maxsize=4096)  # all but the image's are the same in most records: a tenth of a record's time without it
+@lru_cache(maxsize=4096)  # most records differ only in the image's; without the cache a record takes a tenth longer
 def _entry(name: str, kind: FeatureKind, length: int) -> bytes:
-    """What comes before the one value (of `length` bytes) of a feature: map entry, name, feature, list."""
+    """The bytes before the only value (of `length` bytes) of a feature: map entry, name, feature, list."""
     key = name.encode()
     value = _TAG_1 + _varint(length)
     own = bytes([kind << 3 | _BYTES]) + _varint(len(value) + length) + value

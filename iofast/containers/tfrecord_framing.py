@@ -1,7 +1,7 @@
-"""TFRecord framing: length, checksum of the length, data, checksum of the data; nothing before, between or behind.
+"""TFRecord framing: length, checksum of the length, data, checksum of the data; nothing else is in the file.
 
-The length has a checksum of its own, so a walk over a file needs 12 bytes of each record, and a record that a kill cut
-off is told from a whole one. docs/format.md section 6 has the layout.
+The length has its own checksum, so a walk over a file reads 12 bytes per record and recognises a record that was cut
+off. docs/format.md section 6 has the layout.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ZLIB = {b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"}
 
 
 class Framing(NamedTuple):
-    """One record of a file: where its data lies, without the framing."""
+    """The place of one record's data in a file, without the framing."""
 
     offset: int  # of the data's first byte
     length: int  # bytes of data
 
     @property
     def end(self) -> int:
-        """Where the next record begins."""
+        """Offset of the next record."""
         return self.offset + self.length + FOOT
 
 
@@ -48,7 +48,7 @@ def unmask(masked: int) -> int:
 
 
 def head(length: int) -> bytes:
-    """The 12 bytes before the data. Raises `ContainerError` for data that no protobuf library would read."""
+    """The 12 bytes before the data. Raises `ContainerError` for more data than protobuf libraries read."""
     if length > MAX_DATA:
         raise ContainerError(f"a TFRecord of {length} bytes is longer than protobuf allows, {MAX_DATA}")
     packed = _LENGTH.pack(length)
@@ -56,34 +56,32 @@ def head(length: int) -> bytes:
 
 
 def foot(crc: int) -> bytes:
-    """The 4 bytes behind data of this (plain) CRC32C."""
+    """The 4 bytes after data with this (plain) CRC32C."""
     return _U32.pack(mask(crc))
 
 
 def read_frame(data: FileBytes, offset: int) -> Framing:
-    """The record that begins at `offset`, its length checked by its checksum and against the file; no data is read.
+    """The record at `offset`: its length is compared with its checksum and with the file; no data is read.
 
     Raises `ContainerError` that names file and offset.
     """
     rest = len(data) - offset
     if rest < HEAD:
         raise ContainerError(f"{data.path} ends within a record at offset {offset}: {rest} of {HEAD} bytes of its head")
-    bytes_ = data[offset : offset + HEAD]
-    length = _LENGTH.unpack_from(bytes_)[0]
-    if _U32.unpack_from(bytes_, 8)[0] != mask(crc32c(bytes_[:8])):
-        compressed = compression(bytes_) if offset == 0 else None
+    start = data[offset : offset + HEAD]
+    length = _LENGTH.unpack_from(start)[0]
+    if _U32.unpack_from(start, 8)[0] != mask(crc32c(start[:8])):
+        compressed = compression(start) if offset == 0 else None
         if compressed is not None:
             raise ContainerError(
                 f"{data.path} is compressed as a whole with {compressed}, so no record of it can be found: unpack it"
             )
         raise ContainerError(f"{data.path} is damaged at offset {offset}: the CRC32C of a record's length differs")
     if length > MAX_DATA:
-        raise ContainerError(
-            f"{data.path}: the record at offset {offset} has {length} bytes, at most {MAX_DATA} can be"
-        )
+        raise ContainerError(f"{data.path}: the record at offset {offset} has {length} bytes, more than {MAX_DATA}")
     if length > rest - HEAD - FOOT:
-        expected = f"{length + HEAD + FOOT} bytes, {rest} are there"
-        raise ContainerError(f"{data.path} ends within the record at offset {offset}: it takes {expected}")
+        expected = f"expected {length + HEAD + FOOT} bytes, found {rest}"
+        raise ContainerError(f"{data.path} ends within the record at offset {offset}: {expected}")
     return Framing(offset + HEAD, length)
 
 
@@ -98,7 +96,7 @@ def read_data(data: FileBytes, frame: Framing) -> bytes:
 
 
 def frames(data: FileBytes, offset: int = 0) -> Iterator[Framing]:
-    """All records from `offset` to the end of the file; raises as `read_frame` where one is not whole."""
+    """All records from `offset` to the end of the file. Raises like `read_frame` for an incomplete record."""
     while offset < len(data):
         frame = read_frame(data, offset)
         yield frame
@@ -106,7 +104,7 @@ def frames(data: FileBytes, offset: int = 0) -> Iterator[Framing]:
 
 
 def compression(start: bytes) -> str | None:
-    """What a file that begins with these bytes is compressed with, None where it does not look so."""
+    """The compression of a file that begins with these bytes, or None."""
     if start.startswith(b"\x1f\x8b"):
         return "GZIP"
     return "ZLIB" if start[:2] in _ZLIB else None

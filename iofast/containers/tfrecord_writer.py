@@ -17,32 +17,29 @@ from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
 
 SUFFIXES = (".tfrecord", ".tfrecords")
-LABEL_BASE = "label_base"  # of the recipe: 1 where 0 means background, as the ImageNet converters count
+LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
 _FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP"}
 _OWN = "iofast/"
 _KEY = _OWN + "key"
-_OF_A_FIELD = MAX_FIELD_NAME + 64  # bytes that a field may add to its payload, at most
-_OF_A_RECORD = 4 * MAX_CLASS_NAME + (1 << 16)  # and a record to its fields
-_MAX_JSON = 1 << 20  # bytes that are searched for a path
-
-
-def feature_of(field: str, image: str | None) -> str:
-    """The feature that holds a field of a record with this image field."""
-    if field == image and field in IMAGE_FIELDS:
-        return "image/encoded"
-    return "iofast/field/key" if field == "key" else f"iofast/{field}"
+_KEY_FIELD = _OWN + "field/key"  # a field called `key`
+_OF_A_FIELD = MAX_FIELD_NAME + 64  # most bytes that a field adds to its payload
+_OF_A_RECORD = 4 * MAX_CLASS_NAME + (1 << 16)  # most bytes that a record adds to its fields
+_MAX_JSON = 1 << 20  # bytes of a `json` that is searched for a path
 
 
 @functools.lru_cache(maxsize=256)  # most records have the same fields
 def _features_of(fields: tuple[str, ...], image: str | None) -> tuple[str, ...]:
-    return tuple([feature_of(field, image) for field in fields])
+    """The name of the feature for each field of a record with this image field."""
+    encoded = image if image in IMAGE_FIELDS else None
+    special = {encoded: "image/encoded", "key": _KEY_FIELD}
+    return tuple([special.get(field) or _OWN + field for field in fields])
 
 
 def fields_of(data: bytes) -> list[tuple[str, ByteSpan]]:
-    """The payloads in an Example of a writer of ours, as `<key>.<field>` and where they lie, sorted by name.
+    """The payloads in an Example that `TfrecordWriter` wrote: `<key>.<field>` and place, sorted by name.
 
-    Raises `ContainerError` for an Example that no writer of ours made.
+    Raises `ContainerError` for an Example of another program.
     """
     features = parse(data)
     found: dict[str, ByteSpan] = {}
@@ -53,7 +50,7 @@ def fields_of(data: bytes) -> list[tuple[str, ByteSpan]]:
             if field is None:
                 raise ContainerError(f"image/format is {kind!r:.40}, expected one of JPEG, PNG, WEBP")
         elif name.startswith(_OWN) and name != _KEY:
-            field = "key" if name == "iofast/field/key" else name.removeprefix(_OWN)
+            field = "key" if name == _KEY_FIELD else name.removeprefix(_OWN)
         else:
             continue
         if feature.kind != FeatureKind.BYTES or len(feature.spans) != 1:
@@ -73,8 +70,8 @@ def _bytes_of(data: bytes, features: Mapping[str, Feature], name: str) -> bytes:
 class TfrecordWriter(ShardWriter):
     """Writes a set of TFRecord shards; see `ShardWriter`.
 
-    Class names and label base stand in every record, so the `description` that `finish` will be given is needed at
-    once. Raises `OptionError` where its recipe has another label base than 0 or 1.
+    Every record contains class name and label base, so the `description` for `finish` is needed at once. Raises
+    `OptionError` if its recipe has another label base than 0 or 1.
     """
 
     def __init__(
@@ -91,7 +88,7 @@ class TfrecordWriter(ShardWriter):
         super().__init__(folder, name, cut=cut, key_width=key_width)
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
-        """Append the record of `position`; see `Writer.write`. All of it must fit one protobuf message, 2 GiB."""
+        """Append the record of `position`; see `Writer.write`. It must fit one protobuf message, 2 GiB."""
         size = sum(len(payload) + _OF_A_FIELD for payload in fields.values() if isinstance(payload, bytes))
         if size + _OF_A_RECORD > MAX_DATA:
             raise ContainerError(f"record {position} has {size} bytes, more than one TFRecord can hold: {MAX_DATA}")
@@ -147,7 +144,7 @@ def _label_base(description: Description) -> int:
 
 
 def _filename(text: bytes | None) -> bytes:
-    """The last part of the path that a record's `json` knows; empty where it knows none."""
+    """The last part of `path` in a record's `json`; empty if there is none."""
     if text is None or len(text) > _MAX_JSON or b'"path"' not in text:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""`split` and `merge`: records of one container divided anew, or of several in one."""
+"""`split` and `merge`: divide the records of one container into splits, or copy several containers into one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +15,7 @@ from numpy.typing import NDArray
 from iofast.containers.base import Description, Reader
 from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.manifest import WHOLE, check_split_name
-from iofast.copying.convert import (
-    Begin,
-    Copied,
-    Copying,
-    CopyOptions,
-    FilePath,
-    Progress,
-    copied,
-    place_of,
-)
+from iofast.copying.convert import Begin, Copied, CopyJob, CopyOptions, FilePath, Progress, copied, place_of, run_copy
 from iofast.copying.records import STEP, CopiedRecord, RecordSource
 from iofast.copying.to_folder import Shape
 from iofast.errors import ContainerError, OptionError
@@ -32,23 +24,23 @@ from iofast.order.permutation import permuted
 from iofast.record import KEY_WIDTH, LABEL_FIELD
 from iofast.source.listing import few, split_rank
 
-Part = float | Sequence[int]  # a share of the records, or these
+Part = float | Sequence[int]  # a share of the records, or dense indices
 
 
 class _Piece(NamedTuple):
-    """Some records of one source that go into one split."""
+    """Some records of one source, for one split of the target."""
 
     split: str
     source: RecordSource
     indices: NDArray[np.int64]
-    labels: NDArray[np.int64] | None = None  # the new number of each class; None = they stay
+    labels: NDArray[np.int64] | None = None  # the new number of each class; None = unchanged
 
 
 class Division(NamedTuple):
-    """How a container is divided. `parts`: which split gets what, a share (0 to 1) or a list of dense indices.
+    """How to divide a container. `parts` maps new splits to a share (0 to 1) or a list of dense indices.
 
-    A share is drawn from `seed` (None: 0), with `stratify` the same one of every class. `rest` is what the records are
-    called that no part takes. `of`: the split to divide, None where there are none; the others stay.
+    Shares are drawn from `seed` (None: 0), with `stratify` separately in every class. `rest` is the split of all other
+    records. `of` is the split to divide, None in a set without splits; other splits stay.
     """
 
     parts: Mapping[str, Part]
@@ -67,10 +59,10 @@ def split(
     begin: Begin | None = None,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy `source` into the new `target`, its records divided into splits.
+    """Copy `source` to the new `target` and divide its records into splits.
 
-    Splits come in packing order (train, val, test,
-    then the others), inside them records keep their order; keys are the new positions. Nothing else changes.
+    The order of splits is train, val, test, then the others; within a split, records keep their order. Keys are the new
+    positions. Nothing else changes.
     """
     options, started = options or CopyOptions(), time.monotonic()
     place = place_of(target, options)
@@ -80,19 +72,20 @@ def split(
         manifest = reader.manifest
         records = RecordSource(reader)
         pieces = [_Piece(name, records, chosen[name]) for name in sorted(chosen, key=split_rank) if len(chosen[name])]
-        description = Description(manifest.classes, manifest.class_order, manifest.recipe)  # its seed is no longer true
+        description = Description(
+            manifest.classes, manifest.class_order, manifest.recipe
+        )  # the seed of packing is lost
         plan: dict[str, object] = {
             "sources": [source_facts(reader, source)],
             "rest": division.rest,
             "parts": {name: indices.tolist() for name, indices in chosen.items() if name != division.rest},
         }
-        with Copying(place, plan, options, records.size()) as copying:
-            _write(copying, description, pieces, begin, progress)
-        return copied((source,), place, started, len(reader), copying.kept, records.warnings())
+        kept = run_copy(_job(plan, description, pieces, records.size()), place, options, begin, progress)
+        return copied((source,), place, started, len(reader), kept, records.warnings())
 
 
 def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
-    """Which records go into which split. Raises `OptionError` for parts that overlap, or do not exist."""
+    """The dense indices of each new split. Raises `OptionError` for parts that overlap or do not exist."""
     splits, parts = reader.manifest.splits, choice.parts
     names = [name for name in splits if name != WHOLE]
     if names and choice.of is None:
@@ -133,7 +126,7 @@ def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[
     indices = np.unique(np.asarray(list(part), np.int64))
     strange = np.setdiff1d(indices, free)
     if len(indices) < len(part) or len(strange) or not len(indices):
-        which = f"{strange[0]} is not there to be taken" if len(strange) else "one stands twice, or there are none"
+        which = f"{strange[0]} is not there to be taken" if len(strange) else "a record occurs twice, or there are none"
         raise OptionError(f"the records of split {name!r}: {which}")
     return indices
 
@@ -141,7 +134,7 @@ def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[
 def _drawn(
     reader: Reader, free: NDArray[np.int64], shares: Mapping[str, float], choice: Division
 ) -> dict[str, NDArray[np.int64]]:
-    """Shares of these records, drawn from the seed; of each class alike where that is wanted."""
+    """Draw the shares of the records `free` from the seed, for each class separately if `stratify` is set."""
     groups = {"": free}
     if choice.stratify and len(free):
         found = [reader.columns(free[start : start + STEP]).label for start in range(0, len(free), STEP)]
@@ -153,7 +146,7 @@ def _drawn(
             len(members), f"iofast/split/{choice.seed or 0}/{group}", np.arange(len(members), dtype=np.int64)
         )
         start, total = 0, 0.0
-        for name, share in shares.items():  # by sums of shares, so that rounding loses no record
+        for name, share in shares.items():  # cumulative shares, so that rounding loses no record
             total += share
             stop = round(total * len(members))
             drawn[name].append(members[order[start:stop]])
@@ -170,11 +163,11 @@ def merge(
     begin: Begin | None = None,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy all records of several containers into the new `target`: split by split, in the order of `sources`.
+    """Copy all records of several containers to the new `target`: split by split, in the order of `sources`.
 
-    Classes are united by their names: the first source keeps its numbers, and where another one's change, the result's
-    `warnings` say which. `names` makes each source a split of its own. Keys are the new positions. Raises `OptionError`
-    where classes or splits of the sources cannot mean the same.
+    Classes are united by name: the first source keeps its numbers, and `warnings` of the result lists new numbers of
+    the others. `names` makes each source a split. Keys are the new positions. Raises `OptionError` if classes or splits
+    of the sources contradict each other.
     """
     options, started = options or CopyOptions(), time.monotonic()
     place = place_of(target, options)
@@ -193,22 +186,22 @@ def merge(
         description = Description(classes, order, _recipe(readers))
         prints = [source_facts(reader, source) for source, reader in zip(shown, readers, strict=True)]
         plan: dict[str, object] = {"sources": prints, "names": list(names or ())}
-        with Copying(place, plan, options, sum(own.size() for own in records)) as copying:
-            _write(copying, description, pieces, begin, progress)
-        said = [*_renumbered(readers, shown, numbers), *(warning for own in records for warning in own.warnings())]
-        return copied(sources, place, started, sum(map(len, readers)), copying.kept, said)
+        job = _job(plan, description, pieces, sum(own.size() for own in records))
+        kept = run_copy(job, place, options, begin, progress)
+        warnings = [*_renumbered(readers, shown, numbers), *(warning for own in records for warning in own.warnings())]
+        return copied(sources, place, started, sum(map(len, readers)), kept, warnings)
 
 
 def unite(
     readers: Sequence[Reader], shown: Sequence[str]
 ) -> tuple[tuple[str, ...] | None, list[NDArray[np.int64] | None]]:
-    """All class names, and for each reader the new number of each class, None where all stay. Raises `OptionError`."""
+    """All class names, and for each reader the new numbers of its classes (None = unchanged). Raises `OptionError`."""
     named = [reader.manifest.classes for reader in readers]
     labelled = [LABEL_FIELD in reader.manifest.fields for reader in readers]
     for own, has, where in zip(named, labelled, shown, strict=True):
         if own is None and has and any(each is not None for each in named):
             raise OptionError(
-                f"{where} has labels without class names, so nobody knows which classes of the others they are"
+                f"{where} has labels without class names, so they cannot be matched with the classes of the others"
             )
     if all(own is None for own in named):
         return None, [None] * len(readers)
@@ -234,7 +227,7 @@ def _pieces(
     numbers: Sequence[NDArray[np.int64] | None],
     names: Sequence[str] | None,
 ) -> list[_Piece]:
-    """What is written, in packing order."""
+    """The pieces of the target, in packing order."""
     divided = [WHOLE not in own.reader.manifest.splits for own in records]
     if names is not None and any(divided):
         raise OptionError(f"{shown[divided.index(True)]} has splits already, so it cannot become one")
@@ -251,7 +244,7 @@ def _pieces(
 
 
 def _recipe(readers: Sequence[Reader]) -> dict[str, object]:
-    """The one recipe that all have, else all of them in a list."""
+    """The recipe, if all sources have the same, else a list of all recipes."""
     recipes = [dict(reader.manifest.recipe) for reader in readers]
     return recipes[0] if all(recipe == recipes[0] for recipe in recipes) else {"merged": recipes}
 
@@ -269,39 +262,28 @@ def _renumbered(
             yield f"classes of {where} have new numbers: {few(changes)}"
 
 
-def _write(
-    copying: Copying,
-    description: Description,
-    pieces: Sequence[_Piece],
-    begin: Begin | None,
-    progress: Progress | None,
-) -> None:
-    """Write all pieces, unless an earlier run had."""
-    if copying.done:
-        return
+def _job(plan: dict[str, object], description: Description, pieces: Sequence[_Piece], size: int) -> CopyJob:
+    """The copy of all pieces; keys are the new positions."""
+
+    def copies(done: int) -> Iterator[tuple[int, CopiedRecord, str]]:
+        first = 0  # position of the piece's first record
+        for piece in pieces:
+            skipped = min(max(0, done - first), len(piece.indices))
+            for position, copy in enumerate(piece.source.records(piece.indices, skipped), first + skipped):
+                yield position, copy if piece.labels is None else _relabelled(copy, piece.labels), piece.split
+            first += len(piece.indices)
+
     splits = tuple(dict.fromkeys(piece.split for piece in pieces)) or (WHOLE,)
     fields = sorted({name for piece in pieces for name in piece.source.reader.manifest.fields})
     shape = Shape(description.classes, splits, tuple(fields), KEY_WIDTH)
-    copying.begin(description, shape, sum(len(piece.indices) for piece in pieces), begin)
-    position = left = copying.kept
-    for piece in pieces:
-        done = min(left, len(piece.indices))
-        left -= done
-        for copy in piece.source.records(piece.indices, done):
-            relabelled = copy if piece.labels is None else _relabelled(copy, piece.labels)
-            copying.write(position, relabelled, piece.split)
-            position += 1
-            if progress is not None:
-                progress(1, sum(map(len, copy.fields.values())), 0)
-    copying.finish()
+    return CopyJob(plan, description, shape, sum(len(piece.indices) for piece in pieces), size, copies)
 
 
 def _relabelled(copy: CopiedRecord, numbers: NDArray[np.int64]) -> CopiedRecord:
-    """The record with the number that its class has now."""
+    """The record with the new number of its class."""
     if copy.info.label < 0:
         return copy
     if copy.info.label >= len(numbers):
         raise ContainerError(f"record {copy.place} has label {copy.info.label}, but there are {len(numbers)} classes")
     label = int(numbers[copy.info.label])
-    info = copy.info.__class__(label, copy.info.width, copy.info.height, copy.info.orientation)
-    return copy._replace(fields={**copy.fields, LABEL_FIELD: b"%d" % label}, info=info)
+    return copy._replace(fields={**copy.fields, LABEL_FIELD: b"%d" % label}, info=replace(copy.info, label=label))

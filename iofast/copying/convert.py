@@ -1,4 +1,4 @@
-"""`convert`: the records of anything that can be opened, in a container of another kind or in a plain folder."""
+"""`convert`: copy the records of anything that can be opened to another container or to a plain folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iofast.containers.base import Description, Reader, Writer
+from iofast.containers.base import Description, Writer
 from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import ShardCut, parse_size
 from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
-from iofast.copying.records import CopiedRecord, RecordSource, split_ranges
+from iofast.copying.records import CopiedRecord, RecordSource
 from iofast.copying.to_folder import FolderTarget, FolderWriter, Shape
 from iofast.errors import OptionError, TargetError, because
 from iofast.opening import open_reader
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
 
 FilePath = str | os.PathLike[str]
-Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written
+Begin = Callable[[int, int], None]  # number of all records, and of those that an earlier run wrote
 Progress = Callable[[int, int, int], None]
 
 _SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", ".zip", ".gz", ".zst", ".h5", ".npz")
@@ -49,7 +49,7 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy came to. `fingerprint` is None for a plain folder. `resumed` records an earlier run had written."""
+    """The result of a copy. `fingerprint` is None for a plain folder; an earlier run had written `resumed` records."""
 
     sources: tuple[str, ...]
     target: str
@@ -60,7 +60,7 @@ class Copied:
     resumed: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The members for JSON."""
         return {"version": 1, **asdict(self)}
 
 
@@ -75,11 +75,11 @@ def convert(
 ) -> Copied:
     """Copy all records of `source` into the new container `target`, or, without a suffix, into a new plain folder.
 
-    No payload byte changes. Order, splits, classes, recipe and keys stay; a key that is no position goes into `json`.
-    Nothing has the final name before it is whole. A run that was cut short goes on where it was when called again, into
-    shards; other targets are begun anew. `foreign` is that of `open_reader`. `begin(records, done)` and
-    `progress(records, bytes, 0)` tell how it goes. Raises `SourceError`, `ContainerError` (a damaged payload, a field
-    that cannot be stored), `TargetError`, `OptionError`.
+    No payload byte changes. Order, splits, classes, recipe and keys stay; a key that is not a position goes into
+    `json`. The target gets its name when it is complete. Called again after an interruption, a copy into shards
+    resumes; other targets start anew. `foreign` is the argument of `open_reader`. `begin(records, done)` and
+    `progress(records, bytes, 0)` report the progress. Raises `SourceError`, `ContainerError` (a damaged payload, a
+    field that cannot be stored), `TargetError`, `OptionError`.
     """
     options, started = options or CopyOptions(), time.monotonic()
     place = place_of(target, options)
@@ -88,23 +88,21 @@ def convert(
         records = RecordSource(reader)
         manifest = reader.manifest
         description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
-        with Copying(place, {"sources": [source_facts(reader, source)]}, options, records.size()) as copying:
-            if not copying.done:
-                width = records.key_width or KEY_WIDTH
-                shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width)
-                copying.begin(description, shape, len(reader), begin)
-                splits = itertools.islice(_splits(reader), copying.kept, None)
-                for copy in records.records(done=copying.kept):
-                    position = copy.position if records.key_width else copy.place
-                    copying.write(position, copy, next(splits))
-                    if progress is not None:
-                        progress(1, sum(map(len, copy.fields.values())), 0)
-                copying.finish()
-        return copied((source,), place, started, records=len(reader), resumed=copying.kept, said=records.warnings())
+
+        def copies(done: int) -> Iterator[tuple[int, CopiedRecord, str]]:
+            splits = (name for name, start, stop in manifest.ranges() for _ in range(start, stop))
+            for copy, split in zip(records.records(done=done), itertools.islice(splits, done, None), strict=True):
+                yield copy.position if records.key_width else copy.place, copy, split
+
+        shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, records.key_width or KEY_WIDTH)
+        plan: dict[str, object] = {"sources": [source_facts(reader, source)]}
+        job = CopyJob(plan, description, shape, len(reader), records.size(), copies)
+        kept = run_copy(job, place, options, begin, progress)
+        return copied((source,), place, started, records=len(reader), resumed=kept, warnings=records.warnings())
 
 
 def place_of(target: FilePath, options: CopyOptions) -> Target:
-    """Where a copy goes, by its name: a container by its suffix, a folder by having none, or a slash at its end."""
+    """The target of a copy: a suffix means a container; no suffix, or a slash at the end, means a folder."""
     text = os.fspath(target)
     suffix = Path(text).suffix
     if not text.endswith("/"):
@@ -113,17 +111,18 @@ def place_of(target: FilePath, options: CopyOptions) -> Target:
         if suffix.lower() in _SUFFIXES_OF_OTHERS:
             known = ", ".join(WRITTEN)
             raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
-        if (slip := meant(suffix)) is not None:
-            raise OptionError(f"{text}: did you mean {Path(text).with_suffix(slip)}? For a plain folder, write {text}/")
+        if (known_suffix := meant(suffix)) is not None:
+            better = Path(text).with_suffix(known_suffix)
+            raise OptionError(f"{text}: did you mean {better}? For a plain folder, write {text}/")
     if options.overwrite:
         raise OptionError(f"{text} would be a folder, and folders are never overwritten: remove it first")
     return FolderTarget(text)
 
 
 def copied(
-    sources: Sequence[FilePath], place: Target, started: float, records: int, resumed: int, said: Sequence[str]
+    sources: Sequence[FilePath], place: Target, started: float, records: int, resumed: int, warnings: Sequence[str]
 ) -> Copied:
-    """What stands in the target now."""
+    """The result of a copy that is published; `started` is the time of `time.monotonic()`."""
     fingerprint = None
     if not isinstance(place, FolderTarget):
         with open_reader(place.path) as reader:
@@ -134,34 +133,45 @@ def copied(
         records=records,
         fingerprint=fingerprint,
         seconds=time.monotonic() - started,
-        warnings=tuple(said),
+        warnings=tuple(warnings),
         resumed=resumed,
     )
 
 
-def _splits(reader: Reader) -> Iterator[str]:
-    for name, start, stop in split_ranges(reader):
-        for _ in range(start, stop):
-            yield name
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """The content of a copy. `records(done)` yields position, record and split, without the first `done` records."""
+
+    plan: dict[str, object]  # identifies the copy; a later run with an equal plan resumes
+    description: Description
+    shape: Shape
+    count: int  # of records
+    size: int  # bytes, about
+    records: Callable[[int], Iterator[tuple[int, CopiedRecord, str]]]
 
 
-class Copying:
-    """A target while a copy is being made in it.
+def run_copy(job: CopyJob, place: Target, options: CopyOptions, begin: Begin | None, progress: Progress | None) -> int:
+    """Write and publish all records; returns how many of them an earlier run had written.
 
-    Left by an exception, nothing stays of it, but for a set of shards that is interrupted, or whose disk is full: the
-    next run with the same plan goes on behind the `kept` records that it finds. `done`: an earlier one had finished
-    everything and was stopped while giving it its name.
+    On an exception, partial output is deleted, except a set of shards after an interruption or on a full disk.
     """
+    with _Copying(job, place, options) as copying:
+        if not copying.done:
+            copying.write(begin, progress)
+    return copying.kept
 
-    def __init__(self, place: Target, plan: dict[str, object], options: CopyOptions, size: int) -> None:
-        self._place, self._size = place, size
+
+class _Copying:
+    """A target during a copy. `done`: an earlier run was interrupted during publishing."""
+
+    def __init__(self, job: CopyJob, place: Target, options: CopyOptions) -> None:
+        self._job, self._place = job, place
         self._shard_size = shard_bytes(options.shard_size, place)
-        self._plan = {**plan, "shard_size": self._shard_size, "iofast": __version__}
-        self._description = Description()
-        self._writer: Writer | FolderWriter | None = None
+        self._plan = {**job.plan, "shard_size": self._shard_size, "iofast": __version__}
+        self._writer: Writer | None = None
         self.done, self.kept = False, 0
 
-    def __enter__(self) -> Copying:
+    def __enter__(self) -> _Copying:
         place = self._place
         place.acquire()
         cleared = False
@@ -177,11 +187,11 @@ class Copying:
             if not isinstance(place, ShardTarget) or not self._is_ours():
                 place.clear()
                 cleared = True
-            require_free(place.partial, self._size - _staged(place.partial))
+            require_free(place.partial, self._job.size - _staged(place.partial))
             if cleared:
                 place.note(COPY_PLAN, self._plan)
         except BaseException as error:
-            if cleared:  # an empty folder beside a set would make it look unfinished
+            if cleared:  # with an empty folder beside it, a set looks unfinished
                 place.discard()
             else:
                 place.release()
@@ -189,12 +199,12 @@ class Copying:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if isinstance(self._writer, Writer):
+        if self._writer is not None:
             self._writer.abort()
         if self.done:
             return
         better = None if error is None else _named(self._place, error)
-        # beside a set that is to be replaced, what is unfinished would keep readers from it
+        # a set that will be replaced cannot be read while unfinished work is beside it
         if isinstance(better, KeyboardInterrupt | TargetError) and _goes_on(self._place):
             self._place.release()
             words = str(better) or "interrupted"
@@ -204,34 +214,29 @@ class Copying:
         if better is not None and better is not error:
             raise better from None
 
-    def begin(self, description: Description, shape: Shape, records: int, tell: Begin | None) -> None:
-        """Make the writer, and `tell` how many of the records it has already."""
-        self._description = description
-        if isinstance(self._place, FolderTarget):
-            self._writer = FolderWriter(self._place.stage(), shape)
+    def write(self, begin: Begin | None, progress: Progress | None) -> None:
+        """Write the records that an earlier run has not written, and publish the target."""
+        job, place = self._job, self._place
+        writer: Writer | FolderWriter
+        if isinstance(place, FolderTarget):
+            writer = FolderWriter(place.stage(), job.shape)
         else:
-            writer = writer_of(self._place, description, ShardCut(self._shard_size), shape.key_width)
-            self._writer = writer
+            writer = self._writer = writer_of(place, job.description, ShardCut(self._shard_size), job.shape.key_width)
             self.kept = writer.resume().records
-        if tell is not None:
-            tell(records, self.kept)
-
-    def write(self, position: int, copy: CopiedRecord, split: str) -> None:
-        """Append a record."""
-        if self._writer is None:
-            raise OptionError("write was called before begin")
-        if isinstance(self._writer, Writer):
-            self._writer.reenter(split)
-        self._writer.write(position, copy.fields, copy.info, split)
-
-    def finish(self) -> None:
-        """Finish what was written and give it its name."""
-        if isinstance(self._writer, Writer):
-            self._writer.finish(self._description)
-            self._place.publish(self._writer.files)
-        elif self._writer is not None:
-            self._writer.finish()
-            self._place.publish()
+        if begin is not None:
+            begin(job.count, self.kept)
+        for position, copy, split in job.records(self.kept):
+            if isinstance(writer, Writer):
+                writer.reenter(split)
+            writer.write(position, copy.fields, copy.info, split)
+            if progress is not None:
+                progress(1, sum(map(len, copy.fields.values())), 0)
+        if isinstance(writer, Writer):
+            writer.finish(job.description)
+            place.publish(writer.files)
+        else:
+            writer.finish()
+            place.publish()
         self._writer, self.done = None, True
 
     def _is_ours(self) -> bool:
@@ -246,12 +251,12 @@ def _goes_on(place: Target) -> bool:
 
 
 def _staged(folder: Path) -> int:
-    """Bytes of a set that an earlier run has written."""
+    """Bytes of a set that an earlier run wrote."""
     return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith(("shard-", "rows-")))
 
 
 def _named(place: Target, error: BaseException) -> BaseException:
-    """A bare system error as one that names the target."""
+    """Turn a bare system error into a `TargetError`."""
     if not isinstance(error, OSError) or isinstance(error, TargetError):
         return error
     return TargetError(f"{place.path} cannot be written: {because(error)}")

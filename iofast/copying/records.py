@@ -1,4 +1,4 @@
-"""The records of any reader as a writer takes them: payloads untouched, keys and labels as docs/format.md has them."""
+"""The records of any reader for a writer: payloads unchanged, keys and labels as in docs/format.md."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from iofast.containers.index import ABSENT
 from iofast.errors import ContainerError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, PICKLED, ImageInfo, image_field, is_stored
 
-SLICE_BYTES = 16 << 20  # of payloads that are read at once
+SLICE_BYTES = 16 << 20  # bytes of payloads that are read together
 SLICE_RECORDS = 1024
-STEP = 65_536  # rows of the index that are looked at in one go
+STEP = 65_536  # rows of the index that are read together
 
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _MAX_KEY = 20  # digits
 
 
 class CopiedRecord(NamedTuple):
-    """One record on its way. `position` is the one that its key says, -1 where the key is no position."""
+    """One record of a copy. `position` is the number in its key, -1 if the key is not a position."""
 
     place: int  # dense index in the source
     position: int
@@ -36,10 +36,10 @@ class CopiedRecord(NamedTuple):
 
 
 class RecordSource:
-    """The records of a reader, read in slices. `dropped` counts the fields that no writer may store, by name.
+    """The records of a reader, read in slices. `dropped` counts the fields that cannot be stored, by name.
 
-    `key_width` is that of the keys where all of them are positions that rise; else 0, and each record's `json` gets its
-    old key.
+    `key_width` is the length of the keys if all are rising positions. Otherwise it is 0, and the `json` of each record
+    gets its old key.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -52,9 +52,9 @@ class RecordSource:
         return len(self.reader)
 
     def records(self, indices: NDArray[np.int64] | None = None, done: int = 0) -> Iterator[CopiedRecord]:
-        """These records (default: all), in this order, but for the first `done`, which were copied before.
+        """These records (default: all), in this order, without the first `done`, which are already copied.
 
-        Raises `ContainerError` for a payload that is damaged.
+        Raises `ContainerError` for a damaged payload.
         """
         every = np.arange(len(self.reader), dtype=np.int64) if indices is None else indices
         for start in range(0, done, STEP):
@@ -72,25 +72,25 @@ class RecordSource:
                     yield CopiedRecord(int(part[row]), position, fields, info)
 
     def _pass_over(self, indices: NDArray[np.int64]) -> None:
-        """Count what was left out when these were copied."""
+        """Count the dropped fields of records that are already copied."""
         for name in self.reader.manifest.fields if not self.own else ():
             if is_stored(name):
                 continue
             try:
                 self.dropped[name] += int((self.reader.locate(indices, name).file != ABSENT).sum())
-            except KeyError:  # it lies in no file
+            except KeyError:  # in no file
                 self.dropped[name] += sum(value is not None for value in self.reader.values(indices, name))
 
     def size(self) -> int:
-        """About the bytes of all payloads."""
+        """Bytes of all files, about those of all payloads."""
         return sum(shard.size for shard in self.reader.manifest.shards)
 
     def warnings(self) -> list[str]:
-        """What could not be copied."""
+        """What was not copied, in words."""
         return left_out(self.reader) + [
             f"field {name!r} of {number:,} records is pickled data, which is never stored or loaded: left out"
             if name.rpartition(".")[2] in PICKLED
-            else f"field {name!r} of {number:,} records is no legal name: left out"
+            else f"field {name!r} of {number:,} records is not a legal name: left out"
             for name, number in sorted(self.dropped.items())
         ]
 
@@ -105,14 +105,14 @@ class RecordSource:
         return found
 
     def _header(self, columns: Located, row: int, payloads: Mapping[str, bytes]) -> kernel.Header | None:
-        """What the image of a record says of itself; where it has no checksum, `columns` say it too."""
+        """The header of a record's image, or None; without a checksum, `columns` is updated from it."""
         image = image_field(payloads)
         return None if image not in IMAGE_FIELDS else follow(self.reader, columns, row, payloads[image])
 
     def _legal(
         self, payloads: Mapping[str, bytes], info: ImageInfo, key: str, header: kernel.Header | None
     ) -> dict[str, bytes]:
-        """Another program's fields as ours: the label as `cls`, an image under its format's name, the key in `json`."""
+        """Fields of another program as ours: label in `cls`, image under its format's name, key in `json`."""
         fields = {}
         for name, payload in payloads.items():
             if is_stored(name):
@@ -120,11 +120,11 @@ class RecordSource:
             else:
                 self.dropped[name] += 1
         _name_image(fields, header)
-        said = fields.pop(LABEL_FIELD, None)
+        label = fields.pop(LABEL_FIELD, None)
         if info.label >= 0:
             fields[LABEL_FIELD] = b"%d" % info.label
-        elif said is not None:  # a name, or several: no class index
-            fields.setdefault("cls.txt", said)
+        elif label is not None:  # not a class index: one or more names
+            fields.setdefault("cls.txt", label)
         if not self.key_width:
             _keep_key(fields, key)
         if not fields:
@@ -132,18 +132,12 @@ class RecordSource:
         return fields
 
 
-def split_ranges(reader: Reader) -> list[tuple[str, int, int]]:
-    """(name, start, stop) of all splits' ranges, in the order of the records."""
-    ranges = [(name, *own) for name, all_ in reader.manifest.splits.items() for own in all_]
-    return sorted(ranges, key=lambda item: item[1])
-
-
 def _info(columns: Located, row: int) -> ImageInfo:
     return ImageInfo(*(int(own[row]) for own in (columns.label, columns.width, columns.height, columns.orientation)))
 
 
 def _key_width(reader: Reader) -> int:
-    """The digits of the keys of another program's records, if all are positions as docs/format.md has them; else 0."""
+    """The length of another program's keys if all are positions as in docs/format.md; else 0."""
     width, last = 0, -1
     for start in range(0, len(reader), STEP):
         indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
@@ -156,7 +150,7 @@ def _key_width(reader: Reader) -> int:
 
 
 def _name_image(fields: dict[str, bytes], header: kernel.Header | None) -> None:
-    """Give a PNG that calls itself `jpg` its real name, where that is free."""
+    """Rename a PNG in the field `jpg` to `png`, if that name is free."""
     image = image_field(fields)
     if image not in IMAGE_FIELDS or header is None:
         return
@@ -166,7 +160,7 @@ def _name_image(fields: dict[str, bytes], header: kernel.Header | None) -> None:
 
 
 def _keep_key(fields: dict[str, bytes], key: str) -> None:
-    """Write the old key into `json`, and change nothing else of its text; beside it where that is no object."""
+    """Insert the old key into the text of `json`; if that is not an object, add it as the field `key.txt`."""
     text = fields.get(JSON_FIELD, b"{}")
     try:
         members = json.loads(text)

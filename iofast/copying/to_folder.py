@@ -13,31 +13,31 @@ from iofast import owned
 from iofast.containers.manifest import WHOLE
 from iofast.containers.publish import Target
 from iofast.errors import ContainerError, TargetError
-from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, ImageInfo, format_key, image_field
+from iofast.record import JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, ImageInfo, format_key, image_field
 
 CLASS_FILE = "classes.txt"
-MAX_NAME = 255  # bytes of one component: what file systems take
+MAX_NAME = 255  # bytes of one component, the limit of file systems
 MAX_PATH = 2048  # bytes of a path below the folder
 MAX_DEPTH = 32
 
-_CHANGED = ("encoded", "resized")  # of `packed`: the stored bytes are no longer the file's
+_CHANGED = ("encoded", "resized")  # values of `packed`: the stored bytes differ from the file's
 _SUFFIXES = {"jpg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",)}
-_FORMATS = ("bmp", "gif", "tif", "ppm", "avif")  # images that are no image of a container
+_FORMATS = ("bmp", "gif", "tif", "ppm", "avif")  # images in other fields
 
 
 class FolderTarget(Target):
-    """The place of a folder that is being made. An empty folder may stand there; nothing is ever overwritten."""
+    """The place of a new folder. It may be an empty folder; nothing is ever overwritten."""
 
     def check_free(self) -> None:
-        """Raise `TargetError` if something stands in its place."""
+        """Raise `TargetError` if something is in its place."""
         if not os.path.lexists(self.path):
             return
         if self.path.is_symlink() or not self.path.is_dir() or os.listdir(self.path):
-            raise TargetError(f"{self.path} exists already: a folder is only made anew, never written into")
+            raise TargetError(f"{self.path} exists already: expected a new or empty folder")
 
 
 class Shape(NamedTuple):
-    """What a folder's layout depends on beside the records."""
+    """The data, besides the records, that determines the layout of a folder."""
 
     classes: tuple[str, ...] | None
     splits: tuple[str, ...]
@@ -48,9 +48,9 @@ class Shape(NamedTuple):
 class FolderWriter:
     """Writes records as files into the new folder `root`. Errors: `ContainerError`, `OSError`.
 
-    A record's original path is kept where it is safe and leads to the record's split and class; else the path stands
-    below these two, and a name that is taken gets the key. Nothing is followed that is not made here: `root` is new,
-    and every component of a path is checked.
+    A record keeps its original path if that is safe and begins with the record's split and class; otherwise the path is
+    put below these two. A record whose name is taken is named by its key. No foreign link can be followed: `root` is
+    new, and every component of a path is checked.
     """
 
     def __init__(self, root: Path, shape: Shape) -> None:
@@ -72,12 +72,12 @@ class FolderWriter:
         key = format_key(position, max(self._width, len(str(position))))
         image = image_field(fields) or next((name for name in _FORMATS if name in fields), None)
         prefix = ([split] if self._splits else []) + self._class(info.label)
-        said = _said(fields.get(JSON_FIELD))
-        parts = _placed(prefix, _components(said.get("path")), key)
-        name = _with_suffix(parts[-1], image, said)
+        members = _members(fields.get(JSON_FIELD))
+        parts = _path(prefix, _components(members.get("path")), key)
+        name = _with_suffix(parts[-1], image, members)
         folder = self._root.joinpath(*parts[:-1])
         side = {each: payload for each, payload in fields.items() if each not in (image, LABEL_FIELD, JSON_FIELD)}
-        if not said or set(said) - TOLD:
+        if not members or set(members) - JSON_MEMBERS:
             side |= {JSON_FIELD: fields[JSON_FIELD]} if JSON_FIELD in fields else {}
         if image is None and not side:
             side = dict(fields)
@@ -93,7 +93,7 @@ class FolderWriter:
     def finish(self) -> None:
         """Make everything durable."""
         classes = list(self._classes or ())
-        for name in classes:  # also those without images: their numbers are kept
+        for name in classes:  # also classes without images, so that all numbers stay
             self._root.joinpath(*self._splits[:1], name).mkdir(parents=True, exist_ok=True)
         if classes and classes != sorted(classes):
             (self._root / CLASS_FILE).write_text("".join(f"{name}\n" for name in classes), "utf-8")
@@ -132,7 +132,7 @@ class FolderWriter:
         return True
 
 
-def _said(text: bytes | None) -> dict[str, Any]:
+def _members(text: bytes | None) -> dict[str, Any]:
     try:
         members = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -141,20 +141,20 @@ def _said(text: bytes | None) -> dict[str, Any]:
 
 
 def _is_safe(name: str) -> bool:
-    """Whether a component is the plain name of a file; what is not printable (NUL, surrogates, line ends) is none."""
+    """Whether a component is a plain, printable file name: no NUL, surrogates or line ends."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MAX_NAME
 
 
 def _components(path: object) -> list[str]:
-    """The components of an original path; none where it is absolute, leads upwards, or no file system would take it."""
+    """The components of an original path; none if it is absolute, leads upwards, or is too long for file systems."""
     if not isinstance(path, str) or len(path) > MAX_PATH:
         return []
     parts = path.split("/")
     return parts if len(parts) <= MAX_DEPTH and all(map(_is_safe, parts)) else []
 
 
-def _placed(prefix: list[str], parts: list[str], key: str) -> list[str]:
-    """Where a record goes: its path, below what of split and class the path does not begin with."""
+def _path(prefix: list[str], parts: list[str], key: str) -> list[str]:
+    """The components of a record's new path: split and class, unless the original path begins with them."""
     if not parts:
         return [*prefix, key]
     for known in range(len(prefix), 0, -1):
@@ -163,11 +163,11 @@ def _placed(prefix: list[str], parts: list[str], key: str) -> list[str]:
     return prefix + parts
 
 
-def _with_suffix(name: str, image: str | None, said: Mapping[str, Any]) -> str:
-    """The file's name: the original one, unless it has no suffix, or that of a format that the bytes no longer have."""
+def _with_suffix(name: str, image: str | None, members: Mapping[str, Any]) -> str:
+    """The original file name; with a new suffix if it has none, or if the bytes have another format now."""
     if image is None:
         return os.path.splitext(name)[0] or name
     suffix = os.path.splitext(name)[1].lower()
-    if not suffix or (said.get("packed") in _CHANGED and suffix not in _SUFFIXES.get(image, (f".{image}",))):
+    if not suffix or (members.get("packed") in _CHANGED and suffix not in _SUFFIXES.get(image, (f".{image}",))):
         return f"{name}.{image}"
     return name

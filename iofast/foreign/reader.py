@@ -97,7 +97,7 @@ class ForeignReader(FilesReader):
 
     def record(self, index: int) -> Record:
         """See `Reader.record`. An encoded image is named by its format."""
-        fields = dict(super().record(index).fields)
+        fields = {name: bytes(self.view(index, name)) for name in self._there(index)}
         if _JPEG in fields:
             fields[FORMATS[int(self._open().arrays["format"][index])]] = fields.pop(_JPEG)
         return Record(self._key(index), dict(sorted(fields.items())))

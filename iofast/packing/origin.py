@@ -15,7 +15,7 @@ import numpy as np
 from iofast.errors import DecodeError, IofastError, SourceError, because
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image, ReadSample
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -208,7 +208,7 @@ class RecordOrigin(Origin):
             goal = self._fields.get(name)
             if goal is None or (name == LABEL_FIELD and image.label >= 0):
                 continue
-            if name == JSON_FIELD and self._ours and (members := _members(payload)) and not set(members) - TOLD:
+            if name == JSON_FIELD and self._ours and (members := _members(payload)) and not set(members) - JSON_MEMBERS:
                 continue  # packing writes all of it anew
             if goal in beside:
                 names = ", ".join(sorted(fields))

@@ -1,4 +1,4 @@
-"""What the parser drivers of the torture found, each in a file as small as it can be."""
+"""Regressions found by `make torture PART=parsing`, each in a file as small as possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from iofast.containers.base import Description
 from iofast.containers.file_bytes import read_at
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.sealed import seal, unseal
-from iofast.containers.shard_files import placed_in
+from iofast.containers.shard_files import entries_in
 from iofast.containers.tar import TarWriter
 from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
@@ -62,7 +62,7 @@ def test_keys_are_webdatasets(path: str) -> None:
 
 @pytest.mark.parametrize("place", [144, 145, 147])
 def test_lmdb_whose_older_meta_page_looks_newer_is_not_another_programs(tmp_path: Path, place: int) -> None:
-    """Its tree has no index yet: read as plain images, nothing would have a checksum."""
+    """The older tree has no index: read as a foreign LMDB, nothing would have a checksum."""
     path = build(tmp_path / "x.lmdb", 6, splits=False)
     data = bytearray(path.read_bytes())
     older = 0 if read_meta(bytes(data), "x").txnid & 1 else PAGE
@@ -83,7 +83,7 @@ def test_lmdb_with_a_transaction_beyond_all_numbers(tmp_path: Path) -> None:
 
 
 def test_lmdb_whose_tree_lost_entries_is_damaged(tmp_path: Path) -> None:
-    """Its root is a leaf of it: what hangs there is sound, and most is gone."""
+    """Its root is one of its leaves, which is sound."""
     path = foreign_lmdbs.write(tmp_path / "x.mdb", {b"%05d" % n: bytes(200) for n in range(100)})
     data = bytearray(path.read_bytes())
     meta = read_meta(bytes(data), "x")
@@ -217,7 +217,7 @@ def test_a_shard_whose_list_lacks_records_is_not_gone_on_with(tmp_path: Path, su
     whole = finish(writer(tmp_path / "whole"), 0)
     finish(writer(tmp_path / "begun"), 0)
     rows = tmp_path / "begun" / "rows-000001"
-    last = [place for place, _ in placed_in(rows)][-1]
+    last = [place for place, _ in entries_in(rows)][-1]
     os.truncate(rows, last)
     again = writer(tmp_path / "begun")
     assert again.resume() == (3, 2)

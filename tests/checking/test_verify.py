@@ -1,15 +1,15 @@
-"""`iofast verify`: what is whole is called whole, and damage is found wherever it lies."""
+"""`iofast verify`: a sound container has no problems, and damage is found anywhere."""
 
 from __future__ import annotations
 
 import json
-import random
+import sys
 from pathlib import Path
 
 import lmdb
 import numpy as np
 import pytest
-from container_sets import COUNT, SUFFIXES, build, files, picture, records
+from container_sets import COUNT, SUFFIXES, build, picture, records
 from tar_sets import foreign
 
 from iofast.checking import verify
@@ -17,7 +17,7 @@ from iofast.cli import main
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK_ROWS
 from iofast.containers.tfrecord_framing import frames
-from iofast.errors import ContainerError, IofastError
+from iofast.errors import ContainerError
 from iofast.opening import open_reader, open_writer
 
 
@@ -53,11 +53,12 @@ class TestWhole:
         assert result.unchecked == 0
 
     @pytest.mark.parametrize("workers", [1, 3])
-    def test_progress_counts_every_record(self, container: Path, workers: int) -> None:
+    def test_progress_counts_every_record(self, container: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules["iofast.checking.verify"], "SLICE_RECORDS", 1)  # more slices than may wait
         begun, steps = [], []
         verify(container, workers=workers, begin=begun.append, progress=lambda *step: steps.append(step))
         assert begun == [COUNT]
-        assert sum(step[0] for step in steps) == COUNT
+        assert [step[0] for step in steps] == [1] * COUNT
 
     def test_without_records(self, tmp_path: Path) -> None:
         for suffix in SUFFIXES:
@@ -137,7 +138,7 @@ class TestDamage:
         assert str(shard) in result.problems[0].reason
         assert f"its {first.count} records were not looked at" in result.problems[0].reason
         assert result.images >= COUNT - first.count - 1
-        with pytest.raises(ContainerError, match=r"cut off|cannot be read"):  # who reads is still told at once
+        with pytest.raises(ContainerError, match=r"cut off|cannot be read"):  # readers still refuse the set
             open_reader(container)
 
     def test_image_that_was_broken_when_it_was_stored(self, tmp_path: Path) -> None:
@@ -150,24 +151,9 @@ class TestDamage:
             assert {(problem.index, problem.field) for problem in problems} == {(1, "jpg"), (1, "seg.png")}
             assert verify(path, decode=False).whole
 
-    @pytest.mark.parametrize("seed", range(40))
-    def test_any_byte(self, container: Path, seed: int) -> None:
-        """Whatever byte is flipped: verify says so, or every record is still what it was."""
-        expected = records(container)
-        rng = random.Random(seed)
-        file = rng.choice(files(container))
-        place = rng.randrange(file.stat().st_size)
-        flip(file, place, 1 << rng.randrange(8))
-        try:
-            whole = verify(container).whole
-        except IofastError:
-            return
-        if whole:
-            assert records(container) == expected, f"{file} at {place}"
-
     @pytest.mark.parametrize("where", ["padding", "header", "end", "second block of the end"])
     def test_bytes_of_a_tar_shard_that_no_payload_has(self, tmp_path: Path, where: str) -> None:
-        """Readers do not look at them, so only this would tell of a disk that begins to fail."""
+        """Readers do not read these bytes, so only `verify` finds this damage."""
         path = build(tmp_path / "set.tar")
         file, offset, length = place_of(path, 2)
         data = bytearray(file.read_bytes())
@@ -199,9 +185,9 @@ class TestDamage:
             a.with_name(a.name + ".index").write_bytes(b.with_name(b.name + ".index").read_bytes())
             reasons = " ".join(problem.reason for problem in verify(a, decode=False).problems)
             assert "fingerprint" in reasons
-            assert "but the index says" in reasons
+            assert "but the index has" in reasons
 
-    def test_key_that_somebody_added(self, tmp_path: Path) -> None:
+    def test_key_that_was_added(self, tmp_path: Path) -> None:
         path = build(tmp_path / "set.lmdb")
         environment = lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30)
         with environment, environment.begin(write=True) as txn:
@@ -212,7 +198,7 @@ class TestDamage:
         assert any("00000006.txt" in reason for reason in reasons)
 
     def test_example_between_payloads(self, tmp_path: Path) -> None:
-        """Damage that no payload has, but that TensorFlow would stumble over."""
+        """Damage outside payloads, which TensorFlow would refuse."""
         path = build(tmp_path / "set.tfrecord", splits=False, shard_size=1 << 30)
         shard = tmp_path / "set-00000-of-00001.tfrecord"
         frame = list(frames(FileBytes(str(shard))))[3]

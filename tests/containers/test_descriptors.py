@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -30,14 +31,18 @@ def limit() -> Iterator[Any]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def exhaust() -> list[int]:
-    """Take every descriptor that is left."""
+@contextlib.contextmanager
+def exhausted() -> Iterator[int]:
+    """Take every descriptor that is left; yields their number."""
     taken: list[int] = []
-    while True:
-        try:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            return taken
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield len(taken)
+    finally:
+        for each in taken:
+            os.close(each)
 
 
 def files(folder: Path, count: int) -> list[str]:
@@ -46,58 +51,48 @@ def files(folder: Path, count: int) -> list[str]:
     return [str(folder / str(number)) for number in range(count)]
 
 
-def test_a_readers_part(limit: Any) -> None:
+def test_the_part_of_one_reader(limit: Any) -> None:
     assert [bounded(128), bounded(0)] == [128, 0]
     limit(256)
     assert [bounded(128), bounded(20), bounded(0)] == [32, 20, 0]
 
 
-def test_what_is_kept_for_later_makes_room(tmp_path: Path, limit: Any) -> None:
+def test_files_kept_for_later_are_closed_for_others(tmp_path: Path, limit: Any) -> None:
     paths = files(tmp_path, 30)
     limit(len(os.listdir("/proc/self/fd")) + 200)
     first, second = (OpenFiles(paths, lambda number, status: None) for _ in range(2))
-    held = [first.get(number) for number in range(10)]
+    used = [first.get(number) for number in range(10)]
     for number in range(20):
         first.get(number)
-    taken = exhaust()
-    try:
+    with exhausted():
         assert second.read(25, 0, 7) == b"payload"
-        assert all(file is not None and file[:] == b"payload" for file in held), "those in use stay"
-        more = exhaust()
-        taken += more
-        assert len(more) >= 5, "what only the first reader kept was closed"
-        del held[0]
-        gc.collect()
-        descriptor = opened(paths[0], os.O_RDONLY)
-        os.close(descriptor)
-    finally:
-        for each in taken:
-            os.close(each)
+        assert all(file is not None and file[:] == b"payload" for file in used), "files in use stay open"
+        with exhausted() as more:
+            assert more >= 5, "files that only the first reader kept were closed"
+            del used[0]
+            gc.collect()
+            os.close(opened(paths[0], os.O_RDONLY))
 
 
-def test_where_nothing_is_left_the_limit_is_named(tmp_path: Path, limit: Any) -> None:
+def test_without_descriptors_the_limit_is_named(tmp_path: Path, limit: Any) -> None:
     (path,) = files(tmp_path, 1)
     limit(len(os.listdir("/proc/self/fd")) + 20)
-    taken = exhaust()
-    try:
+    with exhausted():
         with pytest.raises(OSError, match="Too many open files") as caught:
             opened(path, os.O_RDONLY)
         assert none_left(caught.value)
         assert "ulimit -n" in advice(caught.value)
         with pytest.raises(ValueError, match=rf"{path} cannot be opened: too many open files \(this process may have"):
             OpenFiles([path], lambda number, status: None).read(0, 0, 7)
-    finally:
-        for each in taken:
-            os.close(each)
     assert not advice(FileNotFoundError(errno.ENOENT, "no such file"))
     with pytest.raises(FileNotFoundError):
         opened(f"{path} not", os.O_RDONLY)
 
 
-def test_a_folder_is_not_listed_as_broken_where_nothing_is_left(
+def test_without_descriptors_no_image_is_listed_as_broken(
     tmp_path: Path, limit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A header that could not be looked at is not one that says nothing: the listing would be kept for ever."""
+    """Otherwise the cached listing would keep the error for ever."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "images"
     (root / "cat").mkdir(parents=True)
@@ -105,25 +100,21 @@ def test_a_folder_is_not_listed_as_broken_where_nothing_is_left(
     whole = open_index(tmp_path / "images", SourceOptions())
     shutil.rmtree(tmp_path / "cache")
     limit(len(os.listdir("/proc/self/fd")) + 20)
-    taken = exhaust()
-    try:
+    with exhausted():
         with pytest.raises(SourceError, match=r"a\.png: too many open files \(this process may have"):
             read_header(os.fsencode(root / "cat" / "a.png"))
         with pytest.raises(SourceError, match=r"a\.png: Too many open files \(this process may have"):
             content(os.fsencode(root / "cat" / "a.png"))
         with pytest.raises(SourceError):
             open_index(root, SourceOptions())
-    finally:
-        for each in taken:
-            os.close(each)
     again = open_index(root, SourceOptions())
     assert (again.width[0], again.height[0]) == (whole.width[0], whole.height[0]) == (5, 7)
 
 
-def test_readers_that_are_gone_are_forgotten() -> None:
+def test_a_deleted_reader_is_forgotten() -> None:
     class Once:
         def let_go(self) -> None:
-            raise AssertionError("nobody asked")
+            raise AssertionError("called without need")
 
     before, once = len(descriptors._keepers), Once()
     keep(once)

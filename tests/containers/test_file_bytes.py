@@ -1,4 +1,4 @@
-"""The bytes of an open file: those of `bytes`, whichever kernel reads rows, and an error wherever they are gone."""
+"""The bytes of an open file: like `bytes`, with both kernels, and an error if the file shrinks."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_what_is_in_the_page_cache(kernel: ModuleType, tmp_path: Path) -> None:
             pytest.skip(f"this file system does not tell what is in its cache: {error}")
         assert there((file.fileno(), 5), (-1, 1), (file.fileno(), 999_999))
         assert not there((file.fileno(), 5), (file.fileno(), 1 << 20)), "the file ends before this byte"
-        many = np.arange(0, 2 << 20, 1 << 14, dtype=np.uint64)  # so many that the native kernel lets go of the GIL
+        many = np.arange(0, 2 << 20, 1 << 14, dtype=np.uint64)  # so many that the native kernel releases the GIL
         found = kernel.cached(np.full(len(many), file.fileno(), np.int32), many)
         assert found.tolist() == (many < 1 << 20).tolist()
 

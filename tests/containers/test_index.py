@@ -1,4 +1,4 @@
-"""The binary index: rows come back as they were written, and no row of a damaged block comes back at all."""
+"""The binary index: rows are read as they were written, and rows of a damaged block are refused."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_only_blocks_in_use_are_checked() -> None:
         own.rows(np.array([0, 800]))
 
 
-def test_opening_finds_chunks_only_when_used() -> None:
+def test_only_chunks_in_use_are_opened() -> None:
     rows = some_rows(index.CHUNK_ROWS + 1)
     parts, asked = chunks(rows), []
 
@@ -134,7 +134,7 @@ def test_an_index_out_of_range_is_an_index_error(wrong: int) -> None:
         own.rows(np.array([3, wrong]))
 
 
-def test_nothing_asked_nothing_given() -> None:
+def test_no_indices() -> None:
     assert len(view(chunks(some_rows(10)), manifest(10)).rows(np.array([], np.int64))) == 0
 
 
@@ -171,14 +171,16 @@ def test_chunks_must_agree_with_manifest_and_each_other() -> None:
     [
         (0, "<8s", b"iofastIY", "must begin"),
         (8, "<H", 2, "version 2"),
-        (24, "<I", 1 << 31, "header says"),
-        (12, "<I", 0, "says"),
+        (24, "<I", 1 << 31, "header must be"),
+        (12, "<I", 0, "header must be"),
     ],
 )
-def test_headers_are_checked_before_they_are_believed(offset: int, layout: str, value: object, message: str) -> None:
+def test_wrong_headers_with_right_checksums(offset: int, layout: str, value: object, message: str) -> None:
     damaged = bytearray(chunks(some_rows(10))[0])
     struct.pack_into(layout, damaged, offset, value)
-    struct.pack_into("<I", damaged, 60, google_crc32c.value(bytes(damaged[:60] + damaged[64:68])))  # a lying author
+    struct.pack_into(
+        "<I", damaged, 60, google_crc32c.value(bytes(damaged[:60] + damaged[64:68]))
+    )  # with a right checksum
     with pytest.raises(ContainerError, match=message):
         index.decode_header(bytes(damaged), FIELDS[:2])
 

@@ -11,7 +11,7 @@ import pytest
 from loader_sets import CLASSES, photographs, upright, write_folder, write_lmdb
 
 from iofast import kernel, open_reader, open_writer
-from iofast.containers import values as reading
+from iofast.containers import base as reading
 from iofast.containers.base import Failures, Reader
 from iofast.containers.index import ABSENT
 from iofast.containers.joined import JoinedReader
@@ -272,5 +272,5 @@ def test_pickle_close_and_joining_again(place: Path, joined: JoinedReader) -> No
     both = JoinedReader([joined, open_reader(place / "a.lmdb")], ["joined", "a"])
     assert both.values(MIXED) == joined.values(MIXED)
     assert both.keys(both.columns(np.array([17, 18]))) == ["0/2/00000005", "1/00000000"]
-    with pytest.raises(IndexError, match="indices 24 to 24 of 24 records"):
+    with pytest.raises(IndexError, match="joined: indices 24 to 24 of 24 records"):
         both.view(24)

@@ -1,4 +1,4 @@
-"""What others may do to an LMDB container, and damage: right data or an error that names the place."""
+"""LMDB files changed by other programs, or damaged: right data, or an error that names the place."""
 
 from __future__ import annotations
 
@@ -14,37 +14,27 @@ import numpy as np
 import pytest
 from lmdb_containers import build, compact, copy, expected, put_another, read_all, sample, samples
 
-from iofast.containers.base import Description
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import Record
 
-
-@pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 records with holes in their keys, two splits, large and small payloads. Not to be changed."""
-    path = tmp_path_factory.mktemp("lmdb") / "out.lmdb"
-    build(path, samples(), Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3))
-    return path
+# Other programs.
 
 
-# Whom else the file serves, and what others may do to it.
-
-
-def test_plain_lmdb_reads_it(container: Path) -> None:
-    with lmdb.open(str(container), subdir=False, readonly=True, lock=False) as environment, environment.begin() as txn:
+def test_plain_lmdb_reads_it(lmdb_file: Path) -> None:
+    with lmdb.open(str(lmdb_file), subdir=False, readonly=True, lock=False) as environment, environment.begin() as txn:
         assert txn.get(b"00000042.jpg") == next(f for p, f, _, _ in samples() if p == 42)["jpg"]
         keys = [key for key, _ in txn.cursor() if not key.startswith(b"__iofast__")]
         assert keys == [f"{r.key}.{name}".encode() for r in expected(samples()) for name in r.fields]
-        LmdbReader(container).record(3)  # beside an environment that the user holds open
+        LmdbReader(lmdb_file).record(3)  # beside an environment that the user holds open
 
 
 @pytest.mark.parametrize("change", [compact, put_another])
 def test_right_data_after_a_change(
-    container: Path, tmp_path: Path, change: Callable[[Path, lmdb.Environment], None]
+    lmdb_file: Path, tmp_path: Path, change: Callable[[Path, lmdb.Environment], None]
 ) -> None:
-    path = copy(container, tmp_path)
-    before = LmdbReader(container).locate(np.arange(300), "jpg")
+    path = copy(lmdb_file, tmp_path)
+    before = LmdbReader(lmdb_file).locate(np.arange(300), "jpg")
     with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26) as environment:
         change(path, environment)
     reader = LmdbReader(path)
@@ -53,8 +43,8 @@ def test_right_data_after_a_change(
         assert (reader.locate(np.arange(300), "jpg").offset != before.offset).any()
 
 
-def test_a_change_while_open(container: Path, tmp_path: Path) -> None:
-    path = copy(container, tmp_path)
+def test_a_change_while_open(lmdb_file: Path, tmp_path: Path) -> None:
+    path = copy(lmdb_file, tmp_path)
     reader = LmdbReader(path)
     reader.locate(np.arange(300))
     with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26) as environment:
@@ -63,8 +53,8 @@ def test_a_change_while_open(container: Path, tmp_path: Path) -> None:
     assert read_all(reader) == expected(samples())
 
 
-def test_changed_and_deleted_payloads_are_damage(container: Path, tmp_path: Path) -> None:
-    path = copy(container, tmp_path)
+def test_changed_and_deleted_payloads_are_damage(lmdb_file: Path, tmp_path: Path) -> None:
+    path = copy(lmdb_file, tmp_path)
     with lmdb.open(str(path), subdir=False, lock=False) as environment, environment.begin(write=True) as txn:
         txn.put(b"00000003.json", b"{}")
         txn.delete(b"00000004.json")
@@ -73,7 +63,7 @@ def test_changed_and_deleted_payloads_are_damage(container: Path, tmp_path: Path
     for index in (3, 4):
         with pytest.raises(ContainerError, match=f"0000000{index}: json at offset .* is damaged"):
             reader.record(index)
-    located = reader.locate(np.arange(6), "json")  # a batch goes on: the kernel fails these rows by their checksums
+    located = reader.locate(np.arange(6), "json")  # in a batch, only these rows fail, by their checksums
     with reader.payloads(located, 3, 5) as (fds, offsets, lengths, crcs, *_):
         assert crcs is not None
         for fd, offset, length, crc in zip(fds, offsets, lengths, crcs, strict=True):
@@ -145,15 +135,15 @@ def test_flipped_bits_never_give_wrong_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.9999])
-def test_truncation_is_named(container: Path, tmp_path: Path, share: float) -> None:
-    path = copy(container, tmp_path)
+def test_truncation_is_named(lmdb_file: Path, tmp_path: Path, share: float) -> None:
+    path = copy(lmdb_file, tmp_path)
     os.truncate(path, int(path.stat().st_size * share))
     with pytest.raises(ContainerError, match=f"{path}.*"):
         LmdbReader(path)
 
 
-def test_truncation_after_opening_is_an_error_and_no_signal(container: Path, tmp_path: Path) -> None:
-    path = copy(container, tmp_path)
+def test_truncation_after_opening_is_an_error_and_no_signal(lmdb_file: Path, tmp_path: Path) -> None:
+    path = copy(lmdb_file, tmp_path)
     reader = LmdbReader(path)
     reader.locate(np.arange(300))
     os.truncate(path, 8192)
@@ -172,9 +162,9 @@ def test_truncation_after_opening_is_an_error_and_no_signal(container: Path, tmp
     ],
 )
 def test_wrong_meta_pages_are_named(
-    container: Path, tmp_path: Path, at: int, layout: str, value: int, message: str
+    lmdb_file: Path, tmp_path: Path, at: int, layout: str, value: int, message: str
 ) -> None:
-    path = copy(container, tmp_path)
+    path = copy(lmdb_file, tmp_path)
     data = bytearray(path.read_bytes())
     struct.pack_into(layout, data, at, value)
     path.write_bytes(data)
@@ -182,10 +172,10 @@ def test_wrong_meta_pages_are_named(
         LmdbReader(path)
 
 
-def test_places_outside_the_file_are_refused(container: Path, tmp_path: Path) -> None:
-    """Rows whose checksums are right and whose places are not: a lying author, or a writer with a mistake."""
+def test_places_outside_the_file_are_refused(lmdb_file: Path, tmp_path: Path) -> None:
+    """Rows with right checksums and wrong places."""
     for offset, length in ((1 << 63, 10), (10, 0xFFFFFFFF), ((1 << 64) - 5, 10)):
-        path = copy(container, tmp_path)
+        path = copy(lmdb_file, tmp_path)
         data = bytearray(path.read_bytes())
         start = data.rindex(b"iofastIX")
         row_size, rows = struct.unpack_from("<I", data, start + 12)[0], struct.unpack_from("<I", data, start + 24)[0]
@@ -198,5 +188,5 @@ def test_places_outside_the_file_are_refused(container: Path, tmp_path: Path) ->
             "<I", data, start + 60, google_crc32c.value(bytes(data[start : start + 60] + data[checks:first]))
         )
         path.write_bytes(data)
-        with pytest.raises(ContainerError, match="position 0 outside the file"):
+        with pytest.raises(ContainerError, match="position 0 outside: file 0, offset"):
             LmdbReader(path).locate(np.array([1, 0]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -18,20 +17,10 @@ import numpy as np
 import pytest
 from lmdb_containers import build, copy, expected, put_another, read_all, sample, samples
 
-from iofast.containers.base import Description
 from iofast.containers.index import ABSENT
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ContainerError
 from iofast.record import ImageInfo, Record
-
-
-@pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 records with holes in their keys, two splits, large and small payloads. Not to be changed."""
-    path = tmp_path_factory.mktemp("lmdb") / "out.lmdb"
-    build(path, samples(), Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3))
-    return path
-
 
 # Fields.
 
@@ -63,14 +52,6 @@ def test_records_without_any_image(tmp_path: Path) -> None:
         LmdbReader(tmp_path / "out").locate(np.arange(1))
 
 
-@pytest.mark.parametrize("index", [-1, 300, 1 << 40])
-def test_an_index_out_of_range(container: Path, index: int) -> None:
-    reader = LmdbReader(container)
-    for read in (lambda: reader.locate(np.array([0, index])), lambda: reader.view(index), lambda: reader.record(index)):
-        with pytest.raises(IndexError, match=str(index)):
-            read()
-
-
 # Processes and threads.
 
 
@@ -81,8 +62,8 @@ def _child(reader: LmdbReader, answer: multiprocessing.connection.Connection) ->
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_readers_cross_processes(container: Path, tmp_path: Path, method: str, moved: bool) -> None:
-    path = copy(container, tmp_path)
+def test_readers_cross_processes(lmdb_file: Path, tmp_path: Path, method: str, moved: bool) -> None:
+    path = copy(lmdb_file, tmp_path)
     if moved:
         with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26) as environment:
             put_another(path, environment)
@@ -99,20 +80,8 @@ def test_readers_cross_processes(container: Path, tmp_path: Path, method: str, m
     assert reader.record(1) == expected(samples())[1]
 
 
-def test_pickle(container: Path, tmp_path: Path) -> None:
-    again = pickle.loads(pickle.dumps(LmdbReader(container)))
-    assert again.manifest == LmdbReader(container).manifest
-    assert read_all(again) == expected(samples())
-    path = copy(container, tmp_path)
-    pickled = pickle.dumps(LmdbReader(path))
-    path.unlink()
-    build(path, [sample(0)])
-    with pytest.raises(ContainerError, match="replaced by another dataset"):
-        pickle.loads(pickled).record(0)
-
-
-def test_many_threads_open_and_close_at_will(container: Path) -> None:
-    reader, right = LmdbReader(container), expected(samples())
+def test_many_threads_open_and_close_at_will(lmdb_file: Path) -> None:
+    reader, right = LmdbReader(lmdb_file), expected(samples())
     stop = threading.Event()
 
     def close_often() -> None:
@@ -141,15 +110,15 @@ def test_many_threads_open_and_close_at_will(container: Path) -> None:
         closer.join()
 
 
-def test_descriptors_are_given_back(container: Path) -> None:
+def test_descriptors_are_given_back(lmdb_file: Path) -> None:
     def count() -> int:
         links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
-        return sum(os.path.realpath(link) == str(container) for link in links)
+        return sum(os.path.realpath(link) == str(lmdb_file) for link in links)
 
-    gc.collect()  # what earlier tests left in tracebacks
+    gc.collect()  # readers in tracebacks of earlier tests
     before = count()
     for _ in range(20):
-        with LmdbReader(container) as reader:
+        with LmdbReader(lmdb_file) as reader:
             view = reader.view(5)
     del reader
     with pytest.raises(ContainerError):
@@ -160,15 +129,9 @@ def test_descriptors_are_given_back(container: Path) -> None:
     assert count() == before
 
 
-def test_a_closed_reader_opens_again(container: Path) -> None:
-    reader = LmdbReader(container)
-    reader.close()
-    assert reader.record(0) == expected(samples())[0]
-
-
-def test_replaced_by_rename_while_open(container: Path, tmp_path: Path) -> None:
-    """A running job goes on with the dataset that it opened."""
-    path = copy(container, tmp_path)
+def test_replaced_by_rename_while_open(lmdb_file: Path, tmp_path: Path) -> None:
+    """A running job continues with the dataset that it opened."""
+    path = copy(lmdb_file, tmp_path)
     reader = LmdbReader(path)
     build(tmp_path / "new", [sample(0)])
     os.replace(tmp_path / "new", path)
@@ -195,21 +158,25 @@ writer.finish(Description())
     assert (tmp_path / "85").read_bytes() == (tmp_path / "170").read_bytes()
 
 
-def test_a_commit_while_the_file_is_opened_is_noticed(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between reading the meta pages and the first use: the places of the old tree must not be believed."""
+@pytest.mark.parametrize("name", ["read_meta", "Tree"])
+def test_a_commit_while_the_file_is_opened_is_noticed(
+    lmdb_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """After the meta pages were read, and after the tree was opened: places of the old tree must not be used."""
     from iofast.containers import lmdb as reading
 
-    made: list[object] = []
+    path, calls, real = copy(lmdb_file, tmp_path), [], getattr(reading, name)
 
-    def tree(*arguments: object) -> object:
-        if not made:
-            with lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment:
-                put_another(container, environment)
-        made.append(arguments)
-        return real(*arguments)  # type: ignore[arg-type]
+    def then_commit(*arguments: object) -> object:
+        result = real(*arguments)
+        if not calls:
+            with lmdb.open(str(path), subdir=False, map_size=1 << 26, lock=False) as environment:
+                put_another(path, environment)
+        calls.append(arguments)
+        return result
 
-    real = reading.Tree
-    monkeypatch.setattr(reading, "Tree", tree)
-    with LmdbReader(container) as reader:
+    monkeypatch.setattr(reading, name, then_commit)
+    with LmdbReader(path) as reader:
         assert bytes(reader.view(0))
-    assert len(made) == 2
+        assert reader.moved
+    assert len(calls) > 1

@@ -1,4 +1,4 @@
-"""The manifest: what is written is read back, and nothing else is."""
+"""The manifest: valid texts are read back, all others are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import google_crc32c
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
@@ -84,6 +84,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 @given(manifests(), st.integers(0, 30))
+@settings(max_examples=50)
 def test_round_trip(manifest: Manifest, spaces: int) -> None:
     text = manifest.to_json()
     again = Manifest.from_json(text + b" " * spaces, "x")
@@ -125,8 +126,8 @@ def test_every_truncation_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2 is not the one this program knows, 1"),
-        ({"version": True}, "version True"),
+        ({"version": 2}, "version must be 1, found 2"),
+        ({"version": True}, "found True"),
         ({"format": "webdataset"}, '"format": "iofast"'),
         ({"count": -1}, "count must be an integer"),
         ({"count": 3.0}, "count must be an integer"),
@@ -134,16 +135,16 @@ def test_every_truncation_is_noticed() -> None:
         ({"count": 2}, "split val"),
         ({"count": 4}, "the splits end at record 3"),
         ({"fields": ["jpg", "cls"]}, "not sorted"),
-        ({"fields": ["jpg", "jpg"]}, "stands twice"),
+        ({"fields": ["jpg", "jpg"]}, "occurs twice"),
         ({"fields": ["JPG"]}, "field name"),
         ({"fields": "jpg"}, "JSON type list"),
         ({"fields": [f"f{i:04}" for i in range(1025)]}, "more than 1024"),
-        ({"classes": ["a", "a"]}, "stands twice"),
+        ({"classes": ["a", "a"]}, "occurs twice"),
         ({"classes": ["a", 1]}, "JSON type str"),
         ({"classes": ["a" * 5000]}, "longer than 4096"),
         ({"class_order": "random"}, "class_order"),
         ({"splits": {}}, "splits are empty"),
-        ({"splits": {"all": [[0, 3]], "train": [[0, 3]]}}, "stands among others"),
+        ({"splits": {"all": [[0, 3]], "train": [[0, 3]]}}, "is one of several"),
         ({"splits": {"a b": [[0, 3]]}}, "split name"),
         ({"splits": {"train": [[0, 2]], "val": [[1, 3]]}}, "overlap"),
         ({"splits": {"train": [[0, 1]], "val": [[2, 3]]}}, "gap"),
@@ -161,7 +162,7 @@ def test_every_truncation_is_noticed() -> None:
         ({"shards": [{"count": 3, "name": "x", "size": -1}]}, "integer"),
         ({"fingerprint": "md5:00"}, "fingerprint"),
         ({"key_width": 21}, "key_width"),
-        ({"recipe": {"x": float("inf")}}, "not a number of JSON"),
+        ({"recipe": {"x": float("inf")}}, "is not a JSON number"),
         ({"more": 1}, "unknown in the manifest: more"),
     ],
 )

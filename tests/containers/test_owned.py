@@ -1,4 +1,4 @@
-"""A folder that other users may write to: nothing of theirs is believed, and no file of the user's is lost to them."""
+"""Folders that other users may write to: their files are not trusted, and no file of the user is lost."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def marker(**members: object) -> str:
     return json.dumps({"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members})
 
 
-def partial_folder(path: Path, said: str) -> Path:
-    """`<path>.partial/` as a run leaves it that was stopped while publishing."""
+def partial_folder(path: Path, text: str) -> Path:
+    """`<path>.partial/` of a run that was interrupted during publishing."""
     folder = path.with_name(path.name + ".partial")
     folder.mkdir(0o700)
     (folder / "lock").touch()
     (folder / "publishing").touch(0o600)
-    (folder / "publishing").write_text(said)
+    (folder / "publishing").write_text(text)
     return folder
 
 
 def writes(images: Path, path: Path) -> list[Callable[[], object]]:
-    """Everything that makes a container."""
+    """All calls that make a container."""
 
     def by_hand() -> None:
         with open_writer(path, overwrite=True) as writer:
@@ -109,16 +109,17 @@ class TestPartialFolder:
         assert (shared / "thesis.txt").exists()
 
     @pytest.mark.parametrize("name", [*NAMES, "out"])
-    @pytest.mark.parametrize("said", ["names", "replaced", "removed"])
-    def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, said: str) -> None:
-        folder = partial_folder(shared / name, marker(**{said: ["thesis.txt"], "staged": ["x"] * (said == "names")}))
+    @pytest.mark.parametrize("member", ["names", "replaced", "removed"])
+    def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, member: str) -> None:
+        staged = ["x"] * (member == "names")
+        folder = partial_folder(shared / name, marker(**{member: ["thesis.txt"], "staged": staged}))
         (folder / "x").write_text("written over")
         with pytest.raises(TargetError, match=r"names 'thesis\.txt', which cannot be a file of out"):
             convert(images, shared / name)
         assert (shared / "thesis.txt").read_text() == "precious"
 
     def test_that_iofast_did_not_make(self, images: Path, shared: Path) -> None:
-        """A folder of the user's own, called so by hand or by someone who may rename it."""
+        """A folder of the user with this name."""
         (shared / "out.lmdb.partial").mkdir(0o700)
         (shared / "out.lmdb.partial" / "letters").mkdir()
         with pytest.raises(TargetError, match="has 'letters' but no 'lock', so iofast did not make it"):
@@ -126,7 +127,7 @@ class TestPartialFolder:
         assert (shared / "out.lmdb.partial" / "letters").is_dir()
 
     def test_exchanged_for_a_link_meanwhile(self, shared: Path) -> None:
-        """Possible where others may rename the user's files: nothing that the link leads to is removed."""
+        """Nothing behind the link is removed."""
         (shared / "letters").mkdir()
         (shared / "letters" / "one").write_text("precious")
         target = Target(shared / "out.lmdb")
@@ -139,16 +140,16 @@ class TestPartialFolder:
         assert (shared / "letters" / "one").read_text() == "precious"
         assert list((shared / "moved").iterdir()) == []
 
-    def test_another_run_that_came_in_later_keeps_its_work(self, shared: Path) -> None:
+    def test_a_later_run_keeps_its_work(self, shared: Path) -> None:
         target, other = Target(shared / "out.lmdb"), Target(shared / "out.lmdb")
         target.acquire()
         target.discard()
         with other:
             other.stage().touch()
-            target.discard()  # a second time, as an error behind the first may have it
+            target.discard()  # again, as after a second error
             assert other.stage().exists()
 
-    def test_is_closed_to_others_and_what_comes_out_of_it_is_not(self, images: Path, shared: Path) -> None:
+    def test_is_private_but_published_files_are_not(self, images: Path, shared: Path) -> None:
         before = os.umask(0o002)
         try:
             with Target(shared / "out.lmdb") as target:
@@ -160,10 +161,8 @@ class TestPartialFolder:
             os.umask(before)
         assert {stat.S_IMODE(path.stat().st_mode) for path in shared.glob("out*")} == {0o664}
 
-    def test_where_the_server_says_who_the_owner_is(
-        self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """NFS makes root's files nobody's, so what root makes there is not root's, and yet its own."""
+    def test_owner_chosen_by_the_server(self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On NFS, files that root makes belong to nobody."""
         monkeypatch.setattr(os, "geteuid", lambda: 54321)
         with Target(shared / "out.lmdb") as target:
             target.stage("x").touch()
@@ -196,25 +195,25 @@ class TestBesideTheTarget:
     def test_what_was_appended(
         self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, give: Give, name: str
     ) -> None:
-        """It says that the images were added already, so a planted one would make an addition do nothing."""
+        """A planted file would make an append skip its images."""
         more, target = make(shared.parent / "more", 3, seed=1), shared / name
         pack(images, target, workers=1)
-        said, move = bytearray(), Target._move_appending
+        noted, move = bytearray(), Target._move_appending
 
         def listen(place: Target) -> None:
-            said.extend((place.partial / "appending").read_bytes())
+            noted.extend((place.partial / "appending").read_bytes())
             move(place)
 
         with monkeypatch.context() as patch:
             patch.setattr(Target, "_move_appending", listen)
             pack(more, target, workers=1, append=True)
         planted = target.with_name(f"{name}.appended")
-        planted.write_bytes(said)
+        planted.write_bytes(noted)
         planted.chmod(0o600)
-        pack(more, target, workers=1, append=True)  # the user's own is believed: a run killed at its very end left it
+        pack(more, target, workers=1, append=True)  # the user's own file is trusted: a run killed at its end leaves it
         with open_reader(target) as reader:
             assert len(reader) == 7
-        planted.write_bytes(said)
+        planted.write_bytes(noted)
         give(planted)
         with pytest.raises(TargetError, match=r"\.appended may be another user's work"):
             pack(more, target, workers=1, append=True)
@@ -230,7 +229,7 @@ class TestBesideTheTarget:
 
     @pytest.mark.parametrize("kind", ["link", "pipe"])
     def test_lists_of_errors(self, images: Path, shared: Path, kind: str) -> None:
-        """One that is no file is replaced, never read or written through."""
+        """A link or pipe is replaced, and never read or written through."""
         (images / "a" / "bad.png").write_bytes(b"no image")
         pack(images, shared / "out.lmdb", workers=1, max_errors=1)
         for name in ("out.lmdb.errors.jsonl", "out.lmdb.errors.jsonl.tmp"):
@@ -261,7 +260,7 @@ class TestBesideTheTarget:
         pack(images, shared / "out.tar", workers=1)
         (shared / name).unlink(missing_ok=True)
         os.mkfifo(shared / name)
-        if name == "out.tar.manifest":  # then nobody knows whose the shards are
+        if name == "out.tar.manifest":  # without a manifest the shards may belong to anybody
             with pytest.raises(TargetError, match="is no part of"):
                 pack(images, shared / "out.tar", workers=1, overwrite=True)
         else:
@@ -311,7 +310,7 @@ class TestCache:
 
 class TestWriting:
     def names_of_drafts(self, path: Path) -> Iterator[Path]:
-        """Names that drafts of such a file ever had."""
+        """All names that drafts of this file have had."""
         yield path.with_name(f"{path.name}.partial")
         yield path.with_name(f"{path.name}.tmp")
         yield path.with_name(f".{path.name}.{os.getpid()}.partial")

@@ -1,4 +1,4 @@
-"""Publishing: one writer at a time, nothing half-made under the final name, every interruption can be gone on from."""
+"""Publishing: one writer at a time, no incomplete file under the final name, resuming after any interruption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def marker(**members: object) -> dict[str, Any]:
-    """What stands in `publishing`."""
+    """The content of `publishing`."""
     return {"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members}
 
 
@@ -84,7 +84,7 @@ def test_clearing_keeps_the_lock(target: Target) -> None:
             Target(target.path).acquire()
 
 
-# Who is refused.
+# Refusals.
 
 
 def test_an_existing_target(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_parent_that_is_missing_or_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
 def test_folder_of_the_target_is_made(tmp_path: Path, name: str) -> None:
-    """`pack ./images shards/train.tar` needs no mkdir; a longer path is more likely a mistake."""
+    """`pack ./images shards/train.tar` needs no mkdir. A longer missing path is more likely a mistake."""
     (tmp_path / "images").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "images" / "a.png")
     assert pack(tmp_path / "images", tmp_path / "new" / name, workers=1, dry_run=True).images == 1
@@ -186,7 +186,7 @@ def test_another_process_is_named_and_its_death_frees_the_target(target: Target)
 
 
 def test_many_runs_at_once_exclude_each_other(tmp_path: Path) -> None:
-    """Each takes the target, publishes or gives up, again and again: the folder vanishes under the others."""
+    """Each run publishes or discards 40 times, and removes the folder that the others are about to lock."""
     program = """
 import os, sys
 from iofast.containers.publish import Target
@@ -228,7 +228,7 @@ def test_published_by_another_between_check_and_lock(target: Target, monkeypatch
 
 
 class KilledError(BaseException):
-    """Stands for a kill: nothing catches it."""
+    """In place of a kill: no code catches it."""
 
 
 class SetTarget(Target):
@@ -238,12 +238,12 @@ class SetTarget(Target):
         return name in ("set", "old-0", "new-0", "new-1")
 
 
-CALLS = 22  # of `publish` below, counted: more would leave some untested, fewer would test nothing
+CALLS = 22  # system calls of `publish` below
 
 
 @pytest.mark.parametrize("step", range(CALLS + 1))
 def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """A set of three files replaces one of two. The run is stopped before its n-th system call."""
+    """A set of three files replaces one of two. The run is killed before its n-th system call."""
     old = {"old-0": b"o", "set": b"old manifest"}
     new = {"new-0": b"a", "new-1": b"b", "set": b"new manifest"}
     for name, data in old.items():
@@ -252,7 +252,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
     target.acquire()
     for name, data in new.items():
         target.stage(name).write_bytes(data)
-    target.stage("journal-0").write_bytes(b"what publishing leaves behind")
+    target.stage("journal-0").write_bytes(b"a file that is not published")
     left = step
 
     def counted(call: object) -> object:
@@ -279,7 +279,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
 
     found = files(tmp_path)
     if found.get("set") == b"new manifest":
-        assert found.items() >= new.items()  # whoever sees the manifest sees everything it names
+        assert found.items() >= new.items()  # with the manifest, all of its files are there
     elif "set" in found:
         assert found.items() >= old.items()
     again = SetTarget(tmp_path / "set", overwrite=True)
@@ -311,7 +311,7 @@ def test_an_interrupted_publication_is_no_existing_target(target: Target) -> Non
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         b"",
         b"[]",
@@ -322,10 +322,10 @@ def test_an_interrupted_publication_is_no_existing_target(target: Target) -> Non
         b"\xff",
     ],
 )
-def test_a_damaged_marker(target: Target, said: bytes) -> None:
+def test_a_damaged_marker(target: Target, text: bytes) -> None:
     with target:
         target.note("publishing", {})
-        (target.partial / "publishing").write_bytes(said)
+        (target.partial / "publishing").write_bytes(text)
         with pytest.raises((ContainerError, TargetError), match=r"damaged|cannot be"):
             target.complete()
 

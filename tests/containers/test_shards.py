@@ -1,4 +1,4 @@
-"""What all sets of shards have in common: patterns, the index file, what a target may replace, bounded descriptors."""
+"""Sets of shards: patterns, the index file, files that a target may replace, and the number of descriptors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tar_sets import build, contents, write
 
 from iofast import open_reader
 from iofast.containers import open_files, shards
-from iofast.containers.base import Description
+from iofast.containers.base import Description, Failures
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import ShardCut, expand, is_pattern, open_index, read_manifest, write_index
 from iofast.containers.tar import TarReader, TarWriter
@@ -69,7 +69,7 @@ def test_patterns_are_of_shards(tmp_path: Path) -> None:
 
 
 def test_index_files_that_are_damaged(tmp_path: Path) -> None:
-    """Every byte of header and directory is covered by a checksum; those of the rows are when they are used."""
+    """Every byte of header and directory has a checksum; rows are checked when they are used."""
     build(tmp_path / "x.tar", [sample(i, 100) for i in range(300)])
     index, manifest = tmp_path / "x.tar.index", read_manifest(tmp_path / "x.tar")
     data = index.read_bytes()
@@ -141,7 +141,7 @@ def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:
 
 
 def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
-    """Staged names differ from the final ones, so the marker has both."""
+    """The marker has staged and final names, because they differ."""
     target = ShardTarget(tmp_path / "x.tar", ".tar")
     target.acquire()
     writer = TarWriter(target.partial, "x.tar", cut=ShardCut(20_000))
@@ -180,5 +180,12 @@ def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.Monkey
             assert (first.fds == -1).sum() == 17
             assert (second.fds == -1).sum() == 4
         assert reader.values(np.arange(20)[::-1], "jpg") == [fields["jpg"] for _, fields, _, _ in records[::-1]]
+        located = reader.locate(np.array([13]), "jpg")
+        with (tmp_path / manifest.shards[13].name).open("r+b") as file:
+            file.seek(int(located.offset[0]))
+            file.write(bytes(5))
+        failed: Failures = {}
+        assert reader.values(np.arange(20)[::-1], "jpg", failed=failed).index(None) == 6
+        assert list(failed) == [6], "the row of the request"
     del reader, first, second
     assert len(os.listdir("/proc/self/fd")) == before

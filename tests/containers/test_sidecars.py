@@ -1,4 +1,4 @@
-"""Sidecars: what is in them is what the shards' own bytes say."""
+"""Sidecars: their content matches the bytes of the shards."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def build(path: Path, *, splits: tuple[str, ...] = (), count: int = COUNT, overw
     assert writer.manifest is not None
     assert len(writer.manifest.shards) > 2
     return [path.parent / shard.name for shard in writer.manifest.shards]
+
+
+def photos(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        (folder / f"{number}.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
+    return folder
 
 
 def test_dali_tar_as_the_archive_says(tmp_path: Path) -> None:
@@ -106,22 +113,21 @@ def test_overwriting_a_set_removes_what_spoke_of_it(tmp_path: Path) -> None:
     write(tmp_path / "b.tar", ["timm"])
     write(tmp_path / "c.tar", ["timm"])
     build(tmp_path / "b.tar", overwrite=True)
-    assert (tmp_path / "_info.json").exists()  # it speaks of c too
+    assert (tmp_path / "_info.json").exists()  # it describes c too
 
 
-@pytest.mark.parametrize(("name", "kinds"), [("a.tar", NAMES), ("a.tar", ("wids",)), ("a.tfrecord", ("dali",))])
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kinds", "killed"),
+    [("a.tar", NAMES, False), ("a.tar", NAMES, True), ("a.tar", ("wids",), False), ("a.tfrecord", ("dali",), True)],
+)
 def test_adding_to_a_set_makes_those_that_it_had_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kinds: tuple[str, ...], killed: bool
 ) -> None:
-    images, path = tmp_path / "images", tmp_path / "sets" / name
-    images.mkdir()
+    images, path = photos(tmp_path / "images", 20), tmp_path / "sets" / name
     path.parent.mkdir()
-    for number in range(20):
-        (images / f"{number}.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
     pack(images, path, shard_size=20_000)
     write(path, kinds)
-    build(path.with_name("other.tar"))  # which has none, and gets none
+    build(path.with_name("other.tar"))  # without sidecars, before and after
     before = {file.name for file in path.parent.iterdir()}
     if killed:
         with monkeypatch.context() as patch:
@@ -141,10 +147,8 @@ def test_adding_to_a_set_makes_those_that_it_had_again(
 def test_they_are_a_part_of_publishing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kinds: str | list[str]
 ) -> None:
-    """A run that is killed while it makes them is not done: the same command makes them, and packs nothing again."""
-    (tmp_path / "images").mkdir()
-    for number in range(3):
-        (tmp_path / "images" / f"{number}.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
+    """After a kill during their making, the same command makes them, and packs nothing again."""
+    photos(tmp_path / "images", 3)
     path = tmp_path / name
     with monkeypatch.context() as patch:
         patch.setattr(sidecars, "_store", _interrupt)
@@ -162,8 +166,7 @@ def test_they_are_a_part_of_publishing(
 
 
 def test_set_is_whole_without_one_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "0.jpg").write_bytes(jpeg(photo(60, 50, 0), "RGB"))
+    photos(tmp_path / "images", 1)
     (tmp_path / "_info.json").write_text("[]")
     with pytest.raises(TargetError, match=r"a\.tar is whole, but not its sidecars: .*_info\.json exists[^;]*$"):
         pack(tmp_path / "images", tmp_path / "a.tar", sidecars="dali,timm", workers=1)
@@ -180,11 +183,10 @@ def _interrupt(*_: object) -> None:
 
 
 def test_a_sidecar_that_cannot_be_made_again(tmp_path: Path) -> None:
-    """timm's file has a split of another set by the name that is new here: it stays as it is, and the set is whole."""
+    """timm's file already has a split of this name, of another set: it stays as it is, and the set is complete."""
     images = tmp_path / "images"
-    for number, split in enumerate(("train", "val")):
-        (images / split).mkdir(parents=True)
-        (images / split / "0.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
+    for split in ("train", "val"):
+        photos(images / split, 1)
         if split == "train":
             pack(images, tmp_path / "a.tar")
             write(tmp_path / "a.tar", ["timm"])
@@ -192,9 +194,7 @@ def test_a_sidecar_that_cannot_be_made_again(tmp_path: Path) -> None:
     splits = json.loads(info.read_text())["splits"]
     splits["val"] = splits["train"] | {"name": "val", "filenames": ["b-val-000000.tar"]}
     info.write_text(json.dumps({"splits": splits}))
-    with pytest.warns(
-        RuntimeWarning, match="its sidecar timm speaks of the set before: .*a split 'val' of other shards"
-    ):
+    with pytest.warns(RuntimeWarning, match="its sidecar timm is out of date: .*a split 'val' of other shards"):
         pack(images, tmp_path / "a.tar", append=True)
     assert json.loads(info.read_text()) == {"splits": splits}
     with open_reader(tmp_path / "a.tar") as reader:

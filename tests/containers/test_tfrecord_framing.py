@@ -1,4 +1,4 @@
-"""TFRecord framing: the published checksums, every place a file may be cut at, and lengths that lie."""
+"""TFRecord framing: the published checksums, files cut at every place, and wrong lengths."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [6, 1 << 31, (1 << 63) + 5, (1 << 64) - 1, (1 << 64) - 16])
-def test_lengths_that_lie_with_a_right_checksum(tmp_path: Path, length: int) -> None:
+def test_wrong_lengths_with_a_right_checksum(tmp_path: Path, length: int) -> None:
     packed = struct.pack("<Q", length)
     path = tmp_path / "a"
     path.write_bytes(packed + struct.pack("<I", mask(google_crc32c.value(packed))) + b"hello" + bytes(4))

@@ -1,4 +1,4 @@
-"""`iofast convert`: every way round gives the same records; the foreign is made legal; nothing half done is seen."""
+"""`iofast convert`: equal records between all containers, legal fields, and no incomplete target."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def small(target: Path) -> CopyOptions:
     return CopyOptions(**in_shards(target, 20_000))  # type: ignore[arg-type]
 
 
+def tree_of(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, by their relative paths."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture(params=SUFFIXES)
 def container(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     (tmp_path / "source").mkdir()
@@ -52,8 +57,7 @@ class TestContainers:
         (tmp_path / "back").mkdir()
         convert(container, other, small(other))
         convert(other, tmp_path / "back" / container.name, small(container))
-        files = {each.name: each.read_bytes() for each in container.parent.iterdir()}
-        assert {each.name: each.read_bytes() for each in (tmp_path / "back").iterdir()} == files
+        assert tree_of(tmp_path / "back") == tree_of(container.parent)
 
     def test_holes_and_wide_keys_stay(self, tmp_path: Path) -> None:
         members = {f"{number:012d}.txt": b"%d" % number for number in (3, 7, 900)}
@@ -89,7 +93,7 @@ class TestForeign:
             ("a/x.jpg", picture(1)),
             ("a/x.cls", b"2\n"),
             ("a/x.json", b' {"w": 1.50, "label": 2}'),
-            ("a/y.jpg", picture(2, "png")),  # a PNG that calls itself jpg
+            ("a/y.jpg", picture(2, "png")),  # a PNG in the field jpg
             ("a/y.cls", b"tabby"),
             ("a/z.jpg", picture(3)),
             ("a/z.json", b"[1, 2]"),
@@ -127,7 +131,7 @@ class TestFolders:
             (tmp_path / "images" / name).write_bytes(tree[name])
         convert(tmp_path / "images", tmp_path / f"set{suffix}")
         convert(tmp_path / f"set{suffix}", tmp_path / "again")
-        found = {str(p.relative_to(tmp_path / "again")): p.read_bytes() for p in (tmp_path / "again").rglob("*.*")}
+        found = tree_of(tmp_path / "again")
         assert found == tree
         with open_reader(tmp_path / f"set{suffix}") as reader:
             assert reader.manifest.classes == CLASSES
@@ -155,7 +159,7 @@ class TestFolders:
             for number, path in enumerate(("x.jpg", "x.jpg", "x.jpg/y.jpg", "x.png")):
                 writer.write({"jpg": picture(number), "txt": f"{number}", "json": {"path": path}})
         convert(tmp_path / "set.lmdb", tmp_path / "out")
-        names = {str(p.relative_to(tmp_path / "out")): p.read_bytes() for p in (tmp_path / "out").rglob("*.*")}
+        names = tree_of(tmp_path / "out")
         images = {"x.jpg": 0, "00000001.jpg": 1, "00000002.jpg": 2, "00000003.png": 3}
         texts = {"x.txt": b"0", "00000001.txt": b"1", "00000002.txt": b"2", "00000003.txt": b"3"}
         assert names == {name: picture(number) for name, number in images.items()} | texts
@@ -200,7 +204,7 @@ class TestFolders:
             writer.write({"cls": 0})
             writer.write({"txt": "a", "json": {"path": "x/y.txt"}})
         convert(tmp_path / "set.lmdb", tmp_path / "out")
-        found = {str(p.relative_to(tmp_path / "out")): p.read_bytes() for p in (tmp_path / "out").rglob("*.*")}
+        found = tree_of(tmp_path / "out")
         assert found == {"c/00000000.cls": b"0", "x/y.txt": b"a"}
         assert convert(build(tmp_path / "empty.lmdb", 0), tmp_path / "none").records == 0
         assert (tmp_path / "none").is_dir()
@@ -253,7 +257,7 @@ class TestTargets:
 
     @pytest.mark.parametrize("target", ["out.lmdb", "out.tar", "out.tfrecord", "out"])
     def test_killed_at_any_moment(self, tmp_path: Path, target: str) -> None:
-        """Nothing under the final name until all is there; then the same command makes what an undisturbed one does."""
+        """No incomplete file gets its final name, and the same command gives the files of an uninterrupted run."""
         path = build(tmp_path / "set.lmdb", 200)
         program = f"from iofast.copying import convert; convert({str(path)!r}, {str(tmp_path / target)!r})"
         for delay in (0.0, 0.01, 0.03, 0.06):
@@ -265,17 +269,13 @@ class TestTargets:
             run.send_signal(signal.SIGKILL)
             run.wait()
             if (tmp_path / target).exists() or (tmp_path / f"{target}.manifest").exists():
-                break  # it was done already
+                break  # it was finished before the kill
         done = (tmp_path / target).exists() or (tmp_path / f"{target}.manifest").exists()
         if partial.exists() or not done:
             convert(path, tmp_path / target)
         (tmp_path / "again").mkdir()
         convert(path, tmp_path / "again" / target)
-        expected = {
-            str(p.relative_to(tmp_path / "again")): p.read_bytes()
-            for p in (tmp_path / "again").rglob("*")
-            if p.is_file()
-        }
+        expected = tree_of(tmp_path / "again")
         assert {name: (tmp_path / name).read_bytes() for name in expected} == expected
         assert not partial.exists()
 
@@ -298,7 +298,7 @@ class TestCommand:
 
     @pytest.mark.parametrize("size", ["0", "x", "-1", "1e9x", "MB"])
     def test_shard_sizes_that_are_none(self, size: str, capsys: pytest.CaptureFixture[str]) -> None:
-        """`pack` and `convert` take and refuse the same, in the same words."""
+        """`pack` and `convert` refuse the same sizes with the same message."""
         assert main(["convert", "a", "b", "--shard-size", size]) == 2
         assert main(["pack", "a", "b.tar", "--shard-size", size]) == 2
         said = [line.partition("error: ")[2] for line in capsys.readouterr().err.splitlines()]

@@ -1,4 +1,4 @@
-"""`convert`, `split` and `merge` that are cut short: into shards they go on, and the bytes are those of one run."""
+"""`convert`, `split` and `merge` after interruptions: shards are resumed, with the bytes of one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Stop = Callable[[int, int, int], None]
 
 
 def after(number: int, what: BaseException) -> Stop:
-    """A `progress` that raises `what` when so many records are written."""
+    """A `progress` that raises `what` after `number` records."""
     left = [number]
 
     def progress(*_: int) -> None:
@@ -44,7 +44,7 @@ def after(number: int, what: BaseException) -> Stop:
 
 
 def in_full_shards(target: Path, written: int) -> int:
-    """How many of the records written so far stand in shards that are full: the next one has begun."""
+    """How many of the `written` records are in full shards: the next shard has begun."""
     with open_reader(target) as reader:
         ends = itertools.accumulate(shard.count for shard in reader.manifest.shards)
     return max((end for end in ends if end < written), default=0)
@@ -173,7 +173,7 @@ class TestForeign:
         assert "field 'a.pyd' of 3 records" in result.warnings[0]
 
     def test_file_that_changed_in_its_place(self, tmp_path: Path) -> None:
-        """The same places and lengths, another content: only the time of change tells."""
+        """The same places and lengths, another content: only the modification time differs."""
         path = foreign(tmp_path / "their.tar", {f"{n}.txt": b"old" for n in range(9)})
         with pytest.raises(KeyboardInterrupt):
             convert(path, tmp_path / "out.tar", progress=after(5, KeyboardInterrupt()))
@@ -204,7 +204,7 @@ def test_command_says_what_was_there(source: Path, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize("first", SUFFIXES)
 def test_containers_that_were_added_to(tmp_path: Path, first: str) -> None:
-    """Their splits come back a second time: train, val, train, val."""
+    """Their splits repeat: train, val, train, val."""
     for number, name in enumerate(("train", "train", "val")):
         place = tmp_path / "images" / name / "c" / f"{number}.jpg"
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`iofast split` and `merge`: which records go where, classes united by name, nothing else changed."""
+"""`iofast split` and `merge`: the records of each split, classes united by name, nothing else changed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestSplit:
                 assert Counter(labels) == {0: 18, 1: 2}
 
     def test_a_share_is_drawn_evenly(self, tmp_path: Path) -> None:
-        """Each record comes as often as chance has it: 400 draws of a tenth, chi-square within 4.5 deviations."""
+        """400 draws of a tenth: chi-square of the counts within 4.5 deviations."""
         with open_reader(labelled(tmp_path / "set.lmdb", None, [None] * 100)) as reader:
             counts = np.zeros(100)
             for seed in range(400):

@@ -13,7 +13,7 @@ from loader_sets import all_labels, labels_of, photographs, with_broken
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, order
 from iofast import transforms as T
-from iofast.containers import values as reading
+from iofast.containers import base as reading
 from iofast.errors import DecodeError, OptionError
 
 N = 12

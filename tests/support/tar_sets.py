@@ -1,4 +1,4 @@
-"""Sets of tar shards for tests, of the records that `lmdb_containers` makes."""
+"""Containers of every kind for tests, of the records that `lmdb_containers` makes, and tar files of other programs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 
 from lmdb_containers import Sample
 
-from iofast.containers.base import Description
+from iofast import open_reader
+from iofast.containers.base import Description, Writer
 from iofast.containers.manifest import Manifest
-from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import ShardCut
-from iofast.containers.tar import TarWriter
+from iofast.containers.targets import target_of, writer_of
 
-SHARD = 200_000  # bytes: some dozens of samples
+CLASSES = Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3)
+SHARD = 60_000  # bytes: about a dozen samples
 
 
-def write(writer: TarWriter, samples: Iterable[Sample]) -> None:
+def write(writer: Writer, samples: Iterable[Sample]) -> None:
     for position, fields, info, split in samples:
         writer.write(position, fields, info, split)
 
@@ -26,22 +27,36 @@ def write(writer: TarWriter, samples: Iterable[Sample]) -> None:
 def build(
     path: Path, samples: Sequence[Sample], description: Description | None = None, shard_size: int = SHARD
 ) -> Manifest:
-    with ShardTarget(path, ".tar") as target:
-        writer = TarWriter(target.partial, path.name, cut=ShardCut(shard_size))
-        write(writer, samples)
-        manifest = writer.finish(description or Description())
+    """Write and publish a container, after a killed run too, as packing does it."""
+    description = description or Description()
+    with target_of(path) as target:
+        if target.interrupted:
+            target.complete()
+            return open_reader(path).manifest
+        writer = writer_of(target, description, ShardCut(shard_size))
+        try:
+            position = writer.resume().position
+            write(writer, (sample for sample in samples if sample[0] > position))
+            manifest = writer.finish(description)
+        finally:
+            writer.abort()
         target.publish(writer.files)
     return manifest
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def shards(container: Path) -> list[Path]:
+    """The files of a set, in order."""
+    return [container.parent / shard.name for shard in open_reader(container).manifest.shards]
 
 
 def foreign(
     path: Path, members: Mapping[str, bytes] | Sequence[tuple[str, bytes]], kind: int = tarfile.GNU_FORMAT
 ) -> Path:
-    """A tar file as Python's own module makes it."""
+    """A tar file made by Python's own module."""
     with tarfile.open(path, "w", format=kind) as tar:
         for name, data in members.items() if isinstance(members, Mapping) else members:
             info = tarfile.TarInfo(name)

@@ -10,7 +10,6 @@ from pathlib import Path
 import google_crc32c
 import lmdb_containers
 import tar_sets
-import tfrecord_sets
 
 from iofast.containers.base import Description
 from iofast.containers.journal import HEADER_SIZE, Block, JournalFailure, JournalRecord, JournalWriter, read_blocks
@@ -48,10 +47,7 @@ class Journals(Driver):
         self.times: dict[str, dict[str, int]] = {}
         for name in _WRITERS:
             (folder / name).mkdir()
-            build = tar_sets.build if name == "x.tar" else tfrecord_sets.build
-            build(
-                folder / name / name, _RECORDS, Description(), **{"shard_size" if name == "x.tar" else "size": _SHARD}
-            )
+            tar_sets.build(folder / name / name, _RECORDS, Description(), _SHARD)
             self.whole[name] = tar_sets.contents(folder / name)
             started = folder / f"begun-{name}"
             started.mkdir()

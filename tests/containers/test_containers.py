@@ -1,0 +1,246 @@
+"""What holds for every container: right data, equal bytes for equal records, and use in other processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import random
+import struct
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from container_sets import SUFFIXES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lmdb_containers import Fields, expected, read_all, sample, samples
+from loader_sets import photographs
+from tar_sets import CLASSES, build, contents
+
+from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast import transforms as T
+from iofast.containers.base import Description, Reader
+from iofast.containers.publish import Target
+from iofast.containers.targets import target_of, writer_of
+from iofast.errors import ContainerError
+from iofast.record import ImageInfo
+
+each_suffix = pytest.mark.parametrize("suffix", SUFFIXES)
+
+
+@pytest.fixture
+def reader(each_container: Path) -> Reader:
+    return open_reader(each_container)
+
+
+def test_round_trip(reader: Reader) -> None:
+    assert read_all(reader) == expected(samples())  # type: ignore[arg-type]
+    located = reader.locate(np.arange(300))
+    for i, (position, _, info, _) in enumerate(samples()):
+        row = (located.position[i], located.label[i], located.width[i], located.height[i], located.orientation[i])
+        assert row == (position, info.label, info.width, info.height, info.orientation)
+        assert reader.name(i).endswith(f": {position:08d}")
+    assert reader.values(np.arange(299, -1, -1), "jpg") == [fields["jpg"] for _, fields, _, _ in samples()[::-1]]
+
+
+def test_manifest(reader: Reader) -> None:
+    manifest = reader.manifest
+    assert (manifest.count, manifest.fields) == (300, ("cls", "jpg", "json"))
+    assert manifest.splits == {"train": ((0, 200),), "val": ((200, 300),)}
+    assert (manifest.classes, manifest.recipe, manifest.seed) == (CLASSES.classes, CLASSES.recipe, CLASSES.seed)
+
+
+def test_fingerprint_is_the_specified_hash(reader: Reader) -> None:
+    digest = hashlib.sha256()
+    for record in expected(samples()):
+        for name, payload in record.fields.items():
+            digest.update(bytes([len(record.key)]) + record.key.encode() + bytes([len(name)]) + name.encode())
+            digest.update(struct.pack("<II", len(payload), google_crc32c.value(payload)))
+    assert reader.manifest.fingerprint == f"sha256:{digest.hexdigest()}"
+
+
+@pytest.mark.parametrize("index", [-1, 300, 1 << 40])
+def test_an_index_out_of_range(reader: Reader, index: int) -> None:
+    for read in (lambda: reader.locate(np.array([0, index])), lambda: reader.view(index), lambda: reader.record(index)):
+        with pytest.raises(IndexError, match=rf"{index} is not in 0 … 299"):
+            read()
+
+
+def test_a_field_that_the_container_lacks(reader: Reader) -> None:
+    with pytest.raises(KeyError, match="no field 'png', only cls, jpg, json"):
+        reader.view(0, "png")
+
+
+field_names = st.sampled_from(["jpg", "png", "webp", "txt", "seg.png", "key", "boxes.json", "a-b", "a_b", "z" * 64])
+sizes = [511, 512, 513, 1990, 2010, 2014, 2030, 4079, 4080, 4081, 9000]  # at the borders of blocks and pages
+payloads = st.binary(max_size=300) | st.sampled_from(sizes).map(lambda size: b"\1" * size)
+steps = st.tuples(st.integers(1, 9), st.dictionaries(field_names, payloads, min_size=1, max_size=5))
+
+
+@each_suffix
+@given(st.lists(steps, max_size=12), st.sampled_from([1, 2000, 10_240, 30_000, 1 << 30]))
+@settings(max_examples=30)
+def test_any_records_come_back(
+    suffix: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, Fields]], shard_size: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / f"out{suffix}"
+    positions = np.cumsum([step for step, _ in steps]).tolist()
+    written = [(at - 1, fields, ImageInfo(), "all") for at, (_, fields) in zip(positions, steps, strict=True)]
+    build(path, written, shard_size=shard_size)
+    with open_reader(path) as reader:
+        assert read_all(reader) == expected(written)  # type: ignore[arg-type]
+        walked = [entry.name for shard in range(len(reader.manifest.shards)) for entry in reader.walk(shard) or ()]
+        assert walked == [f"{record.key}.{name}" for record in reader for name in record.fields]
+
+
+@each_suffix
+def test_no_records(tmp_path: Path, suffix: str) -> None:
+    build(tmp_path / f"out{suffix}", [])
+    reader = open_reader(tmp_path / f"out{suffix}")
+    assert list(reader) == []
+    with pytest.raises(IndexError):
+        reader.view(0, "jpg")
+
+
+@each_suffix
+def test_same_records_same_bytes(tmp_path: Path, suffix: str) -> None:
+    """The order of fields in the mapping does not matter."""
+    for name, turned in (("a", False), ("b", True)):
+        (tmp_path / name).mkdir()
+        records = [(p, dict(reversed(f.items())) if turned else f, i, s) for p, f, i, s in samples()]
+        build(tmp_path / name / f"out{suffix}", records)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+# Writers.
+
+
+ILLEGAL = [
+    (5, {"jpg": b"x"}, ImageInfo(), "all", "does not follow 5"),
+    (10**8, {"jpg": b"x"}, ImageInfo(), "all", "does not fit a key of 8 digits"),
+    (6, {}, ImageInfo(), "all", "has no field"),
+    (6, {"JPG": b"x"}, ImageInfo(), "all", "field name 'JPG'"),
+    (6, {"__x": b"x"}, ImageInfo(), "all", "field name '__x'"),
+    (6, {"jpg": "text"}, ImageInfo(), "all", "found str"),
+    (6, {"jpg": b"x"}, ImageInfo(3), "all", "label is 3 but its field cls is None"),
+    (6, {"cls": b"4"}, ImageInfo(3), "all", "label is 3 but"),
+    (6, {"cls": b"3"}, ImageInfo(), "all", "label is -1 but"),
+    (6, {"jpg": b"x"}, ImageInfo(width=1 << 31), "all", "2147483648"),
+    (6, {"jpg": b"x"}, ImageInfo(orientation=9), "all", "orientation 9"),
+    (6, {"jpg": b"x"}, ImageInfo(), "train", "union"),
+    (6, {"jpg": b"x"}, ImageInfo(), "a b", "split name"),
+]
+
+
+@each_suffix
+def test_illegal_records(tmp_path: Path, suffix: str) -> None:
+    """Each is refused, and nothing of it is left."""
+    with target_of(tmp_path / f"out{suffix}") as target:
+        writer = writer_of(target, Description())
+        writer.write(5, {"jpg": b"y"}, ImageInfo(), "all")
+        for *record, message in ILLEGAL:
+            with pytest.raises(ContainerError, match=message):
+                writer.write(*record)  # type: ignore[arg-type]
+        writer.write(7, {"jpg": b"z"}, ImageInfo(), "all")
+        writer.finish(Description())
+        target.publish(writer.files)
+    assert [record.fields for record in open_reader(target.path)] == [{"jpg": b"y"}, {"jpg": b"z"}]
+
+
+@pytest.fixture(params=SUFFIXES)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    target = target_of(tmp_path / f"out{request.param}")
+    target.acquire()
+    return target
+
+
+def test_splits_are_contiguous(target: Target) -> None:
+    writer = writer_of(target, Description())
+    for position, split in enumerate(("train", "val")):
+        writer.write(position, {"jpg": b"y"}, ImageInfo(), split)
+    with pytest.raises(ContainerError, match="left and may not be entered"):
+        writer.write(2, {"jpg": b"y"}, ImageInfo(), "train")
+    writer.abort()
+
+
+def test_fewer_classes_than_labels(target: Target) -> None:
+    description = Description(classes=("a", "b"))
+    writer = writer_of(target, description)
+    writer.write(0, {"cls": b"2"}, ImageInfo(2), "all")
+    with pytest.raises(ContainerError, match="label 2, but there are 2 classes"):
+        writer.finish(description)
+    writer.abort()
+
+
+def test_a_writer_ends_once(target: Target) -> None:
+    writer = writer_of(target, Description())
+    writer.finish(Description())
+    with pytest.raises(ContainerError, match="closed"):
+        writer.write(*sample(0))
+    with pytest.raises(ContainerError, match="closed"):
+        writer.finish(Description())
+    writer.abort()
+    writer.abort()
+
+
+# In use.
+
+
+def test_reading_in_other_processes(reader: Reader) -> None:
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy.manifest == reader.manifest
+    assert copy.record(299) == reader.record(299)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if reader.record(7) == copy.record(7) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@each_suffix
+def test_replaced_by_another_dataset(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"out{suffix}"
+    build(path, [sample(1)])
+    pickled = pickle.dumps(open_reader(path))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    build(path, [sample(0)])
+    with pytest.raises(ContainerError, match="replaced by another dataset"):
+        pickle.loads(pickled).record(0)
+
+
+def test_the_loader_gives_the_same_batches_from_every_container(tmp_path: Path) -> None:
+    for suffix in SUFFIXES:
+        more = {} if suffix == ".lmdb" else {"shard_size": 30_000}
+        with open_writer(tmp_path / f"x{suffix}", classes=["a", "b"], **more) as writer:  # type: ignore[arg-type]
+            for i, data in enumerate(photographs(40)):
+                writer.write({"jpg": data, "cls": i % 2}, split="train" if i < 30 else "val")
+    assert len(contents(tmp_path)) > 10
+    names = [*(f"x{suffix}" for suffix in SUFFIXES), "x-train-*.tar", "x-*.tar", "x-*.tfrecord"]
+    batches = []
+    for path in (tmp_path / name for name in names):
+        shards = sorted(path.parent.glob(path.name)) if "x-*" in path.name else path
+        split = {"indices": range(30)} if "train" in path.name else {"split": "train"}
+        dataset = FastDataset(shards, fields=["image", "label", "index"], **split)  # type: ignore[arg-type]
+        options = {"batch_size": 8, "shuffle": True, "seed": 1, "num_workers": 2}
+        loader = FastLoader(dataset, transform=[T.RandomResizedCrop(32)], **options)  # type: ignore[arg-type]
+        batches.append([(b["image"].numpy().tobytes(), b["label"].tolist(), b["index"].tolist()) for b in loader])
+    assert all(each == batches[0] for each in batches)
+
+
+@pytest.mark.parametrize("field", ["rgb", "yuv"])
+def test_raw_pixels_are_the_same_from_every_container(tmp_path: Path, field: str) -> None:
+    found = []
+    for suffix in SUFFIXES:
+        path = tmp_path / f"x{suffix}"
+        with open_writer(path) if suffix == ".lmdb" else open_writer(path, shard_size=20_000) as writer:
+            for i in range(12):
+                size = 3 * 40 * 30 if field == "rgb" else 40 * 30 * 3 // 2
+                data = random.Random(i).randbytes(size)
+                writer.write({field: data, "json": {"width": 40, "height": 30}, "cls": i})
+        dataset = FastDataset(path)
+        loader = FastLoader(dataset, batch_size=4, seed=2, transform=[T.RandomResizedCrop(16)], num_workers=2)
+        found.append([np.asarray(dataset[3][0]).tobytes(), *(images.numpy().tobytes() for images, _ in loader)])
+    assert found[0] == found[1] == found[2]
+    assert len(list(tmp_path.glob("x-*.tar"))) > 2
