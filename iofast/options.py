@@ -47,10 +47,11 @@ def described(*groups: type) -> str:
     return "\n".join(lines)
 
 
-def takes_options(function: Callable[..., Any], options: type) -> None:
-    """Give `function` a signature with the fields of `options` instead of *args and **kwargs, for `help()`."""
+def takes_options(options: Callable[..., object], function: Callable[..., Any]) -> Any:
+    """Replace *args and **kwargs in the signature of `function` by the parameters of `options`, for `help()`."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     own = inspect.signature(function)
     parameters = [each for each in own.parameters.values() if each.kind not in variable]
     parameters += inspect.signature(options).parameters.values()
     function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function

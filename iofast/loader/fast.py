@@ -7,27 +7,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
-from typing import Any, Literal, Never
+from typing import Any, Concatenate, Never, ParamSpec
 
 import torch
 
 from iofast import kernel
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
-from iofast.gpu.decode import Split
 from iofast.loader.assemble import Batch
 from iofast.loader.batches import BatchJob, measure
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
-from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, OnError, Tally
-from iofast.loader.mapping import SampleFunction
-from iofast.loader.options import AnyOrder, refuse_unknown
+from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import LoaderOptions as LoaderOptions
+from iofast.loader.options import refuse_unknown
 from iofast.loader.resident import Resident, decode_all
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.samples import LoaderParts
@@ -35,11 +33,21 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
+from iofast.options import takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting
 from iofast.prefetch.auto import State, first
-from iofast.transforms import Pipeline, Transform, Views
+
+_P = ParamSpec("_P")
+
+
+def _typed_by(
+    options: Callable[_P, LoaderOptions],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, FastDataset, _P], None]]:
+    """Give `__init__` the parameters of `LoaderOptions`, for type checkers and editors, and for `help()`."""
+
+    return partial(takes_options, options)
 
 
 class FastLoader(Iterable[Any]):
@@ -60,43 +68,10 @@ class FastLoader(Iterable[Any]):
     made, or `ErrorBudgetError` if there are too many of them.
     """
 
-    def __init__(
-        self,
-        dataset: FastDataset,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        *,
-        order: AnyOrder | None = None,
-        seed: int = 0,
-        drop_last: bool = False,
-        num_workers: int | Literal["auto"] = "auto",
-        transform: Sequence[Transform] | Views | Pipeline | None = None,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype = torch.uint8,
-        memory_format: torch.memory_format = torch.contiguous_format,
-        prefetch: int | Literal["auto"] = "auto",
-        cache: Literal["device"] | None = None,
-        readahead: bool | Literal["auto"] = "auto",
-        decode: Literal["cpu", "gpu", "split", "auto"] | Split = "cpu",
-        pixels: Literal["exact", "fast"] = "exact",
-        check: Literal["crc"] | None = "crc",
-        truncated: Literal["strict", "accept"] = "strict",
-        on_error: OnError = "raise",
-        max_errors: int | None = None,
-        ragged: Literal["raise", "list", "pad"] = "raise",
-        image_mode: Literal["RGB", "L", "I;16"] = "RGB",
-        collate: Mapping[str, Callable[[list[Any]], Any]] | None = None,
-        targets: Mapping[str, str] | None = None,
-        map_sample: SampleFunction | None = None,
-        map_processes: int = 0,
-        map_batch: Callable[..., Any] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        **unknown: Never,
-    ) -> None:
-        arguments = locals()
-        refuse_unknown(unknown)
-        self.options = LoaderOptions(**{each.name: arguments[each.name] for each in fields(LoaderOptions)})
+    @_typed_by(LoaderOptions)
+    def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None:
+        refuse_unknown(keywords)
+        self.options = LoaderOptions(*options, **keywords)
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
         check_dataset(dataset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from iofast.gpu.decode import Split
 from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
 from iofast.loader.target_fields import targets_of
+from iofast.options import described, option
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform, Views
@@ -25,32 +26,6 @@ AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
 
 MAX_WORKERS = 256
 MAX_PREFETCH = 64
-
-_RANGES = {
-    "batch_size": (1, MAX_SAMPLES),
-    "seed": (0, MAX_SEED),
-    "map_processes": (0, MAX_WORKERS),
-    "prefetch": (1, MAX_PREFETCH),
-    "num_workers": (0, MAX_WORKERS),
-    "max_errors": (0, MAX_SAMPLES),
-    "world_size": (1, MAX_SAMPLES),
-    "rank": (0, MAX_SAMPLES),
-}
-_OR_AUTO, _OR_NONE = ("prefetch", "num_workers"), ("max_errors", "rank", "world_size")
-
-_CHOICES: dict[str, tuple[object, ...]] = {
-    "decode": ("cpu", "gpu", "split", "auto"),
-    "shuffle": (True, False),
-    "drop_last": (True, False),
-    "readahead": (True, False, "auto"),
-    "cache": ("device", None),
-    "pixels": ("exact", "fast"),
-    "check": ("crc", None),
-    "truncated": ("strict", "accept"),
-    "on_error": ("raise", "replace", "drop"),
-    "ragged": ("raise", "list", "pad"),
-    "image_mode": ("RGB", "L", "I;16"),
-}
 
 _THREADS = "leave it out, because workers are threads of this process"
 _PINNED = "leave it out, because with device='cuda' batches are copied from page-locked memory and arrive on the device"
@@ -73,90 +48,117 @@ _INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LoaderOptions:
-    """Everything about a loader but its dataset; checks itself. FastLoader takes the same names as keywords.
+    """The options of a FastLoader, which takes the same names as keywords. Raises `OptionError` for wrong ones."""
 
-    batch_size      samples per batch and rank
-    shuffle         a new permutation each epoch, a function of (seed, epoch)
-    order           any other order: one of iofast.order's (Blocks, Weighted, Balanced, Repeated, Mixed, Buckets), or a
-                    torch Sampler (random ones draw from (seed, epoch), and not from their own generator)
-    seed            of the order and of every random choice, 0 to 2^64-1
-    drop_last       leave out a short last batch of an epoch
-    num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core
-                    that this rank may use; 0 = none: the consumer's thread makes each batch when it needs it
-    transform       a list from iofast.transforms; without one all images must have one size
-    device          where batches go. On a CUDA GPU two are ready ahead of the consumer, finished on a side stream;
-                    "cuda" = the device that is current in the consumer's thread when its first epoch begins
-    dtype           uint8 as decoded, or a float type: normalised, or scaled to [0, 1] without Normalize
-    memory_format   torch.contiguous_format (default), or torch.channels_last for a model in that format
-    prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 if
-                    num_workers is a number
-    cache           "device": decode every image once, at the first use, keep it on the device as uint8 pixels, and cut
-                    batches from them there. Geometry is `pixels.resample`: bilinear, within a level of Pillow
-    readahead       advise the operating system on the bytes of coming batches; "auto" = of containers, not of folders
-    decode          where JPEGs are decoded: on the "cpu"; on the device ("gpu"); on both ("split", or a Split), each
-                    batch divided so that they finish together; "auto" = as measured on the first batches. Then samples
-                    and their order are promised, but not pixels to the last level
-    pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
-    check           "crc": compare payloads with their checksums, if the container has some; damage is an error. Raw
-                    pixels are compared once, when this loader first reads the image: later epochs read only the rows
-                    that a crop needs. None: do not look for damage
-    truncated       "strict": a JPEG that ends early or is damaged is an error; "accept": decode as much as possible
-    on_error        a sample that cannot be made: "raise"; "replace" it by another, drawn from (seed, epoch, position,
-                    attempt); or "drop" it, which makes the batch shorter, but never empty: then it has one sample that
-                    is not valid. If all samples of a batch of 8 or more fail, raise
-    max_errors      failures that an epoch may have on this rank before ErrorBudgetError; None = any number
-    ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
-    image_mode      "RGB", or one channel: "L" = gray values of the transform's result; "I;16" = 16 bits, as int32 or a
-                    float type, decoded by Pillow, with resizes, crops, RandomHorizontalFlip and Normalize only
-    collate         field name -> function from the list of a batch's values to the batch's column
-    targets         field name -> what it holds, so that it gets the image's crop, flip and warps: "mask" ("mask:255"
-                    with its value outside of the image), "boxes" ("boxes:xywh"), "keypoints"
-    map_sample      function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
-    map_processes   number of processes to call it in; 0 = in the decoding threads. In a process the generators of
-                    `random`, NumPy and torch are seeded for each sample from its place in the epoch
-    map_batch       function of the finished batch, called in a decoding thread; with a GPU in the consumer's. If it has
-                    parameters rng, epoch or position, they get a numpy Generator, the epoch, and the position of the
-                    batch's first sample in the epoch
-    rank            number of this process, and of all processes; by default those of torch.distributed
-    world_size
-    """
-
-    batch_size: int = 1
-    shuffle: bool = False
-    order: AnyOrder | None = None
-    seed: int = 0
-    drop_last: bool = False
-    num_workers: int | Literal["auto"] = "auto"
-    transform: Sequence[Transform] | Views | Pipeline | None = None
-    device: str | torch.device = "cpu"
-    dtype: torch.dtype = torch.uint8
-    memory_format: torch.memory_format = torch.contiguous_format
-    prefetch: int | Literal["auto"] = "auto"
-    cache: Literal["device"] | None = None
-    readahead: bool | Literal["auto"] = "auto"
-    decode: Literal["cpu", "gpu", "split", "auto"] | Split = "cpu"
-    pixels: Literal["exact", "fast"] = "exact"
-    check: Literal["crc"] | None = "crc"
-    truncated: Literal["strict", "accept"] = "strict"
-    on_error: OnError = "raise"
-    max_errors: int | None = None
-    ragged: Literal["raise", "list", "pad"] = "raise"
-    image_mode: Literal["RGB", "L", "I;16"] = "RGB"
-    collate: Mapping[str, Callable[[list[Any]], Any]] | None = None
-    targets: Mapping[str, str] | None = None
-    map_sample: SampleFunction | None = None
-    map_processes: int = 0
-    map_batch: Callable[..., Any] | None = None
-    rank: int | None = None
-    world_size: int | None = None
+    batch_size: int = option(1, "samples per batch, on each rank", limits=(1, MAX_SAMPLES))
+    shuffle: bool = option(False, "a new permutation in each epoch, by (seed, epoch)", choices=(True, False))
+    _: KW_ONLY
+    order: AnyOrder | None = option(
+        None, "another order: one of iofast.order, or a torch Sampler; random samplers draw from (seed, epoch)"
+    )
+    seed: int = option(0, "seed of the order and of all random choices, 0 to 2^64-1", limits=(0, MAX_SEED))
+    drop_last: bool = option(False, "leave out a short last batch of an epoch", choices=(True, False))
+    transform: Sequence[Transform] | Views | Pipeline | None = option(
+        None, "a list of transforms, or several Views; without it all images must have one size, or see `ragged`"
+    )
+    dtype: torch.dtype = option(
+        torch.uint8, "of the images: uint8, or a float type, normalised by Normalize, otherwise in [0, 1]"
+    )
+    device: str | torch.device = option(
+        "cpu",
+        "where batches go; on a CUDA GPU two are finished ahead of the consumer. 'cuda' is the device that is current "
+        "in the consumer's thread when its first epoch begins",
+    )
+    cache: Literal["device"] | None = option(
+        None, "'device': decode the whole dataset once, and keep it on the device as uint8", choices=("device", None)
+    )
+    memory_format: torch.memory_format = option(
+        torch.contiguous_format, "torch.channels_last for a model in that format"
+    )
+    num_workers: int | Literal["auto"] = option(
+        "auto",
+        "decoding threads; 'auto' is the fewest that keep the consumer from waiting, at most one per core of this "
+        "rank; 0 is none: the consumer's thread makes each batch when it needs it, for a debugger or a profiler",
+        limits=(0, MAX_WORKERS),
+    )
+    prefetch: int | Literal["auto"] = option(
+        "auto",
+        "batches made ahead of the consumer; 'auto' is the fewest that keep it from waiting, at most 8, or 3 if "
+        "num_workers is a number",
+        limits=(1, MAX_PREFETCH),
+    )
+    readahead: bool | Literal["auto"] = option(
+        "auto",
+        "advise the operating system on the bytes of coming batches; 'auto' does so for containers, not for folders",
+        choices=(True, False, "auto"),
+    )
+    decode: Literal["cpu", "gpu", "split", "auto"] | Split = option(
+        "cpu",
+        "where JPEGs are decoded: 'cpu', 'gpu' (on the device), 'split' (each batch divided so that both finish "
+        "together) or a Split, or 'auto' (as measured on the first batches; pixels may then differ between runs)",
+        choices=("cpu", "gpu", "split", "auto"),
+    )
+    pixels: Literal["exact", "fast"] = option(
+        "exact",
+        "'exact' is within one level of Pillow; 'fast' may decode training crops of progressive and unusual JPEGs at "
+        "1/2, 1/4 or 1/8 if enough pixels remain",
+        choices=("exact", "fast"),
+    )
+    check: Literal["crc"] | None = option(
+        "crc",
+        "compare payloads with their checksums, if there are any; damage is an error. Raw pixels are compared when "
+        "the loader first reads the image (each time in an LMDB that another program has written to). None: do not",
+        choices=("crc", None),
+    )
+    truncated: Literal["strict", "accept"] = option(
+        "strict",
+        "a JPEG that ends early is an error, or 'accept': decode as much as possible. A progressive JPEG that ends "
+        "normally after fewer scans is no error",
+        choices=("strict", "accept"),
+    )
+    on_error: OnError = option(
+        "raise",
+        "a sample that cannot be made: 'raise', 'replace' it by another one drawn from (seed, epoch, position, "
+        "attempt), or 'drop' it. If all of 8 or more samples of a batch fail, raise",
+        choices=("raise", "replace", "drop"),
+    )
+    max_errors: int | None = option(
+        None, "failures per epoch on this rank before ErrorBudgetError; None is any number", limits=(0, MAX_SAMPLES)
+    )
+    ragged: Literal["raise", "list", "pad"] = option(
+        "raise",
+        "images of different sizes: 'raise', a 'list' of (3, h, w) tensors, or 'pad' with zeros to the largest",
+        choices=("raise", "list", "pad"),
+    )
+    image_mode: Literal["RGB", "L", "I;16"] = option(
+        "RGB", "'L' for gray, 'I;16' for gray images of 16 bits: batches of one channel", choices=("RGB", "L", "I;16")
+    )
+    targets: Mapping[str, str] | None = option(
+        None, "{field: 'mask', 'boxes' or 'keypoints'}: fields that follow the image through crops, flips and warps"
+    )
+    collate: Mapping[str, Callable[[list[Any]], Any]] | None = option(
+        None, "{field: function} from the list of a batch's values to the batch's column"
+    )
+    map_sample: SampleFunction | None = option(
+        None, "function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding"
+    )
+    map_processes: int = option(
+        0, "number of processes for map_sample; 0 runs it in the decoding threads", limits=(0, MAX_WORKERS)
+    )
+    map_batch: Callable[..., Any] | None = option(
+        None, "function of the finished batch; its parameters rng, epoch and position, if it has them, are filled in"
+    )
+    rank: int | None = option(None, "number of this process; detected by default", limits=(0, MAX_SAMPLES))
+    world_size: int | None = option(None, "number of processes; detected by default", limits=(1, MAX_SAMPLES))
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        for name, allowed in _CHOICES.items():
-            if name != "decode" or not isinstance(self.decode, Split):
-                object.__setattr__(self, name, _checked_choice(name, getattr(self, name), allowed))
+        for each in fields(self):
+            value, choices = getattr(self, each.name), each.metadata["choices"]
+            if choices and not isinstance(value, Split):
+                object.__setattr__(self, each.name, _checked_choice(each.name, value, choices))
         self._check_together()
         self._check_order()
         self._check_functions()
@@ -169,17 +171,18 @@ class LoaderOptions:
         pipeline = compile_transform(self.transform)
         if self.transform is not None:
             object.__setattr__(self, "transform", pipeline)  # the option may have been an iterator, now at its end
-        for each in pipeline.each:
-            pixels.check_dtype(each.ops, self.dtype)
+        for view in pipeline.each:
+            pixels.check_dtype(view.ops, self.dtype)
         object.__setattr__(self, "device", _checked_device(self.device))
 
     def _check_numbers(self) -> None:
         """Convert whole numbers of any type to int, so that a state is fit for JSON."""
-        for name, (low, high) in _RANGES.items():
-            value, auto = getattr(self, name), name in _OR_AUTO
-            if not (value is None and name in _OR_NONE) and not (auto and isinstance(value, str) and value == "auto"):
-                what = f"{name} (or 'auto')" if auto else name
-                object.__setattr__(self, name, check_whole(what, value, low, high))
+        for each in fields(self):
+            value, auto = getattr(self, each.name), each.default == "auto"
+            if each.metadata["limits"] is None or value is each.default or (auto and value == "auto"):
+                continue
+            what = f"{each.name} (or 'auto')" if auto else each.name
+            object.__setattr__(self, each.name, check_whole(what, value, *each.metadata["limits"]))
 
     def _check_together(self) -> None:
         if (self.rank is None) != (self.world_size is None):
@@ -236,10 +239,16 @@ class LoaderOptions:
             check_picklable(self.map_sample)
 
 
+LoaderOptions.__doc__ = f"{LoaderOptions.__doc__}\n\n{described(LoaderOptions)}\n    "
+
+
 def refuse_unknown(options: Mapping[str, object]) -> None:
-    """Raise `OptionError` for the first of `options`, none of which FastLoader has, with advice."""
+    """Raise `OptionError` for the first of `options` that FastLoader lacks, with advice."""
+    known = [each.name for each in fields(LoaderOptions)]
     for name in options:
-        near = get_close_matches(name, [each.name for each in fields(LoaderOptions)], 1)
+        if name in known:
+            continue
+        near = get_close_matches(name, known, 1)
         advice = _INSTEAD.get(name) or (f"did you mean {near[0]}=?" if near else "see LoaderOptions")
         raise OptionError(f"{name} is not an option of FastLoader: {advice}")
 

@@ -7,8 +7,10 @@ because every start of the command line imports it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
+
+from iofast.options import option, options_of
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
@@ -16,66 +18,66 @@ if TYPE_CHECKING:
 MAX_PIXELS, MAX_MEMORY = 1 << 28, 1 << 31  # as in kernel.contract, whose import would load NumPy
 
 
-def option(default: Any, text: str, metavar: str | None = None, *, typed: bool = True) -> Any:
-    """A field that is an option. `metavar` is its value in --help; without `typed` it is not on the command line."""
-    return field(default=default, metadata={"text": text, "metavar": metavar, "typed": typed})
+def _option(default: Any, text: str, metavar: str | None = None, *, typed: bool = True) -> Any:
+    """An option. `metavar` is its value in --help; without `typed` it is not on the command line."""
+    return option(default, text, metadata={"metavar": metavar, "typed": typed})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelFields:
     """What becomes of an image's pixels."""
 
-    resize: int | None = option(None, "resize to N pixels; without it no size changes", "N")
-    mode: str | None = option(None, "what N is: short (side, the default), long, exact, crop, pad, or none")
-    only_shrink: bool = option(False, "do not enlarge smaller images")
-    filter: str | None = option(None, "nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
-    format: str | None = option(
+    resize: int | None = _option(None, "resize to N pixels; without it no size changes", "N")
+    mode: str | None = _option(None, "what N is: short (side, the default), long, exact, crop, pad, or none")
+    only_shrink: bool = _option(False, "do not enlarge smaller images")
+    filter: str | None = _option(None, "nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
+    format: str | None = _option(
         None, "jpeg (the default with --resize), png, webp, keep (the default without), or raw: rgb, yuv420"
     )
-    quality: int | None = option(None, "of JPEG and WebP, 1 to 100 (default 90)", "Q")
-    subsampling: str | None = option(None, "of JPEG chroma: 420 (the default), 422 or 444")
-    restart: int | str | None = option(
+    quality: int | None = _option(None, "of JPEG and WebP, 1 to 100 (default 90)", "Q")
+    subsampling: str | None = _option(None, "of JPEG chroma: 420 (the default), 422 or 444")
+    restart: int | str | None = _option(
         None,
         "MCUs between a JPEG's restart markers, auto (the default) or none; by default kept JPEGs do not change",
         "N",
     )
-    reducing_gap: float | None = option(
+    reducing_gap: float | None = _option(
         None, "decode large JPEGs at a reduced size, at least G times the wanted one (default 2; 0: full size)", "G"
     )
-    max_pixels: int = option(MAX_PIXELS, "larger images fail (default 268435456)", "N")
-    max_memory: int | str = option(
+    max_pixels: int = _option(MAX_PIXELS, "larger images fail (default 268435456)", "N")
+    max_memory: int | str = _option(
         MAX_MEMORY, "images that would need more memory in a worker fail (default 2GiB)", "SIZE"
     )
-    pad_color: str | None = option(None, "of --mode pad: black (the default), white, gray, #rrggbb", "COLOR")
-    icc: str | None = option(
+    pad_color: str | None = _option(None, "of --mode pad: black (the default), white, gray, #rrggbb", "COLOR")
+    icc: str | None = _option(
         None, "colour profiles: srgb converts (the default if an image is encoded), keep stores them, drop ignores them"
     )
-    background: str | None = option(
+    background: str | None = _option(
         None, "the colour behind transparency (default white), or drop: ignore transparency", "COLOR"
     )
-    check: str | None = option(None, "check kept files by decode (the default), or end: header and end only")
+    check: str | None = _option(None, "check kept files by decode (the default), or end: header and end only")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFields:
     """The fields beside an image, and which samples are left out."""
 
-    min_size: int | None = option(None, "leave out images whose short side is below N pixels", "N")
-    max_aspect: float | None = option(None, "leave out images with long side over short above R", "R")
-    fields: str | Sequence[str] = option(
+    min_size: int | None = _option(None, "leave out images whose short side is below N pixels", "N")
+    max_aspect: float | None = _option(None, "leave out images with long side over short above R", "R")
+    fields: str | Sequence[str] = _option(
         (),
         "files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, its fields",
         "SUFFIXES",
     )
-    boxes: str | None = option(None, "the field of JSON whose boxes follow the image, as boxes.json", "FIELD")
-    box_format: str | None = option(None, "xyxy (the default) or xywh", "FORMAT")
-    keypoints: str | None = option(None, "the field of JSON whose keypoints follow the image", "FIELD")
-    upright_annotations: bool = option(False, "masks, boxes and keypoints belong to images turned upright by EXIF")
-    mask_fill: int | None = option(None, "the masks' value in the padding of an image (default 0)", "N")
-    foreign: ForeignOptions | Mapping[str, Any] | None = option(  # noqa: RUF009 (it makes a field)
+    boxes: str | None = _option(None, "the field of JSON whose boxes follow the image, as boxes.json", "FIELD")
+    box_format: str | None = _option(None, "xyxy (the default) or xywh", "FORMAT")
+    keypoints: str | None = _option(None, "the field of JSON whose keypoints follow the image", "FIELD")
+    upright_annotations: bool = _option(False, "masks, boxes and keypoints belong to images turned upright by EXIF")
+    mask_fill: int | None = _option(None, "the masks' value in the padding of an image (default 0)", "N")
+    foreign: ForeignOptions | Mapping[str, Any] | None = _option(  # noqa: RUF009 (it makes a field)
         None, "meaning of another program's container: ForeignOptions, or a mapping of its members", typed=False
     )
-    notes: Mapping[str, object] | None = option(
+    notes: Mapping[str, object] | None = _option(
         None, "members to add to the manifest's recipe; anything that JSON can represent", typed=False
     )
 
@@ -84,39 +86,41 @@ class SampleFields:
 class OrderFields:
     """The order and splits of the samples, and the columns of a manifest."""
 
-    shuffle: int | None = option(None, "permute each split; the same SEED, the same order", "SEED")
-    split: str | Mapping[str, float] | None = option(
+    shuffle: int | None = _option(None, "permute each split; the same SEED, the same order", "SEED")
+    split: str | Mapping[str, float] | None = _option(
         None, "draw splits by the images' paths, as in val=0.1,test=0.05; the rest is train", "NAME=SHARE"
     )
-    split_seed: int | None = option(None, "the seed of the splits (default 0)", "N")
-    class_order: str = option("lexicographic", "lexicographic (the default), natural or file", "ORDER")
-    path_column: str | None = option(None, "the manifest's column of paths", "NAME")
-    label_column: str | None = option(None, "the manifest's column of labels", "NAME")
-    split_column: str | None = option(None, "the manifest's column of splits", "NAME")
-    mask_column: str | Sequence[str] = option((), "the manifest's column of mask files, which follow the image", "NAME")
-    file_column: str | Sequence[str] = option((), "the manifest's column of other files, stored as they are", "NAME")
-    drop_duplicates: bool = option(False, "of equal images, keep the first")
+    split_seed: int | None = _option(None, "the seed of the splits (default 0)", "N")
+    class_order: str = _option("lexicographic", "lexicographic (the default), natural or file", "ORDER")
+    path_column: str | None = _option(None, "the manifest's column of paths", "NAME")
+    label_column: str | None = _option(None, "the manifest's column of labels", "NAME")
+    split_column: str | None = _option(None, "the manifest's column of splits", "NAME")
+    mask_column: str | Sequence[str] = _option(
+        (), "the manifest's column of mask files, which follow the image", "NAME"
+    )
+    file_column: str | Sequence[str] = _option((), "the manifest's column of other files, stored as they are", "NAME")
+    drop_duplicates: bool = _option(False, "of equal images, keep the first")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
     """How the run proceeds, and its target."""
 
-    workers: int | None = option(None, "processes (default: one per usable core)", "N")
-    max_errors: int | str | None = option(
+    workers: int | None = _option(None, "processes (default: one per usable core)", "N")
+    max_errors: int | str | None = _option(
         None, "stop when more images than this fail: a number or share (default 1% or 10)", "N"
     )
-    shard_size: int | str | None = option(
+    shard_size: int | str | None = _option(
         None, "approximate size of tar and TFRecord shards: 500MB, 1GiB or bytes (default 1GB)", "SIZE"
     )
-    shard_records: int | None = option(None, "records of a shard, instead of its size", "N")
-    label_base: int = option(0, "the first class number in TFRecords; ImageNet's have 1 (default 0)", "N")
-    sidecars: str | Sequence[str] = option(
+    shard_records: int | None = _option(None, "records of a shard, instead of its size", "N")
+    label_base: int = _option(0, "the first class number in TFRecords; ImageNet's have 1 (default 0)", "N")
+    sidecars: str | Sequence[str] = _option(
         (), "dali, wids, timm: index files for other programs, beside shards", "NAME,…"
     )
-    append: bool = option(False, "add to DST, which must exist; with the same options")
-    overwrite: bool = option(False, "replace DST if it exists")
-    dry_run: bool = option(False, "write nothing; estimate size and time from a sample")
+    append: bool = _option(False, "add to DST, which must exist; with the same options")
+    overwrite: bool = _option(False, "replace DST if it exists")
+    dry_run: bool = _option(False, "write nothing; estimate size and time from a sample")
 
 
 GROUPS = {"pixels": PixelFields, "samples": SampleFields, "order": OrderFields, "running": RunFields}
@@ -124,10 +128,4 @@ GROUPS = {"pixels": PixelFields, "samples": SampleFields, "order": OrderFields, 
 
 def command_line(group: type) -> list[Field[Any]]:
     """The fields of a group that are on the command line."""
-    return [each for each in fields(group) if each.metadata["typed"]]
-
-
-def described() -> str:
-    """All options with their descriptions, a line for each."""
-    listed = [each for group in GROUPS.values() for each in fields(group)]
-    return "\n".join(f"    {each.name:<20}{each.metadata['text']}" for each in listed)
+    return [each for each in options_of([group]) if each.metadata["typed"]]

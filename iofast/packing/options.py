@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypedDict
 
 from iofast.choices import MAX_SEED
 from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
+from iofast.options import described
 from iofast.packing.effects import require_effects
-from iofast.packing.option_fields import OrderFields, PixelFields, RunFields, SampleFields, described
+from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
@@ -175,58 +175,9 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
     return checked
 
 
-PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described()}\n    "
+PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
 _OWN = {field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind)}
 _OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}
-
-
-class PackKeywords(TypedDict, total=False):
-    """The fields of `PackOptions` as keywords of `pack`, for type checkers, which cannot derive them."""
-
-    resize: int | None
-    mode: str | None
-    only_shrink: bool
-    filter: str | None
-    format: str | None
-    quality: int | None
-    subsampling: str | None
-    restart: int | str | None
-    reducing_gap: float | None
-    max_pixels: int
-    max_memory: int | str
-    pad_color: str | None
-    icc: str | None
-    background: str | None
-    check: str | None
-    min_size: int | None
-    max_aspect: float | None
-    fields: str | Sequence[str]
-    boxes: str | None
-    box_format: str | None
-    keypoints: str | None
-    upright_annotations: bool
-    mask_fill: int | None
-    shuffle: int | None
-    class_order: str
-    path_column: str | None
-    label_column: str | None
-    split_column: str | None
-    mask_column: str | Sequence[str]
-    file_column: str | Sequence[str]
-    split: str | Mapping[str, float] | None
-    split_seed: int | None
-    shard_size: int | str | None
-    shard_records: int | None
-    label_base: int
-    drop_duplicates: bool
-    foreign: ForeignOptions | Mapping[str, Any] | None
-    notes: Mapping[str, object] | None
-    sidecars: str | Sequence[str]
-    workers: int | None
-    max_errors: int | str | None
-    append: bool
-    overwrite: bool
-    dry_run: bool

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
 from iofast.containers.base import Reader
@@ -19,6 +21,7 @@ from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, because, shown
 from iofast.machine import cores
 from iofast.opening import open_reader
+from iofast.options import takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.build import Builder, NothingLeftError
@@ -26,7 +29,7 @@ from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
 from iofast.packing.inputs import listed
-from iofast.packing.options import PackKeywords, PackOptions, names_of
+from iofast.packing.options import PackOptions, names_of
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import load_plan, make_plan, settings
 from iofast.packing.pool import WorkerPool
@@ -37,9 +40,24 @@ from iofast.packing.resume import DUPLICATES, begin
 FilePath = str | os.PathLike[str]
 
 
-def pack(
-    source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Unpack[PackKeywords]
-) -> PackReport:
+_P = ParamSpec("_P")
+
+
+class _Pack(Protocol[_P]):
+    """The type of `pack`: it takes a `PackOptions`, or the parameters of `PackOptions`."""
+
+    @overload
+    def __call__(self, source: FilePath, target: FilePath, options: PackOptions, /, **keywords: Any) -> PackReport: ...
+    @overload
+    def __call__(self, source: FilePath, target: FilePath, /, *args: _P.args, **keywords: _P.kwargs) -> PackReport: ...
+
+
+def _typed_by(options: Callable[_P, PackOptions]) -> Callable[[Callable[..., PackReport]], _Pack[_P]]:
+    return partial(takes_options, options)
+
+
+@_typed_by(PackOptions)
+def pack(source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Any) -> PackReport:
     """Pack the images of `source` into the container `target`; its suffix selects the format.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, including those of other programs

@@ -16,11 +16,10 @@ from iofast import FastDataset, FastLoader
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, pack
-from iofast.packing.options import PackKeywords
 
 WIDTH, HEIGHT = 60, 40
 SPOT = (36, 8, 48, 20)  # x0, y0, x1, y1 of a bright square: what masks, boxes and keypoints are about
-MODES: list[PackKeywords] = [
+MODES: list[dict[str, Any]] = [
     {"format": "png"},
     {"resize": 20, "format": "png"},
     {"resize": 90, "mode": "long", "format": "png"},
@@ -67,7 +66,7 @@ def make_sample(folder: Path, orientation: int = 1, name: str = "a", kind: str =
     return folder
 
 
-SIDES: PackKeywords = {"fields": "seg.png,txt,json=boxes.json", "boxes": "boxes.json", "keypoints": "boxes.json"}
+SIDES: dict[str, Any] = {"fields": "seg.png,txt,json=boxes.json", "boxes": "boxes.json", "keypoints": "boxes.json"}
 
 
 def records(target: Path) -> list[dict[str, bytes]]:
@@ -95,7 +94,7 @@ def extent(mark: np.ndarray[Any, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("keywords", MODES, ids=lambda each: f"{each.get('mode', 'short')}{each.get('resize', '')}")
-def test_mask_box_and_keypoint_stay_on_the_spot(tmp_path: Path, keywords: PackKeywords) -> None:
+def test_mask_box_and_keypoint_stay_on_the_spot(tmp_path: Path, keywords: dict[str, Any]) -> None:
     """Of images in all orientations."""
     for orientation in range(1, 9):
         make_sample(tmp_path / "in", orientation, str(orientation))
@@ -160,8 +159,14 @@ def test_values_of_masks_survive(tmp_path: Path) -> None:
 
 
 def test_fill_beside_padded_images(tmp_path: Path) -> None:
-    options: PackKeywords = {"resize": 60, "mode": "pad", "pad_color": "114,114,114", "mask_fill": 255, "format": "png"}
-    pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", workers=1, **SIDES, **options)
+    options: dict[str, Any] = {
+        "resize": 60,
+        "mode": "pad",
+        "pad_color": "114,114,114",
+        "mask_fill": 255,
+        "format": "png",
+    }
+    pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", workers=1, **SIDES, **dict[str, Any](options))
     image, labels = (opened(one(tmp_path / "out.lmdb")[name]) for name in ("png", "seg.png"))
     padding = np.ones((60, 60), bool)
     padding[10:50] = False
@@ -284,7 +289,7 @@ def test_columns_of_a_manifest(tmp_path: Path) -> None:
         {"path": "images/a.png"},
     ]
     (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    columns: PackKeywords = {"mask_column": "mask", "file_column": "text", "boxes": "boxes.json"}
+    columns: dict[str, Any] = {"mask_column": "mask", "file_column": "text", "boxes": "boxes.json"}
     pack(tmp_path / "list.jsonl", tmp_path / "out.lmdb", resize=20, **columns)
     with LmdbReader(tmp_path / "out.lmdb") as reader:
         full, bare = (reader.record(row).fields for row in range(2))
@@ -328,7 +333,7 @@ def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:
     for number, size in enumerate([(80, 64), (63, 90), (400, 90), (256, 64), (257, 64)]):
         (tmp_path / "in").mkdir(exist_ok=True)
         Image.new("RGB", size).save(tmp_path / "in" / f"{number}.png")
-    filters: PackKeywords = {"min_size": 64, "max_aspect": 4}
+    filters: dict[str, Any] = {"min_size": 64, "max_aspect": 4}
     dry = pack(tmp_path / "in", tmp_path / "out.lmdb", dry_run=True, **filters)
     assert (dry.left_out, dry.failed) == (3, 0)
     report = pack(tmp_path / "in", tmp_path / "out.lmdb", max_errors=0, **filters)

@@ -22,7 +22,6 @@ from iofast.containers.publish import Target
 from iofast.errors import OptionError, TargetError
 from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
-from iofast.packing.options import PackKeywords
 from iofast.packing.plan import make_plan, settings
 from iofast.source import SourceOptions
 from iofast.source.scan import scan
@@ -70,7 +69,7 @@ def shown(payload: bytes) -> Pixels:
         ({"format": "webp", "resize": 64}, None),
     ],
 )
-def test_the_recipe(keywords: PackKeywords, recorded: object) -> None:
+def test_the_recipe(keywords: dict[str, Any], recorded: object) -> None:
     assert PackOptions(**keywords).shaping().get("restart") == recorded
     assert PackOptions(**keywords).recipe().restart == recorded
 

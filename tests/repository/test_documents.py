@@ -15,6 +15,7 @@ from places import ROOT
 
 from iofast import FastDataset, FastLoader, order, pack, transforms
 from iofast.order import Mode
+from tools import option_tables
 
 SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments are no programs
 DOCUMENTS = [
@@ -29,6 +30,13 @@ def programs() -> Iterator[tuple[str, str]]:
         blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
         if blocks:
             yield path.name, "\n".join(blocks)
+
+
+@pytest.mark.parametrize("name", option_tables.PAGES)
+def test_tables_of_options_are_those_of_the_code(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert option_tables.page(text) == text, "python -m tools.option_tables"
+    assert text.count("<!-- options: ") == text.count("<!-- end of options -->") > 0
 
 
 @pytest.fixture(scope="module")
