@@ -347,7 +347,7 @@ def test_the_largest_gain_comes_first() -> None:
     assert gains == sorted(gains, reverse=True)
 
 
-ACCURACY = {"mixed_precision", "tf32", "batch_size", "stem", "pack_resize", "gpu_decode"}
+ACCURACY = ("mixed_precision", "tf32", "batch_size", "stem", "pack_resize", "gpu_decode")
 
 
 @pytest.mark.parametrize("name", [*ACCURACY, "num_workers", "pack", "fastloader", "pin_memory", "sync", "compile"])
