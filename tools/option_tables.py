@@ -1,6 +1,6 @@
 """Write the tables of options in docs/ from the fields that state them.
 
-    python -m tools.option_tables    # rewrites what lies between `<!-- options: NAME -->` and `<!-- end of options -->`
+python -m tools.option_tables    # rewrites what lies between `<!-- options: NAME -->` and `<!-- end of options -->`
 """
 
 from __future__ import annotations

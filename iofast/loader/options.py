@@ -179,7 +179,8 @@ class LoaderOptions:
         """Convert whole numbers of any type to int, so that a state is fit for JSON."""
         for each in fields(self):
             value, auto = getattr(self, each.name), each.default == "auto"
-            if each.metadata["limits"] is None or value is each.default or (auto and value == "auto"):
+            is_auto = auto and isinstance(value, str) and value == "auto"
+            if each.metadata["limits"] is None or is_auto or (value is None and each.default is None):
                 continue
             what = f"{each.name} (or 'auto')" if auto else each.name
             object.__setattr__(self, each.name, check_whole(what, value, *each.metadata["limits"]))

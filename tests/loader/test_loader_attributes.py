@@ -71,9 +71,9 @@ class TestAttributes:
     def test_repr(self, twenty: FastDataset) -> None:
         loader = make(twenty, rank=1, world_size=2, dtype=torch.float32)
         assert repr(loader) == (
-            f"FastLoader(FastDataset({twenty.path!r}): 20 samples, batch_size=6, shuffle=True, num_workers=1, "
+            f"FastLoader(FastDataset({twenty.path!r}): 20 samples, batch_size=6, shuffle=True, "
             "transform=[Resize(size=(8, 8), interpolation='bilinear', max_size=None)], dtype=torch.float32, "
-            "rank 1 of 2: 2 batches an epoch, next is batch 0 of epoch 0)"
+            "num_workers=1, rank 1 of 2: 2 batches an epoch, next is batch 0 of epoch 0)"
         )
         assert repr(FastLoader(twenty)).endswith(
             ": 20 samples, rank 0 of 1: 20 batches an epoch, next is batch 0 of epoch 0)"

@@ -87,7 +87,7 @@ class TestOptions:
         assert parameters[0].name == "dataset"
         assert parameters[1:] == list(inspect.signature(LoaderOptions).parameters.values())
         for each in parameters[1:]:
-            assert f"\n    {each.name:<16}" in (LoaderOptions.__doc__ or "")
+            assert f"\n    {each.name:<20}" in (LoaderOptions.__doc__ or "")
 
     @pytest.mark.parametrize("option", ["transform", "target_transform"])
     def test_a_dataset_with_its_own_transform(self, place: Path, option: str) -> None:

@@ -237,7 +237,7 @@ def test_a_real_dataloader(tmp_path: Path) -> None:
     assert last.stacks is not None
     assert last.stacks.looks >= 10
     assert last.stacks.worker_looks >= 10
-    assert last.stacks.main.get(Frame.LOADER_WAIT, 0.0) > 0.7, last.stacks
+    assert last.stacks.main.get(Frame.LOADER_WAIT, 0.0) > 0.45, "0.8 of twenty looks; less by chance once in a thousand"
     assert last.stacks.workers.get(WorkerTask.DECODE, 0.0) > 0.7, last.stacks
     assert sum(last.stacks.main.values()) == pytest.approx(1.0)
 

@@ -19,15 +19,9 @@ from iofast.packing import PackOptions, pack
 
 WIDTH, HEIGHT = 60, 40
 SPOT = (36, 8, 48, 20)  # x0, y0, x1, y1 of a bright square: what masks, boxes and keypoints are about
-MODES: list[dict[str, Any]] = [
-    {"format": "png"},
-    {"resize": 20, "format": "png"},
-    {"resize": 90, "mode": "long", "format": "png"},
-    {"resize": 32, "mode": "exact", "format": "png"},
-    {"resize": 30, "mode": "crop", "format": "png"},
-    {"resize": 48, "mode": "pad", "format": "png"},
-    {"resize": 80, "mode": "pad", "only_shrink": True, "format": "png"},
-]
+SIZES = ((90, "long"), (32, "exact"), (30, "crop"), (48, "pad"))
+MODES: list[dict[str, Any]] = [{}, {"resize": 20}, {"resize": 80, "mode": "pad", "only_shrink": True}]
+MODES += [{"resize": size, "mode": mode} for size, mode in SIZES]
 
 
 def stored(pixels: np.ndarray[Any, Any], orientation: int) -> Image.Image:
@@ -98,7 +92,7 @@ def test_mask_box_and_keypoint_stay_on_the_spot(tmp_path: Path, keywords: dict[s
     """Of images in all orientations."""
     for orientation in range(1, 9):
         make_sample(tmp_path / "in", orientation, str(orientation))
-    pack(tmp_path / "in", tmp_path / "out.lmdb", workers=1, **SIDES, **keywords)
+    pack(tmp_path / "in", tmp_path / "out.lmdb", workers=1, format="png", **SIDES, **keywords)
     made = records(tmp_path / "out.lmdb")
     assert len(made) == 8
     for fields in made:
