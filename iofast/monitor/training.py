@@ -320,7 +320,7 @@ class Training:
 
     @property
     def waiting(self) -> float:
-        """The same; without a report, the share of samples in which the training thread read a worker's queue."""
+        """`waited`; if no loader reports, the share of samples in which the training thread read a worker's queue."""
         return self.doing[Doing.QUEUE] if self.waited is None else self.waited
 
     def per_step(

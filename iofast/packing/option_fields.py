@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 MAX_PIXELS, MAX_MEMORY = 1 << 28, 1 << 31  # as in kernel.contract, whose import would load NumPy
 
 
-def _option(default: Any, text: str, metavar: str | None = None, *, typed: bool = True) -> Any:
-    """An option. `metavar` is its value in --help; without `typed` it is not on the command line."""
-    return option(default, text, metadata={"metavar": metavar, "typed": typed})
+def _option(default: Any, text: str, metavar: str | None = None, *, usual: object = None, typed: bool = True) -> Any:
+    """An option. `metavar` is its value in --help; without `typed` it is not on the command line.
+
+    `usual` is the value that applies without the option. Its field is None then, so that an option without effect can
+    be told from one that was not given.
+    """
+    text = text if usual is None else f"{text} (default {usual})"
+    return option(default, text, metadata={"metavar": metavar, "usual": usual, "typed": typed})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +35,19 @@ class PixelFields:
     resize: int | None = _option(None, "resize to N pixels; without it no size changes", "N")
     mode: str | None = _option(None, "what N is: short (side, the default), long, exact, crop, pad, or none")
     only_shrink: bool = _option(False, "do not enlarge smaller images")
-    filter: str | None = _option(None, "nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
+    filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual="bilinear")
     format: str | None = _option(
         None, "jpeg (the default with --resize), png, webp, keep (the default without), or raw: rgb, yuv420"
     )
-    quality: int | None = _option(None, "of JPEG and WebP, 1 to 100 (default 90)", "Q")
-    subsampling: str | None = _option(None, "of JPEG chroma: 420 (the default), 422 or 444")
+    quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=90)
+    subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual="420")
     restart: int | str | None = _option(
         None,
         "MCUs between a JPEG's restart markers, auto (the default) or none; by default kept JPEGs do not change",
         "N",
     )
     reducing_gap: float | None = _option(
-        None, "decode large JPEGs at a reduced size, at least G times the wanted one (default 2; 0: full size)", "G"
+        None, "decode large JPEGs at a reduced size, at least G times the wanted one; 0: full size", "G", usual=2.0
     )
     max_pixels: int = _option(MAX_PIXELS, "larger images fail (default 268435456)", "N")
     max_memory: int | str = _option(
@@ -70,10 +75,10 @@ class SampleFields:
         "SUFFIXES",
     )
     boxes: str | None = _option(None, "the field of JSON whose boxes follow the image, as boxes.json", "FIELD")
-    box_format: str | None = _option(None, "xyxy (the default) or xywh", "FORMAT")
+    box_format: str | None = _option(None, "xyxy or xywh", "FORMAT", usual="xyxy")
     keypoints: str | None = _option(None, "the field of JSON whose keypoints follow the image", "FIELD")
     upright_annotations: bool = _option(False, "masks, boxes and keypoints belong to images turned upright by EXIF")
-    mask_fill: int | None = _option(None, "the masks' value in the padding of an image (default 0)", "N")
+    mask_fill: int | None = _option(None, "the masks' value in the padding of an image", "N", usual=0)
     foreign: ForeignOptions | Mapping[str, Any] | None = _option(  # noqa: RUF009 (it makes a field)
         None, "meaning of another program's container: ForeignOptions, or a mapping of its members", typed=False
     )
@@ -90,7 +95,7 @@ class OrderFields:
     split: str | Mapping[str, float] | None = _option(
         None, "draw splits by the images' paths, as in val=0.1,test=0.05; the rest is train", "NAME=SHARE"
     )
-    split_seed: int | None = _option(None, "the seed of the splits (default 0)", "N")
+    split_seed: int | None = _option(None, "the seed of the splits", "N", usual=0)
     class_order: str = _option("lexicographic", "lexicographic (the default), natural or file", "ORDER")
     path_column: str | None = _option(None, "the manifest's column of paths", "NAME")
     label_column: str | None = _option(None, "the manifest's column of labels", "NAME")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from iofast.choices import MAX_SEED
 from iofast.containers.shards import parse_size
@@ -56,6 +57,11 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
 
+    def _applied(self, name: str) -> Any:
+        """The value of an option, or the usual one if it was not given."""
+        value = getattr(self, name)
+        return _USUAL[name] if value is None else value
+
     def recipe(self) -> TranscodeRecipe:
         """The kernel's recipe for each image."""
         resizing = self.resize is not None
@@ -71,12 +77,12 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             size=self.resize,
             mode=self.mode or ("short" if resizing else "none"),
             only_shrink=self.only_shrink,
-            filter=self.filter or "bilinear",
+            filter=self._applied("filter"),
             format=format,
-            quality=90 if self.quality is None else self.quality,
-            subsampling=self.subsampling or "420",
+            quality=self._applied("quality"),
+            subsampling=self._applied("subsampling"),
             restart=restart,
-            reducing_gap=2.0 if self.reducing_gap is None else self.reducing_gap,
+            reducing_gap=self._applied("reducing_gap"),
             max_pixels=self.max_pixels,
             max_memory=parse_size(self.max_memory, "max_memory"),
             pad_color=self.pad_color,
@@ -92,10 +98,10 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             min_size=self.min_size,
             max_aspect=self.max_aspect,
             boxes=self.boxes,
-            box_format=self.box_format or "xyxy",
+            box_format=self._applied("box_format"),
             keypoints=self.keypoints,
             upright=self.upright_annotations,
-            mask_fill=self.mask_fill or 0,
+            mask_fill=self._applied("mask_fill"),
         )
 
     def source_options(self) -> SourceOptions:
@@ -148,7 +154,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         given = {name: value for name, value in rest.items() if value or name in names}
         shares = self.shares()
         if shares is not None:
-            given |= {"split": written(shares), "split_seed": self.split_seed or 0}
+            given |= {"split": written(shares), "split_seed": self._applied("split_seed")}
         return {**_checked_notes(self.notes), **image, **given}
 
 
@@ -176,6 +182,7 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
 
 
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "
+_USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from places import ROOT
 
 from iofast.kernel.contract import DecodeOptions
 from iofast.pixels import steps
@@ -21,6 +23,7 @@ native = pytest.importorskip("iofast.kernel.native_batch")
 _native = pytest.importorskip("iofast.kernel._native")
 
 SETS = ("avx512", "avx2", "scalar")
+HEADER = ROOT / "iofast" / "kernel" / "src" / "iofast.h"
 Program = list[tuple[Step, list[float]]]
 
 
@@ -30,6 +33,12 @@ def simd(name: str) -> Iterator[None]:
     os.environ["IOFAST_SIMD"] = name
     yield
     os.environ.pop("IOFAST_SIMD") if before is None else os.environ.update(IOFAST_SIMD=before)
+
+
+def test_codes_of_steps_are_those_of_the_header() -> None:
+    body = HEADER.read_text().partition("IOF_NOTHING")[2].partition("IOF_STEPS")[0]
+    assert ["NOTHING", *re.findall(r"IOF_(\w+)", body)] == [step.name for step in Step]
+    assert [step.value for step in Step] == list(range(len(Step)))
 
 
 def columns(program: Program) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

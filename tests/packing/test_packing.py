@@ -317,8 +317,11 @@ def test_a_number_of_mcus_may_be_a_text() -> None:
             PackOptions(restart=wrong)
 
 
-def test_limits_are_the_kernels() -> None:
+def test_defaults_are_the_kernels() -> None:
     assert (PackOptions().max_pixels, PackOptions().max_memory) == (contract.MAX_PIXELS, contract.MAX_MEMORY)
+    recipe, usual = contract.TranscodeRecipe(), PackOptions(resize=256).recipe()
+    for name in ("filter", "quality", "subsampling", "reducing_gap"):
+        assert getattr(recipe, name) == getattr(usual, name), name
 
 
 def test_the_command_line_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:

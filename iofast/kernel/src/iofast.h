@@ -128,8 +128,8 @@ typedef struct {
 /* Bytes of a value of this type. */
 size_t iof_size_of(int type);
 
-/* One step of what is done to the pixels of an image, with numbers f[0], f[1]...; bytes in, bytes out. work.py says what each
-means, and its twin is the definition of each in Python. */
+/* A step on the pixels of an image, with parameters f[0], f[1]...; bytes in, bytes out. work.Step lists the same codes
+with their meaning; pixels/steps.py defines each in Python. */
 typedef enum {
   IOF_NOTHING,
   IOF_BRIGHTNESS,
