@@ -21,15 +21,15 @@ from iofast.version import __version__
 
 _EPILOG = """\
 examples:
-  iofast pack ./images out.lmdb --resize 256     one file out of a folder of images
-  iofast pack ./images out.lmdb --dry-run        what that would take, without writing
-  iofast info out.lmdb                           what is in it
-  iofast verify out.lmdb                         is it whole, and if not, which records are bad
-  iofast convert out.lmdb train.tar              the same records in another kind of container
-  iofast bench out.lmdb                          how fast it loads here, and what the time goes into
-  iofast monitor                                 does training wait for its data, and why?
-  iofast monitor -- python train.py              the same, of a program that it starts
-  iofast doctor                                  what this machine has, and what it lacks
+  iofast pack ./images out.lmdb --resize 256     pack a folder of images into one file
+  iofast pack ./images out.lmdb --dry-run        estimate its size and time, without writing
+  iofast info out.lmdb                           show its contents
+  iofast verify out.lmdb                         check it, and list damaged records
+  iofast convert out.lmdb train.tar              copy its records into tar shards
+  iofast bench out.lmdb                          measure how fast it loads here, by stage
+  iofast monitor                                 watch all your trainings: does one wait for its data, and why?
+  iofast monitor -- python train.py              start a training and watch it
+  iofast doctor                                  show what is installed here, and what is missing
 
 `iofast COMMAND --help` explains a command with examples.
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some images failed, 130 interrupted.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the JSON
 
-HELP = "measure how fast a dataset loads here"
+HELP = "measure how fast a dataset loads on this machine"
 DESCRIPTION = (
     "Measure how fast a dataset loads on this machine: microseconds per image by stage, and images per second beside "
     "full decode, by number of workers."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from iofast.copying import Copied
 
-HELP = "copy a container into one of another kind, or a folder"
+HELP = "copy a container into another format, or into a folder"
 DESCRIPTION = "Copy all records into a container of another kind, or into a plain folder. No payload changes."
 EXAMPLES = """\
 examples:

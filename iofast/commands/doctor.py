@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the JSON
 
-HELP = "say what this machine has and lacks"
+HELP = "show what is installed here, and what is missing"
 DESCRIPTION = "Say what this machine has for packing and loading images, what it lacks, and what to do about it."
 EXAMPLES = """\
 examples:

@@ -15,7 +15,7 @@ def add_options(group: Any) -> None:
         "--names",
         metavar="OURS=THEIRS,…",
         default=None,
-        help="their names of our fields: image=photo,label=json/category,seg.png=mask/encoded",
+        help="names in another program's files: image=photo,label=json/category,seg.png=mask/encoded",
     )
     group.add_argument(
         "--labels", metavar="FILE", default=None, help="lines `key label`, for an LMDB of plain images without labels"
@@ -26,7 +26,7 @@ def add_options(group: Any) -> None:
         choices=(0, 1),
         metavar="N",
         default=None,
-        help="their number of the first class: 1 if 0 means background, as in ImageNet's TFRecords (default 0)",
+        help="the number of its first class: 1 if 0 means background, as in ImageNet's TFRecords (default 0)",
     )
 
 

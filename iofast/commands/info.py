@@ -35,7 +35,7 @@ _HISTOGRAMS = (
     ("bytes", "bytes of an image", size),
 )
 
-HELP = "say what is in a container or folder"
+HELP = "show the contents of a container or folder"
 DESCRIPTION = "Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe."
 EXAMPLES = """\
 examples:

@@ -7,7 +7,7 @@ from functools import partial
 
 from iofast.commands.convert import add_copy_options, copy
 
-HELP = "put several containers into one"
+HELP = "combine several containers into one"
 DESCRIPTION = "Copy the records of several containers into one. Only class numbers may change, no other payload."
 EXAMPLES = """\
 examples:
@@ -23,7 +23,7 @@ differ in case alone. The first container keeps its class numbers; changed ones 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("sources", metavar="SRC", nargs="+", help="containers, or folders of images")
-    parser.add_argument("target", metavar="DST", help="what to make: .lmdb, .tar, .tfrecord; none: a folder")
+    parser.add_argument("target", metavar="DST", help="container to write: .lmdb, .tar, .tfrecord; without a suffix, a folder")
     parser.add_argument("--as", dest="names", metavar="NAMES", help="make each SRC a split: train,val")
     add_copy_options(parser)
 

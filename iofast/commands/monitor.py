@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from iofast.monitor.launch import Program
     from iofast.monitor.request import Request
 
-HELP = "say whether a training waits for its data"
+HELP = "find out whether training waits for its data, and why"
 DESCRIPTION = "Watch training processes: do they wait for their data, why, and what to change."
 EXAMPLES = """\
 examples:

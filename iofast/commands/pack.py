@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from iofast.packing.pool import WorkerPool
     from iofast.packing.report import Estimate, PackReport
 
-HELP = "pack a folder of images into one file, or shards"
+HELP = "pack images into one file, or into shards"
 DESCRIPTION = "Pack a folder of images, a manifest's images, or another container into LMDB, tar or TFRecord."
 EXAMPLES = """\
 examples:
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container"
     )
-    parser.add_argument("target", metavar="DST", help="what to make: out.lmdb, train.tar or train.tfrecord")
+    parser.add_argument("target", metavar="DST", help="container to write: out.lmdb, train.tar or train.tfrecord")
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
         for each in command_line(fields):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-HELP = "write index files that other programs want"
+HELP = "write index files for other programs"
 DESCRIPTION = "Write the index files that other programs want beside a set of tar or TFRecord shards."
 EXAMPLES = """\
 examples:

@@ -13,7 +13,7 @@ from iofast.errors import IofastError, OptionError
 if TYPE_CHECKING:
     from iofast.checking.problems import Verification
 
-HELP = "check that a container is whole, and say which records are not"
+HELP = "check a container, and list damaged records"
 DESCRIPTION = "Check checksums, decode every image, and compare the index with the container."
 EXAMPLES = """\
 examples:
