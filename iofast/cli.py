@@ -27,7 +27,7 @@ examples:
   iofast verify out.lmdb                         check it, and list damaged records
   iofast convert out.lmdb train.tar              copy its records into tar shards
   iofast bench out.lmdb                          measure how fast it loads here, by stage
-  iofast monitor                                 watch all your trainings: does one wait for its data, and why?
+  iofast monitor                                 watch your trainings: does one wait for data?
   iofast monitor -- python train.py              start a training and watch it
   iofast doctor                                  show what is installed here, and what is missing
 
