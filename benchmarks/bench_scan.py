@@ -87,7 +87,8 @@ def main() -> int:
         make_tree(Path(folder), options.files, options.classes)
         text = report(Path(folder), options.files, options.classes)
         print("removing the tree", flush=True)
-    measure.publish("scan", text, options.output)
+    command = f"python -m benchmarks.bench_scan --files {options.files} --classes {options.classes}"
+    measure.publish("scan", text, options.output, command=command)
     return 0
 
 

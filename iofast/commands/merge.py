@@ -23,7 +23,7 @@ differ in case alone. The first container keeps its class numbers; changed ones 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("sources", metavar="SRC", nargs="+", help="containers, or folders of images")
-    parser.add_argument("target", metavar="DST", help="container to write: .lmdb, .tar, .tfrecord; without a suffix, a folder")
+    parser.add_argument("target", metavar="DST", help="what to write: .lmdb, .tar, .tfrecord, or a folder")
     parser.add_argument("--as", dest="names", metavar="NAMES", help="make each SRC a split: train,val")
     add_copy_options(parser)
 

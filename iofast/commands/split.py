@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add = parser.add_argument
     add("source", metavar="SRC", help="a container, or a folder of images")
-    add("target", metavar="DST", help="container to write: .lmdb, .tar, .tfrecord; without a suffix, a folder")
+    add("target", metavar="DST", help="what to write: .lmdb, .tar, .tfrecord, or a folder")
     add(
         "--split",
         action="append",

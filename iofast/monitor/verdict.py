@@ -33,10 +33,11 @@ def classify(
 
     `before` is the job's last verdict: another one has to exceed its thresholds by a margin.
     """
-    case = _case(snapshots, _reluctant(thresholds, before))
+    last = before.bound if before is not None and before.bound.sure else None
+    case = _case(snapshots, thresholds, last)
     verdict = _decide(case)
-    verdict = replace(verdict, severity=severity(verdict.stall, thresholds))
-    return replace(verdict, advice=advise(case.every, case.training, verdict))
+    based_on = case.both if verdict.cause is Cause.EPOCH_START else case.training
+    return replace(verdict, advice=advise(case.every, based_on, verdict))
 
 
 def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> Severity:
@@ -49,26 +50,31 @@ def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> 
     return Severity.NOTICE if low >= thresholds.notice else Severity.NONE
 
 
-def _reluctant(thresholds: Thresholds, before: Verdict | None) -> Thresholds:
-    """Thresholds that favour the last verdict by the margin. Input-bound gets none: it needs a stall of 10 %."""
-    if before is None or not before.bound.sure or before.bound is Bound.INPUT:
-        return thresholds
+_BUSY = frozenset({Bound.COMPUTE, Bound.MEMORY})  # verdicts on a device that hardly idles,
+_IDLING = frozenset({Bound.TRANSFER, Bound.LAUNCH, Bound.SYNC})  # and on one that does
+
+
+def _reluctant(thresholds: Thresholds, last: Bound | None) -> Thresholds:
+    """Thresholds for the device's idle time, shifted by the margin in favour of the last verdict."""
     by = thresholds.margin
-    bound, severe = thresholds.bound + by, max(thresholds.severe, thresholds.bound + by)
-    if before.bound is not Bound.COMPUTE:
-        return replace(thresholds, bound=bound, severe=severe, idle=max(0.0, thresholds.idle - by))
-    sync, transfer = thresholds.sync + by, thresholds.transfer + by
-    return replace(thresholds, bound=bound, severe=severe, idle=thresholds.idle + by, sync=sync, transfer=transfer)
+    if last in _BUSY:
+        sync, transfer = thresholds.sync + by, thresholds.transfer + by
+        return replace(thresholds, idle=thresholds.idle + by, sync=sync, transfer=transfer)
+    return replace(thresholds, idle=max(0.0, thresholds.idle - by)) if last in _IDLING else thresholds
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """`every`: all intervals; `training`: those that count; `both`: with those in which an epoch begins."""
+    """`every`: all intervals; `training`: those that count; `both`: with those in which an epoch begins.
+
+    `training` and `both` have thresholds that lean towards `last`, the last verdict.
+    """
 
     every: Training
     training: Training
     both: Training
     spent: dict[Phase, float]  # seconds by phase
+    last: Bound | None
 
     @property
     def short_epochs(self) -> bool:
@@ -76,18 +82,19 @@ class _Case:
         return self.spent.get(Phase.BETWEEN, 0.0) > self.spent.get(Phase.TRAINING, 0.0)
 
 
-def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> _Case:
-    phase_of = phases(snapshots, thresholds)
+def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | None) -> _Case:
+    phase_of, reluctant = phases(snapshots, thresholds), _reluctant(thresholds, last)
 
     def of(*which: Phase) -> Training:
         chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
-        return Training(chosen, thresholds)
+        return Training(chosen, reluctant)
 
     case = _Case(
         every=Training(snapshots, thresholds),
         training=of(Phase.TRAINING),
         both=of(Phase.TRAINING, Phase.BETWEEN),
         spent=seconds_by_phase(snapshots, phase_of),
+        last=last,
     )
     return replace(case, training=case.both) if case.short_epochs else case
 
@@ -102,10 +109,13 @@ def _decide(case: _Case) -> Verdict:
     if (start := _epoch_starts(case, stall)) is not None:
         return start
     other = other_than_input(training, stall)
-    if stall.low >= training.thresholds.bound and not _copies(training, stall) and not _minor(training, stall, other):
-        cause, evidence = find_cause(training)
-        return _verdict(case, Finding(Bound.INPUT, evidence), stall, cause)
-    return _verdict(case, other, stall)
+    bound, margin = training.thresholds.bound, training.thresholds.margin
+    if stall.low < bound or _copies(training, stall) or _minor(training, stall, other):
+        return _verdict(case, other, stall)
+    if case.last not in (None, Bound.INPUT) and stall.low < bound + margin:
+        return _verdict(case, Finding(case.last), stall)  # within the margin the last verdict remains
+    cause, evidence = find_cause(training)
+    return _verdict(case, Finding(Bound.INPUT, evidence), stall, cause)
 
 
 def _verdict(case: _Case, finding: Finding, stall: StallBounds | None, cause: Cause | None = None) -> Verdict:
@@ -117,7 +127,7 @@ def _verdict(case: _Case, finding: Finding, stall: StallBounds | None, cause: Ca
         bound=finding.bound,
         cause=cause,
         stall=stall,
-        severity=Severity.NONE,
+        severity=severity(stall, case.every.thresholds),
         evidence=_general(training, stall, site) + finding.evidence,
         reason=reason,
         tier=stall.tier if stall is not None else Tier.OUTSIDE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -113,6 +114,7 @@ class Watch:
         looks, self._looks = self._looks, []
         self._windows.add(looks, seconds)
         idle = None if device is None or device.busy is None else 1.0 - device.busy
+        loaders = self._pages.take()  # before their rank
         self.job = replace(self.job, rank=self._pages.rank, world_size=self._pages.world_size)
         snapshot = Snapshot(
             time_s=now,
@@ -125,7 +127,7 @@ class Watch:
             system=self._system.take(seconds),
             devices=devices,
             stacks=self._bursts.take() if self._bursts is not None else None,
-            loaders=self._pages.take(),
+            loaders=loaders,
             dataset_paths=self._files.folders,
             notes=self._noted(devices),
             peers={**self._peers.take(), **self._pages.peers()},
@@ -181,10 +183,11 @@ class Watch:
 
     def close(self) -> None:
         """Close all files, and wait for a running burst."""
-        self._proc.close()
-        self._peers.close()
-        if self._bursts is not None:
-            self._bursts.close()
+        with ExitStack() as stack:
+            stack.callback(self._proc.close)
+            stack.callback(self._peers.close)
+            if self._bursts is not None:
+                stack.callback(self._bursts.close)
 
 
 def _sleep_until(at: float) -> None:

@@ -255,6 +255,39 @@ def test_a_verdict_changes_by_more_than_the_margin() -> None:
     assert classify(measured(0.095), late).bound is Bound.COMPUTE
 
 
+def loaded(idle: float, **changes: Any) -> list[Snapshot]:
+    """A training whose loader is quick, on a device that idles so much."""
+    device = replace(DEVICE, busy=1.0 - idle, **changes)
+    seen = stacks({Frame.FORWARD: 0.9, Frame.SYNC: 0.1})
+    quick = (replace(LOADER, exposed_s=0.0, transfer_s=0.0),)
+    return training(40, doing=HOST, idle=idle, devices=(device,), loaders=quick, stacks=seen)
+
+
+@pytest.mark.parametrize("idle", [0.02, 0.07, 0.085, 0.095, 0.105, 0.115, 0.13, 0.4])
+@pytest.mark.parametrize("changes", [{}, {"dram_active": 0.8, "tensor_active": 0.2}, {"throttle_reasons": ("power",)}])
+def test_a_verdict_confirms_itself(idle: float, changes: dict[str, Any]) -> None:
+    seen = loaded(idle, **changes)
+    first = classify(seen)
+    assert classify(seen, first).bound is first.bound
+
+
+def test_a_verdict_that_ends_leaves_nothing_behind() -> None:
+    """A device of which the clocks were held back is judged as if they had never been."""
+    throttled = classify(loaded(0.09, throttle_reasons=("power",)))
+    assert throttled.bound is Bound.THROTTLED
+    assert classify(loaded(0.09), throttled).bound is classify(loaded(0.09)).bound
+
+
+def test_wide_bounds_within_the_margin_keep_the_last_verdict() -> None:
+    waits = training(120, doing={Q: 0.13, R: 0.87}, idle=None)
+    assert classify(waits).bound is Bound.INPUT
+    computing = classify(training(120, doing={Q: 0.0, R: 1.0}, idle=None))
+    assert computing.bound is Bound.COMPUTE
+    kept = classify(waits, computing)
+    assert kept.bound is Bound.COMPUTE
+    assert classify(waits, kept).bound is Bound.COMPUTE
+
+
 def test_hysteresis_changes_no_severity() -> None:
     stalls = training(30, doing=BUSY, idle=0.09, loaders=(replace(LOADER, exposed_s=0.115),))
     kept = classify(stalls, classify(training(30, doing=BUSY, idle=0.02)))

@@ -24,7 +24,7 @@ class Situation:
 
     @property
     def thresholds(self) -> Thresholds:
-        return self.training.thresholds
+        return self.every.thresholds
 
     @property
     def last(self) -> Snapshot | None:

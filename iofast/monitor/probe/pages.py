@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
+from iofast.monitor.probe import states
 from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import Job, LoaderFigures
 
@@ -169,7 +170,7 @@ def _failed(report: LoaderReport) -> int:
 def _why_unreadable(pid: int) -> str:
     """Pages name processes by the numbers of their own pid namespace, so pages of another one are not searched."""
     with contextlib.suppress(OSError):
-        if not os.path.samestat(os.stat(folder(pid) / "ns/pid"), os.stat(folder(os.getpid()) / "ns/pid")):
+        if not os.path.samestat(os.stat(folder(pid) / "ns/pid"), os.stat(states.PROC / "self" / "ns/pid")):
             return (
                 "the job runs in a container of its own: what its loaders report can be read from inside of that only"
             )

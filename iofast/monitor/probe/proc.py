@@ -1,7 +1,7 @@
 """A job's processes and threads, from /proc: no tracing, no root, the same user.
 
 After a pause a look at one state takes about 20 µs, as nothing of it is in the processor's caches (2 µs in a loop). So
-a look covers the training thread, its autograd threads, and four of the others in turn, however many there are.
+a look covers the training thread and four of the others in turn, however many there are.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class Driver(ABC):
     """Sound input, made once in `folder`; every step damages a part of it."""
 
     MEMORY: int | None = 32  # MiB of Python and NumPy that a step may take; None: not measured
+    SLOW = 20.0  # seconds that a step may take on a sanitized build
     counts: Counter[str]  # figures beside the endings of the steps, for the table of results
 
     def __init__(self, folder: Path) -> None:

@@ -74,6 +74,7 @@ class Anywhere(Driver):
     """Blind mutations through every function of the kernel."""
 
     MEMORY = None
+    SLOW = 55.0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -135,6 +136,7 @@ class InPlaces(Driver):
     """Damage in known places of small files, through every way to decode a region."""
 
     MEMORY = None
+    SLOW = 55.0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -116,6 +116,7 @@ class Steps(Driver):
     """Every step makes two calls with every instruction set."""
 
     MEMORY = None
+    SLOW = 55.0  # an image may have 16 million pixels, and each runs on all instruction sets
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
