@@ -126,7 +126,7 @@ def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[
     indices = np.unique(np.asarray(list(part), np.int64))
     strange = np.setdiff1d(indices, free)
     if len(indices) < len(part) or len(strange) or not len(indices):
-        which = f"{strange[0]} is not there to be taken" if len(strange) else "a record occurs twice, or there are none"
+        which = f"{strange[0]} was not found" if len(strange) else "a record occurs twice, or there are none"
         raise OptionError(f"the records of split {name!r}: {which}")
     return indices
 

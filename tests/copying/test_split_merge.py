@@ -101,9 +101,9 @@ class TestSplit:
             ({"all": 0.1}, "'all' cannot be"),
             ({"train": 0.1}, "'train' cannot be"),
             ({"a b": 0.1}, "split name"),
-            ({"val": [COUNT]}, "not there"),
+            ({"val": [COUNT]}, "not found"),
             ({"val": [1, 1]}, "twice"),
-            ({"val": [1], "test": [1]}, "1 is not there"),
+            ({"val": [1], "test": [1]}, "1 was not found"),
             ({}, "how to divide"),
         ],
     )

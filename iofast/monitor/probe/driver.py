@@ -20,7 +20,7 @@ _REASONS = {
     _NOT_SUPPORTED: "not supported by this GPU or its mode",
     _NO_PERMISSION: "no permission",
     9: "the driver is not loaded",
-    12: "libnvidia-ml.so.1 is not there (in a container: start it with --gpus all)",
+    12: "libnvidia-ml.so.1 was not found (in a container: start it with --gpus all)",
     _FUNCTION_NOT_FOUND: "the driver is too old",
     _IS_LOST: "the GPU is lost (it fell off the bus, or was reset)",
     16: "the GPU needs a reset",
