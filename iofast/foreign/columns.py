@@ -24,6 +24,8 @@ LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
 
+_CHUNK = 1024  # rows per task: few threads then unpack the same compressed shard
+
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
@@ -126,7 +128,7 @@ def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Ar
                     continue
                 width[row], height[row], orientation[row] = header.width, header.height, header.orientation
 
-        in_threads(read, count, " images", "reading headers")
+        in_threads(read, count, " images", "reading headers", chunk=_CHUNK)
     return {"width": width, "height": height, "orientation": orientation}
 
 

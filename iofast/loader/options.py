@@ -157,7 +157,7 @@ class LoaderOptions:
         self._check_numbers()
         for each in fields(self):
             value, choices = getattr(self, each.name), each.metadata["choices"]
-            if choices and not isinstance(value, Split):
+            if choices and not (each.name == "decode" and isinstance(value, Split)):
                 object.__setattr__(self, each.name, _checked_choice(each.name, value, choices))
         self._check_together()
         self._check_order()
