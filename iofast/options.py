@@ -6,7 +6,6 @@ Keyword arguments, docstrings, `--help` and the tables in the documentation are 
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from typing import Any
@@ -39,6 +38,8 @@ def options_of(groups: Iterable[type]) -> list[Field[Any]]:
 
 def described(*groups: type) -> str:
     """A paragraph for each option, for the docstring of a class."""
+    import textwrap  # 1 ms that the start of a command need not take
+
     lines = []
     for each in options_of(groups):
         indent = " " * (4 + _NAME)

@@ -1,4 +1,4 @@
-"""Identity of a source of records: who wrote it, whether it has changed, and whether it overlaps a target."""
+"""Identity of a source of records: its writer, whether it has changed, and whether it overlaps a target."""
 
 from __future__ import annotations
 

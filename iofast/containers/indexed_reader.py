@@ -17,7 +17,7 @@ from iofast.errors import ContainerError
 from iofast.record import Record, format_key
 
 
-class Opened(Protocol):
+class OpenContainer(Protocol):
     """One opening of a container. Threads and forks may share it."""
 
     manifest: Manifest
@@ -30,7 +30,7 @@ class Opened(Protocol):
         """Bytes of each file, at least one file."""
 
 
-OpenedT = TypeVar("OpenedT", bound=Opened)
+OpenedT = TypeVar("OpenedT", bound=OpenContainer)
 
 
 class IndexedReader(Reader, Generic[OpenedT]):

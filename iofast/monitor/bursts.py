@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from iofast.monitor.probe.stacks import StackProbe, Tally
+from iofast.monitor.probe.stacks import StackCounts, StackProbe
 from iofast.monitor.snapshot import Job, StackFigures
 
 _BUDGET: Final = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
@@ -25,11 +25,11 @@ class Bursts:
     def __init__(self, job: Job) -> None:
         self._probe = StackProbe(job)
         self._thread = ThreadPoolExecutor(1, "iofast-stacks")
-        self._running: Future[tuple[Tally | None, float]] | None = None
+        self._running: Future[tuple[StackCounts | None, float]] | None = None
         self._due_at = self._paid_at = time.monotonic()
         self._credit_s = _AHEAD_S
         self._turn = 0
-        self._tally: Tally | None = None  # of the bursts since the last take
+        self._tally: StackCounts | None = None  # of the bursts since the last take
         self._error = ""
 
     @property
@@ -56,7 +56,7 @@ class Bursts:
         self._probe.stop()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _burst(self, workers: Collection[int]) -> tuple[Tally | None, float]:
+    def _burst(self, workers: Collection[int]) -> tuple[StackCounts | None, float]:
         before = _spent_s()
         try:
             tally = self._probe.burst(workers, _LOOKS)

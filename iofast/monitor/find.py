@@ -35,7 +35,7 @@ class MonitorError(IofastError, ValueError):
 
 
 @dataclass(frozen=True)
-class _Process:
+class _Candidate:
     stat: Stat
     line: bytes
 
@@ -61,11 +61,11 @@ class ProcessTable:
     """The processes of a user at one moment; without a user, all processes."""
 
     def __init__(self, user: int | None) -> None:
-        self.processes: dict[int, _Process] = {}
+        self.processes: dict[int, _Candidate] = {}
         for pid in process_ids():
             with contextlib.suppress(Gone, OSError):
                 if user is None or folder(pid).stat().st_uid == user:
-                    self.processes[pid] = _Process(read_stat(pid), command_line(pid))
+                    self.processes[pid] = _Candidate(read_stat(pid), command_line(pid))
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; for any other process, itself."""
@@ -78,7 +78,7 @@ class ProcessTable:
             seen.add(pid)
         return pid
 
-    def _works_for(self, pid: int, process: _Process, above: _Process) -> bool:
+    def _works_for(self, pid: int, process: _Candidate, above: _Candidate) -> bool:
         """A worker, a forked copy, or a process of multiprocessing; but no rank, which has workers of its own."""
         if process.is_worker or any(part in process.line for part in _STARTED):
             return True

@@ -13,7 +13,7 @@ from typing import TextIO
 from iofast.monitor.live import JUDGING, WINDOW, Jobs, Sources
 from iofast.monitor.render.json_view import print_object
 from iofast.monitor.render.lines import Lines, paragraphs
-from iofast.monitor.render.moment import View
+from iofast.monitor.render.moment import MomentView
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
@@ -38,7 +38,7 @@ class Follow:
         self._jobs = Jobs(sources, window, 1.0 if request.once else JUDGING)  # there is only one verdict to judge
         self._out: TextIO = sys.stdout if running is None else sys.stderr
         self._screen: Screen | None = None
-        self._views: list[View] = []
+        self._views: list[MomentView] = []
         self._started = time.monotonic()
 
     def run(self) -> int:
@@ -69,7 +69,7 @@ class Follow:
         screen.pause()
         return screen.resume
 
-    def _close(self, view: View) -> None:
+    def _close(self, view: MomentView) -> None:
         view.close(self._jobs.moments())
 
     def _step(self) -> None:
@@ -132,7 +132,7 @@ class Follow:
         found = {moment.verdict.bound if once else moment.history.prevailing() for moment in moments}
         return FAILED_ON if found & failing else 0
 
-    def _opened(self) -> Iterator[View]:
+    def _opened(self) -> Iterator[MomentView]:
         request = self._request
         if request.csv is not None:
             from iofast.monitor.render.csv_view import CsvRows
@@ -158,7 +158,7 @@ class Follow:
         if not request.once and not request.quiet:
             yield self._for_people_or_json()  # last: errors of opening must come before the screen
 
-    def _for_people_or_json(self) -> View:
+    def _for_people_or_json(self) -> MomentView:
         request = self._request
         if request.json:
             from iofast.monitor.render.json_view import JsonLines

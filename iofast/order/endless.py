@@ -28,7 +28,7 @@ class Endless(RunsOrder):
 
     def __init__(self, runs: Runs, length: int | None, global_batch: int) -> None:
         self._batch, self._end = global_batch, length
-        self._streams: dict[tuple[int, int], _Stream] = {}  # by process and epoch: no run survives a fork
+        self._streams: dict[tuple[int, int], _SamplerRun] = {}  # by process and epoch: no run survives a fork
         super().__init__(runs, length or MAX_SAMPLES)
 
     @property
@@ -56,11 +56,11 @@ class Endless(RunsOrder):
         stops = np.minimum(self._batch, self.length - first)
         return self.indices(part.epoch, first + self._drawn(part, attempts, stops))
 
-    def _stream(self, epoch: int) -> _Stream:
+    def _stream(self, epoch: int) -> _SamplerRun:
         return self._streams.get((os.getpid(), epoch)) or self._begin(epoch)
 
-    def _begin(self, epoch: int) -> _Stream:
-        stream = _Stream(self._runs, epoch, max(STRETCH, BATCHES * self._batch), self._end)
+    def _begin(self, epoch: int) -> _SamplerRun:
+        stream = _SamplerRun(self._runs, epoch, max(STRETCH, BATCHES * self._batch), self._end)
         self._streams.pop((os.getpid(), epoch), None)  # the newest run stands last
         self._streams[os.getpid(), epoch] = stream
         while len(self._streams) > EPOCHS:
@@ -71,7 +71,7 @@ class Endless(RunsOrder):
         return type(self), (self._runs, self._end, self._batch)
 
 
-class _Stream:
+class _SamplerRun:
     """One run, as far as it was needed. Positions `first` to `stop` - 1 are in memory: at least the last `keep`."""
 
     def __init__(self, runs: Runs, epoch: int, keep: int, end: int | None) -> None:

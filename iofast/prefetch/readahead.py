@@ -53,7 +53,7 @@ class Readahead:
         self, reader: Reader, located_of: Locate, count: int, *, depth: int = DEPTH, budget: int | None = None
     ) -> None:
         self.advice = FileAdvice(reader)
-        self._shared = shared = _Shared()
+        self._shared = shared = _ThreadState()
         ahead = _Ahead(located_of, self.advice, count, depth, _default_budget() if budget is None else budget)
         self._thread = threading.Thread(
             target=_work, args=(ahead, self.advice, shared), name="iofast-readahead", daemon=True
@@ -81,7 +81,7 @@ class Readahead:
         self._finalizer()
 
 
-class _Shared:
+class _ThreadState:
     """What thread and finalizer share, without a reference to the `Readahead`."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ def _default_budget() -> int:
     return BUDGET if limit is None else min(BUDGET, limit // 8)
 
 
-def _work(ahead: _Ahead, advice: FileAdvice, shared: _Shared) -> None:
+def _work(ahead: _Ahead, advice: FileAdvice, shared: _ThreadState) -> None:
     name_for_kernel()
     pause: float | None = None  # seconds; None: until the consumer has come nearer
     try:
@@ -188,7 +188,7 @@ def _work(ahead: _Ahead, advice: FileAdvice, shared: _Shared) -> None:
         shared.wanted = _NEVER
 
 
-def _end(thread: threading.Thread, shared: _Shared, pid: int) -> None:
+def _end(thread: threading.Thread, shared: _ThreadState, pid: int) -> None:
     shared.stop = True
     if os.getpid() != pid:  # a forked child has no such thread
         return

@@ -39,12 +39,12 @@ from iofast.monitor.watching import Watch, WatchOptions
 SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {WorkerTask.DECODE: 1.0}, (SyncSite("train.py", 7, ".item()", 1.0),))
 
 
-class Tally:
-    """Stands for Tally: a number of bursts, each of which saw SEEN."""
+class StackCounts:
+    """Stands for StackCounts: a number of bursts, each of which saw SEEN."""
 
     bursts = 1
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: StackCounts) -> None:
         self.bursts += other.bursts
 
     def figures(self) -> StackFigures:
@@ -60,9 +60,9 @@ class Stacks:
     def __init__(self, job: Job) -> None:
         Stacks.calls = []
 
-    def burst(self, worker_pids: Collection[int], looks: int) -> Tally | None:
+    def burst(self, worker_pids: Collection[int], looks: int) -> StackCounts | None:
         self.calls.append(list(worker_pids))
-        return None if self.note else Tally()
+        return None if self.note else StackCounts()
 
     def stop(self) -> None:
         pass

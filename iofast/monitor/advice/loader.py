@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from iofast.monitor.advice.rule import INPUT, Match, Rule, on
+from iofast.monitor.advice.rule import EVERY, INPUT, Match, Rule, on
 from iofast.monitor.advice.situation import Situation
-from iofast.monitor.findings import Bound, Cause, Phase
+from iofast.monitor.findings import Cause, Phase
 from iofast.monitor.snapshot import WaitSource, WorkerTask
 
 MOST_WORKERS = 64
@@ -170,7 +170,7 @@ LOADER_RULES = (
     ),
     Rule(
         name="persistent_workers",
-        on=on(*Bound),
+        on=EVERY,
         match=_persistent_workers,
         text="Workers are started anew for each epoch; {value:.0%} of the time is in intervals in which that happens.",
         change="DataLoader(..., persistent_workers=True)",

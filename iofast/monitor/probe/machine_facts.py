@@ -26,7 +26,7 @@ _MEMORY_V2: Final = ("memory.max", "memory.current", "inactive_file")
 _MEMORY_V1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-class _Totals(NamedTuple):
+class _SystemTotals(NamedTuple):
     """Counts whose differences are an interval's figures."""
 
     idle_s: float | None  # of all cores of the job
@@ -93,9 +93,9 @@ class SystemProbe:
         except OSError:
             return set(range(os.cpu_count() or 1))
 
-    def _read(self, allowed: set[int]) -> _Totals:
+    def _read(self, allowed: set[int]) -> _SystemTotals:
         throttled = [_cpu_stat(group, _THROTTLED) for group in (*self._unified, *self._cpu)]
-        return _Totals(
+        return _SystemTotals(
             idle_s=self._idle(allowed),
             used_s=None if self._quota is None else _used(self._quota[1]),
             throttled_s=max((seconds for seconds in throttled if seconds is not None), default=None),

@@ -55,7 +55,7 @@ class StackProbe:
         if self._program is None:
             self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')"
 
-    def burst(self, worker_pids: Collection[int], looks: int) -> Tally | None:
+    def burst(self, worker_pids: Collection[int], looks: int) -> StackCounts | None:
         """Look about `looks` times at the training thread and at each of these workers. This takes three seconds.
 
         None where the training cannot be looked at; then `note` says why. A worker that cannot be is left out.
@@ -67,7 +67,7 @@ class StackProbe:
         rate = max(1, min(_FASTEST, round(looks / _SECONDS)))
         self._running = [_Recording(self._program, pid, rate) for pid in pids]
         (text, error), *results = [recording.result() for recording in self._running]
-        tally = Tally(self._feeds)
+        tally = StackCounts(self._feeds)
         for stack in parse(text):
             tally.add_training(stack, self._job.pid)
         if not tally.looks:
@@ -99,7 +99,7 @@ class StackProbe:
             self.note = f"no Python stacks of process {pid}: py-spy: {line.removeprefix('Error: ')[:200]}"
 
 
-class Tally:
+class StackCounts:
     """Looks of one or more bursts, counted by what they saw."""
 
     def __init__(self, feeds: Feeds) -> None:
@@ -117,7 +117,7 @@ class Tally:
         """Of the training thread."""
         return self._frames.total()
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: StackCounts) -> None:
         """Add the looks of another burst."""
         self._frames.update(other._frames)
         self._tasks.update(other._tasks)

@@ -9,14 +9,14 @@ from typing import TextIO
 
 from iofast.monitor.render.escape import cell
 from iofast.monitor.render.figures import NAMES
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 
 _JUDGED = ("time", "pid", "rank", "command", "verdict", "cause", "severity", "tier", "stall_low", "stall_high")
 _WAITS = ("waits_at", "waits_for", "waits_share")
 COLUMNS = (*_JUDGED, *_WAITS, *(f"interval_{name}" for name in NAMES), "advice")
 
 
-class CsvRows(View):
+class CsvRows(MomentView):
     """Writes a header and rows into `out`, and closes it at the end unless `keep_open`."""
 
     def __init__(self, out: TextIO, *, keep_open: bool) -> None:

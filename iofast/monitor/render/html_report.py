@@ -14,14 +14,14 @@ from iofast.monitor.render import chart, wording
 from iofast.monitor.render.escape import page
 from iofast.monitor.render.figures import NAMES, busiest, own_devices, step_phases
 from iofast.monitor.render.history import History, Span
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.style import CSS
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads and runs nothing
 _SPANS = 40  # rows of the table of verdicts
 
 
-class PageReport(View):
+class PageReport(MomentView):
     """Writes the page when watching ends. Raises TargetError at the start if the path is not writable."""
 
     def __init__(self, path: str) -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, TextIO
 
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 
 SCHEMA = 1  # a new field keeps the number; a field removed or redefined raises it
 
@@ -61,7 +61,7 @@ def _data(value: Any) -> Any:
     return value
 
 
-class JsonLines(View):
+class JsonLines(MomentView):
     """One object per line and interval."""
 
     def __init__(self, out: TextIO) -> None:

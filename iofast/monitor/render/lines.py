@@ -9,14 +9,14 @@ from typing import TextIO
 from iofast.monitor.findings import Bound, Cause, Severity, Verdict
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 
 EVERY_S = 30.0  # between lines about a job whose verdict does not change
 _ENDED = 64  # jobs whose end was printed
 _ADVICE = 3
 
 
-class Lines(View):
+class Lines(MomentView):
     """Prints a line when a verdict changes, every `every` seconds, and at the end of each job or of the monitor."""
 
     def __init__(self, out: TextIO, every: float = EVERY_S) -> None:

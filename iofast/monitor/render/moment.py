@@ -23,7 +23,7 @@ class Moment:
     ended: bool = False
 
 
-class View:
+class MomentView:
     """Base class of all views: ignores every call. All calls come from one thread."""
 
     def update(self, moment: Moment, /) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from iofast.errors import OptionError, because
 from iofast.monitor.render.escape import label
 from iofast.monitor.render.figures import Figures, own_devices
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LONGEST = 120  # characters of a label whose text comes from a watched program
@@ -108,7 +108,7 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class Endpoint(View):
+class Endpoint(MomentView):
     """Serves `/metrics` from a thread of its own. Raises OptionError if the address cannot be bound."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from iofast.errors import OptionError, reason_of
 from iofast.monitor.render.figures import NAMES
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 
 _WRITERS = ("torch.utils.tensorboard", "tensorboardX")
 
@@ -28,7 +28,7 @@ def _prefix(moment: Moment) -> str:
     return "iofast" if moment.job.rank is None else f"iofast/rank{moment.job.rank}"
 
 
-class TensorBoard(View):
+class TensorBoard(MomentView):
     """Writes event files into `folder`; a step is a second of watching. Raises OptionError without a writer package."""
 
     def __init__(self, folder: str) -> None:
@@ -69,7 +69,7 @@ def _writer_class() -> Any:
     raise OptionError("--tensorboard needs the package tensorboard, or tensorboardX: pip install tensorboard")
 
 
-class WeightsAndBiases(View):
+class WeightsAndBiases(MomentView):
     """Logs to the active run, or to a new one (`WANDB_RUN_ID` and similar variables apply)."""
 
     def __init__(self) -> None:

@@ -18,14 +18,14 @@ from iofast.monitor.closed_output import give_up
 from iofast.monitor.findings import Severity
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
-from iofast.monitor.render.moment import Moment, View
+from iofast.monitor.render.moment import Moment, MomentView
 
 _ENDED = 3  # ended jobs that stay listed
 _LEAST_S = 0.2  # between two drawings
 _WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
 
 
-class Screen(View):
+class Screen(MomentView):
     """Draws on `out`. `keys` reads the terminal's keys; not beside a started program, which may read them itself."""
 
     def __init__(self, out: TextIO, *, keys: bool = True) -> None:
