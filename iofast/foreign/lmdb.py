@@ -116,17 +116,10 @@ class ForeignLmdbReader(ForeignReader):
                     fds[row] = UNREADABLE
             yield places._replace(fds=fds, offsets=offsets)
 
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """See `Reader.view`."""
-        value = self.values(np.array([index]), field)[0]
-        if value is None:
-            raise KeyError(f"{self.name(index)} has no {'image' if field is None else f'field {field!r}'}")
-        return memoryview(value)
-
-    def _located(self, indices: NDArray[np.int64], names: list[str]) -> Located:
+    def _located(self, indices: NDArray[np.int64], numbers: NDArray[np.intp]) -> Located:
         """See `ForeignReader`. For planes, `length` is that of the interleaved payload."""
         self._check_unwritten()
-        located = super()._located(indices, names)
+        located = super()._located(indices, numbers)
         size = 3 * located.width.astype(np.uint64) * located.height.astype(np.uint64)
         return located._replace(length=np.where(located.kind > 0, size, located.length))
 

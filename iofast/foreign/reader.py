@@ -49,20 +49,23 @@ class ForeignReader(FilesReader):
         """See `Reader.locate`. Raises `KeyError` for fields that are in no file: use `values` or `view` for them."""
         fields = self._open().fields
         if field is None:
-            names = self._images()
-            if not names:
+            if not self._images():
                 raise KeyError(f"{self.path} has no image field, only {', '.join(self.manifest.fields)}")
-            return self._located(indices, names)
+            return self.columns(indices)
         if field not in fields or self._dtype(field):
             known = self.manifest.fields
             if field in known:
                 raise KeyError(f"{self.path}: field {field!r} lies in no file")
             raise KeyError(f"{self.path}: no field {field!r}, only {', '.join(known)}")
-        return self._located(indices, [field])
+        return self._located_in(indices, field)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """See `Reader.columns`."""
-        return self._located(indices, self._images())
+        arrays, indices = self._open().arrays, dense(indices, len(self), self.path)
+        numbers = np.full(len(indices), -1)
+        for number in reversed(self._images()):  # the first one has precedence
+            numbers[arrays[f"file.{number}"][indices] != ABSENT] = number
+        return self._located(indices, numbers)
 
     def values(
         self,
@@ -78,18 +81,9 @@ class ForeignReader(FilesReader):
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
         if field is None or not self._dtype(field):
             return super().values(indices, field, check=check, failed=failed)
-        located = self._located(indices, [field])
+        located = self._located_in(indices, field)
         places = zip(located.file.tolist(), located.offset.tolist(), located.length.tolist(), strict=True)
         return [_text(self._read(*place), self._dtype(field)) for place in places]
-
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field; see `Reader.view`."""
-        if field is None or not (self._is_unplaced(field) or self._dtype(field)):
-            return super().view(index, field)
-        value = self.values(np.array([index], np.int64), field)[0]
-        if value is None:
-            raise KeyError(f"{self.name(index)} has no field {field!r}")
-        return memoryview(value)
 
     def keys(self, located: Located) -> list[str]:
         """The keys of the records in `located`, as in the files; bytes that are not UTF-8 as `\\xe9`."""
@@ -97,10 +91,16 @@ class ForeignReader(FilesReader):
 
     def record(self, index: int) -> Record:
         """See `Reader.record`. An encoded image is named by its format."""
-        fields = {name: bytes(self.view(index, name)) for name in self._there(index)}
+        opened, row = self._open(), int(dense(np.array([index]), len(self), self.path)[0])
+        numbers = [n for n in range(len(opened.fields)) if opened.arrays[f"file.{n}"][row] != ABSENT]
+        names, dtypes = [opened.fields[n] for n in numbers], [opened.dtypes[n] for n in numbers]
+        located = self._located(np.full(len(numbers), row), np.array(numbers, np.intp))
+        fields = self._unplaced_fields(opened, row)
+        for name, dtype, value in zip(names, dtypes, self._read_located(located, names, True, None), strict=True):
+            fields[name] = _text(value or b"", dtype) if dtype else value or b""
         if _JPEG in fields:
-            fields[FORMATS[int(self._open().arrays["format"][index])]] = fields.pop(_JPEG)
-        return Record(self._key(index), dict(sorted(fields.items())))
+            fields[FORMATS[int(opened.arrays["format"][row])]] = fields.pop(_JPEG)
+        return Record(self._key(row), dict(sorted(fields.items())))
 
     def name(self, index: int) -> str:
         """`train-000000.tar: n01440764/0001`, or `train-00000-of-00008: record 17` of that file."""
@@ -128,9 +128,10 @@ class ForeignReader(FilesReader):
         if base and not index.labelled:
             raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
 
-    def _images(self) -> list[str]:
-        """Fields that can be a record's image, in the order of preference."""
-        return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]
+    def _images(self) -> list[int]:
+        """The numbers of fields that can be a record's image, in the order of preference."""
+        fields = self._open().fields
+        return [fields.index(name) for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields]
 
     def _is_unplaced(self, field: str | None) -> bool:
         """Whether records have this field, but no file has."""
@@ -141,19 +142,24 @@ class ForeignReader(FilesReader):
         index = self._open()
         return index.dtypes[index.fields.index(field)] if field in index.fields else ""
 
-    def _located(self, indices: NDArray[np.int64], names: list[str]) -> Located:
+    def _located_in(self, indices: NDArray[np.int64], field: str) -> Located:
+        indices = dense(indices, len(self), self.path)
+        return self._located(indices, np.full(len(indices), self._open().fields.index(field)))
+
+    def _located(self, indices: NDArray[np.int64], numbers: NDArray[np.intp]) -> Located:
+        """The places of field number `numbers[i]` (-1: none) of record `indices[i]`; the indices are in range."""
         index = self._open()
-        arrays, indices = index.arrays, dense(indices, len(self), self.path)
+        arrays = index.arrays
         parts = {**PARTS, "crc": "<u4"} if "crc.0" in arrays else PARTS
         place = {part: np.zeros(len(indices), dtype) for part, dtype in parts.items()}
         place["file"][:] = ABSENT
         kind = np.zeros(len(indices), np.uint8)
-        for name in reversed(names):  # the first one has precedence
-            n = index.fields.index(name)
-            there = arrays[f"file.{n}"][indices] != ABSENT
+        for n in {*numbers.tolist()} - {-1}:
+            rows = (numbers == n) & (arrays[f"file.{n}"][indices] != ABSENT)
             for part, column in place.items():
-                np.copyto(column, arrays[f"{part}.{n}"][indices], where=there)
-            kind[there] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
+                column[rows] = arrays[f"{part}.{n}"][indices[rows]]
+            name = index.fields[n]
+            kind[rows] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
         return Located(
             indices=indices,
             position=indices.astype(np.uint64),
@@ -173,11 +179,6 @@ class ForeignReader(FilesReader):
         label, text = int(index.arrays["label"][row]), index.json[row] if index.json is not None else b""
         fields = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
         return fields | ({JSON_FIELD: text} if text else {})
-
-    def _there(self, index: int) -> list[str]:
-        opened = self._open()
-        placed = [name for n, name in enumerate(opened.fields) if opened.arrays[f"file.{n}"][index] != ABSENT]
-        return sorted([*placed, *self._unplaced_fields(opened, index)])
 
     def _key(self, index: int) -> str:
         keys = self._open().keys
