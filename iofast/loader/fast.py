@@ -25,7 +25,7 @@ from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import LoaderOptions as LoaderOptions
-from iofast.loader.options import refuse_unknown
+from iofast.loader.options import check_names
 from iofast.loader.resident import Resident, decode_all
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.samples import LoaderParts
@@ -70,7 +70,7 @@ class FastLoader(Iterable[Any]):
 
     @_typed_by(LoaderOptions)
     def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None:
-        refuse_unknown(keywords)
+        check_names(options, keywords)
         self.options = LoaderOptions(*options, **keywords)
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None

@@ -243,10 +243,15 @@ class LoaderOptions:
 LoaderOptions.__doc__ = f"{LoaderOptions.__doc__}\n\n{described(LoaderOptions)}\n    "
 
 
-def refuse_unknown(options: Mapping[str, object]) -> None:
-    """Raise `OptionError` for the first of `options` that FastLoader lacks, with advice."""
+def check_names(unnamed: Sequence[object], named: Iterable[str]) -> None:
+    """Raise `OptionError` for the first option that FastLoader lacks, with advice, or that must have its name."""
     known = [each.name for each in fields(LoaderOptions)]
-    for name in options:
+    if unnamed[2:]:
+        raise OptionError(
+            f"FastLoader takes dataset, {known[0]} and {known[1]} by position, found {shown(unnamed[2])} as the fourth "
+            "argument: write its name before it"
+        )
+    for name in named:
         if name in known:
             continue
         near = get_close_matches(name, known, 1)

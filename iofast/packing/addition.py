@@ -16,13 +16,10 @@ from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, Target
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.opening import open_reader
-from iofast.packing.options import PackOptions, as_option
+from iofast.packing.options import OWN, PackOptions, as_option
 from iofast.packing.plan import SOFTWARE, recipe
 from iofast.source import Source
 from iofast.source.listing import few
-
-# members of a recipe that it has only if the option was given
-_OPTIONAL = {"restart", "split", "split_seed", "drop_duplicates", "label_base"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Addition:
         if "format" not in old:
             raise OptionError(f"{name} has no recipe, so nothing can be appended: it was not made by iofast pack")
         new = {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
-        for option in sorted({*new, *_OPTIONAL} - set(SOFTWARE)):
+        for option in sorted({*new, *OWN & set(old)} - set(SOFTWARE)):  # without earlier notes
             if old.get(option) != new.get(option):
                 raise OptionError(f"{name} was packed with {as_option(option, old.get(option))}, not {new.get(option)}")
 

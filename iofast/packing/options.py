@@ -176,7 +176,7 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
         checked: dict[str, object] = json.loads(json.dumps(dict(notes or {}), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"notes must be a mapping that JSON can represent: {error}") from None
-    if own := sorted(set(checked) & _OWN):
+    if own := sorted(set(checked) & OWN):
         raise OptionError(f"notes must not have {own[0]!r}, which is a member of every recipe")
     return checked
 
@@ -186,5 +186,6 @@ _USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
-_OWN = {field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind)}
-_OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}
+# members of a recipe that are not the caller's notes
+OWN = {field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind)}
+OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}

@@ -300,3 +300,40 @@ def test_lists_cover_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("options", "less", "words"),
+    [
+        ({"icc": "keep"}, {}, "icc=keep, not None"),
+        ({"background": "black"}, {}, "background=black, not None"),
+        ({"check": "end"}, {}, "check=end, not None"),
+        ({"min_size": 4}, {}, "min_size=4, not None"),
+        ({"max_aspect": 9.0}, {}, "max_aspect=9.0, not None"),
+        (
+            {"resize": 16, "mode": "pad", "pad_color": "white"},
+            {"resize": 16, "mode": "pad"},
+            "pad_color=white, not None",
+        ),
+        ({"fields": "txt"}, {}, r"fields=\['txt'\], not None"),
+    ],
+)
+def test_an_option_of_the_container_that_is_not_repeated(
+    tmp_path: Path, options: dict[str, Any], less: dict[str, Any], words: str
+) -> None:
+    folder, target = make(tmp_path / "one", ("b",), 4, 1), tmp_path / "x.tar"
+    for image in (folder / "b").iterdir():
+        image.with_suffix(".txt").write_text("words")
+    pack(folder, target, **options)
+    with pytest.raises(OptionError, match=words):
+        pack(folder, target, append=True, **less)
+    pack(folder, target, append=True, **options)
+    assert len(FastDataset(target)) == 8
+
+
+def test_notes_need_not_be_repeated(tmp_path: Path) -> None:
+    folder, target = make(tmp_path / "one", ("b",), 4, 1), tmp_path / "x.tar"
+    pack(folder, target, notes={"licence": "CC0"})
+    pack(folder, target, append=True)
+    with open_reader(target) as reader:
+        assert reader.manifest.recipe["licence"] == "CC0"
