@@ -28,10 +28,11 @@ NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHas
 class Step(IntEnum):
     """An operation on the bytes of an image. Its parameters are f, g, ... (`NUMBERS` of them, unused ones 0).
 
-    A new step needs a code here and in kernel/src/iofast.h, a loop in kernel/src/steps.c, and a function in
-    pixels/steps.py. The order of the codes matters, because C and Triton compare them: up to ADD_BELOW a step looks at
-    single pixels (and is in pixels/triton_colour.py, too), up to EQUALIZE it first looks at the whole image and then
-    at single pixels, up to LUMA it makes a new image of the old one, and the rest sums up images.
+    A new step needs a code here and in kernel/src/iofast.h, a branch in kernel/src/steps.c with a loop of
+    kernel/src/tile_loops.h, and a function in pixels/steps.py. The order of the codes matters, because C and Triton
+    compare them: up to ADD_BELOW a step looks at single pixels (and is in pixels/triton_colour.py, too), up to EQUALIZE
+    it first looks at the whole image and then at single pixels, up to LUMA it makes a new image of the old one, and the
+    rest sums up images.
     """
 
     NOTHING = 0

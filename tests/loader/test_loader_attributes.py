@@ -68,6 +68,10 @@ class TestAttributes:
         with pytest.raises(OptionError, match=f"^{name} is not an option of FastLoader: {advice}"):
             FastLoader(twenty, **{name: None})
 
+    def test_too_many_without_names(self, twenty: FastDataset) -> None:
+        with pytest.raises(OptionError, match="dataset, batch_size and shuffle by position, found 5 as the fourth"):
+            FastLoader(twenty, 4, True, 5)  # type: ignore[call-arg]
+
     def test_repr(self, twenty: FastDataset) -> None:
         loader = make(twenty, rank=1, world_size=2, dtype=torch.float32)
         assert repr(loader) == (

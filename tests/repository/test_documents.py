@@ -89,7 +89,7 @@ def test_readme_has_the_thirty_second_start() -> None:
 def test_files_of_the_map_exist() -> None:
     text = (ROOT / "docs" / "map.md").read_text()
     rows = re.findall(r"^\| (?!change|---)(.*?) \| (.*) \|$", text, re.MULTILINE)
-    named = [(what, name) for what, files in rows for name in re.findall(r"`([\w/]+\.(?:py|c|md))`", files)]
+    named = [(what, name) for what, files in rows for name in re.findall(r"`([\w/]+\.(?:py|[ch]|md))`", files)]
     assert len(rows) >= 15
     assert len(named) > 40
     missing = []

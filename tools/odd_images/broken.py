@@ -7,13 +7,12 @@ import zlib
 
 from PIL import Image
 
+from iofast.kernel.contract import MESSAGES, Status
 from tools.odd_images.jpegs import segment, with_size
 from tools.odd_images.scene import Odd, chunk, jpeg, save, scene
 
-CUT = "the image is truncated"
-CORRUPT = "the image data is corrupt"
-LARGE = "the image is larger than the limit on pixels"
-UNKNOWN = "not an image that can be decoded here"
+CUT, CORRUPT, UNKNOWN = (MESSAGES[status] for status in (Status.TRUNCATED, Status.CORRUPT, Status.UNSUPPORTED))
+LARGE = MESSAGES[Status.LIMIT].removesuffix(" or bytes")
 
 
 def damaged() -> list[Odd]:
