@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from benchmarks.peers import own_functions, vision
 from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.transforms.warps import turned, warp
-from iofast.work import NUMBERS, Edge, Step, Work, no_work
+from iofast.work import NUMBERS, Edge, Step, no_work
 
 EPOCH = 3_000  # images
 THEIR_EPOCH = 600
@@ -79,11 +80,10 @@ def steps() -> dict[str, tuple[Step, list[float]]]:
 def alone(images: np.ndarray[Any, Any], step: Step, own: list[float]) -> Callable[[], float]:
     """Microseconds of the kernel for one image, with what goes in and out of it."""
     context, out = kernel.Context(kernel.DecodeOptions()), np.empty_like(images)
-    numbers, nothing = np.zeros((COUNT, 1, NUMBERS), np.float32), no_work(COUNT)
+    numbers = np.zeros((COUNT, 1, NUMBERS), np.float32)
     numbers[:, 0, : len(own)] = own
-    columns = {name: getattr(nothing, name) for name in nothing.__slots__}
-    columns |= {"steps": np.full((COUNT, 1), step, np.int8), "numbers": numbers}
-    finish = kernel.Finish(Work(**columns), np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
+    one = replace(no_work(COUNT), steps=np.full((COUNT, 1), step, np.int8), numbers=numbers)
+    finish = kernel.Finish(one, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
 
     def run() -> float:
         start = time.perf_counter()

@@ -118,12 +118,13 @@ def main() -> None:
     parser = measure.parser(__doc__, photos=False, seconds=30.0, resume=False, repeats=1)
     parser.add_argument("--tool", action="append", default=[], choices=INSIDE)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-rivals")
+    default = Path(tempfile.gettempdir()) / "iofast-rivals"
+    parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
     arguments = parser.parse_args()
     if missing := [name for tool, name in NAMES.items() if version(tool) is None]:
         print(f"bench_rivals: left out, for want of {' and '.join(missing)}; see --help", file=sys.stderr)
         return
-    folder: Path = arguments.folder
+    folder: Path = arguments.folder.resolve()
     if not arguments.resume:
         shutil.rmtree(folder, ignore_errors=True)
     library = build_nvml(folder)

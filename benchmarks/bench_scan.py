@@ -7,6 +7,7 @@ it. Peak memory is the rise of the process's resident set during the scan, sorti
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import subprocess
@@ -76,7 +77,9 @@ beyond the path for each.
 
 
 def main() -> int:
-    options = measure.arguments(__doc__, photos=False, files=1_000_000, classes=1000, folder=None, measure=None)
+    parser = measure.parser(__doc__, photos=False, files=1_000_000, classes=1000, folder=None)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if options.measure:
         scan_once(options.measure)
         return 0

@@ -87,9 +87,10 @@ def main() -> None:
     parser = measure.parser(__doc__, photos=False, seconds=30.0, outside=False, resume=False, repeats=2)
     parser.add_argument("--suite", choices=SUITES, default="tune")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-verdicts")
+    default = Path(tempfile.gettempdir()) / "iofast-verdicts"
+    parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
     arguments = parser.parse_args()
-    folder: Path = arguments.folder
+    folder: Path = arguments.folder.resolve()
     if not arguments.resume:
         shutil.rmtree(folder / arguments.suite, ignore_errors=True)
     place = Place(arguments.suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)

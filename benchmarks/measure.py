@@ -17,6 +17,27 @@ from tools import machine
 RESULTS = Path(__file__).parent / "results"
 QUIET = 0.02  # of the time: a quiet virtual machine loses as much
 REPEATS = 3
+_HELP = {
+    "classes": "number of class folders",
+    "copies": "numbers of PNG and WebP files",
+    "counts": "numbers of records",
+    "files": "number of files",
+    "folder": "where the files are made, and removed (default: the temporary directory)",
+    "images": "number of images",
+    "large": "images of the second memory measurement",
+    "megabytes": "size of the file",
+    "outside": "without iofast.watch inside the programs: half of the time",
+    "passes": "passes over all images",
+    "quality": "quality of the JPEGs",
+    "repeats": "times that a run is repeated while other programs use over a tenth of the processors",
+    "resume": "keep the runs that are there, and judge them again",
+    "rounds": "rounds, in each of which all contenders run once",
+    "samples": "number of samples",
+    "seconds": "seconds of each run",
+    "size": "short side in pixels",
+    "slow": "MB/s of a disk that is slowed down",
+    "work": "where everything is made, and removed (default: the temporary directory)",
+}
 # An installed program has its bytecode beside it. With this variable each process that a benchmark starts would compile
 # the checkout anew: 0.2 s of processor time for each of packing's three.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -25,19 +46,21 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def parser(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse.ArgumentParser:
     """The command line of a benchmark: --output, --photos if it works on photographs, and an option per default.
 
-    A default of False is a flag, None a path, a list several values of the type of its first.
+    The type of an option follows from its default: False is a flag, None a path, a list takes several values of its
+    first item's type.
     """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if photos:
         made.add_argument("--photos", type=Path, help="class folders of photographs (default: sample images)")
     made.add_argument("--output", type=Path, help="the page to write instead of the one in benchmarks/results")
     for name, default in defaults.items():
+        text = _HELP.get(name, name) + ("" if default is None or default is False else " (default: %(default)s)")
         if default is False:
-            made.add_argument(f"--{name}", action="store_true")
+            made.add_argument(f"--{name}", action="store_true", help=text)
         elif isinstance(default, list):
-            made.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=default)
+            made.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=default, help=text)
         else:
-            made.add_argument(f"--{name}", type=Path if default is None else type(default), default=default)
+            made.add_argument(f"--{name}", type=Path if default is None else type(default), default=default, help=text)
     return made
 
 

@@ -9,6 +9,7 @@ prints images per second of both, and draws augmented images with `iofast view`.
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def main() -> int:
 
     sheet = args.folder / "batch.png"
     chosen = ("--split", "train", "--count", 40, "--columns", 10, "--size", SIZE, "--transform", f"train({SIZE})")
-    say(f"6. augmented images, with labels: iofast view {packed} {sheet} --transform 'train({SIZE})'")
+    say(f"6. augmented images, with labels: iofast view {packed} {sheet} {shlex.join(map(str, chosen))}")
     iofast("view", packed, sheet, *chosen)
     return 0
 

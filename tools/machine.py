@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,14 +45,15 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The short hash, with "with changes" if tracked files other than results differ from it.
+    """The short hash, and "with changes" and a hash of these if tracked files other than results differ from it.
 
     `IOFAST_COMMIT` names the commit of a copy without history.
     """
     if named := os.environ.get("IOFAST_COMMIT"):
         return named
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
-    return f"{_git('rev-parse', '--short', 'HEAD') or 'unknown'}{' with changes' if changes else ''}"
+    changes = _git("diff", "HEAD", "--", ".", ":!benchmarks/results")
+    changed = f" with changes {zlib.crc32(changes.encode()):08x}" if changes else ""
+    return (_git("rev-parse", "--short", "HEAD") or "unknown") + changed
 
 
 def _git(*words: str) -> str:

@@ -90,8 +90,8 @@ def rate(job: Job, loader: Iterable[Any], seconds: float, warm: int = 8) -> floa
 
 
 def stalls(job: Job, loader: Iterable[Any], step: Step, steps: int, warm: int = 10) -> Stalls:
-    """The waits of `steps` steps: by iofast's clock, and beside the same steps on one batch that stays on the device,
-    before and after."""
+    """Measure the stall of `steps` steps in two ways: by iofast's clock, and as the time beyond the same steps on a
+    batch that stays on the device, run before and after."""
     pass_ = iter(loader)
     held = next(pass_)
     _leave(pass_)

@@ -79,7 +79,7 @@ class Job:
         options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last, "prefetch": 8}
         return self.loader(name, images, transform=T.train(self.size), num_workers=max(1, self.cores - 1), **options)
 
-    def stalls(self, name: str, found: Stalls, most: float | None) -> None:
+    def stall_figures(self, name: str, found: Stalls, most: float | None) -> None:
         """Write down the stalls of a loop, of which at most `most` is asked."""
         self.figure(f"{name}: exposed stall, by iofast's clock", found.by_clock, "%", most=most)
         self.figure(f"{name}: exposed stall, beside a batch that stays", found.by_difference, "%", most=most)

@@ -48,7 +48,7 @@ def trained(job: Job, name: str, network: Callable[[], Any], loader: str, make: 
     steps, warm = (2, 1) if job.quick else (STEPS.get(name, 80), 10)
     most = ALLOWED if name == ASKED and loader in OURS else None
     found = stalls(job, make(), step, steps, warm)
-    job.stalls(f"{name}, {loader}", found, most)
+    job.stall_figures(f"{name}, {loader}", found, most)
     job.figure(f"{name}, {loader}", found.images_per_s, "images/s")
 
 

@@ -23,7 +23,7 @@ def overlap(job: Job, step: Step, what: str, name: str) -> None:
     steps, warm = (3, 2) if job.quick else (STEPS, 40)
     loader = job.training_loader(name, (steps + warm + 8) * job.batch)
     found = stalls(job, loader, step, steps, warm)
-    job.stalls(what, found, ALLOWED)
+    job.stall_figures(what, found, ALLOWED)
     job.figure(f"{what}: a step", found.step_ms, "ms")
     job.figure(f"{what}: images", found.images_per_s, "images/s")
     copied = loader.stats.stages.get("transfer")

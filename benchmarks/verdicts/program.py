@@ -172,10 +172,7 @@ class Training:
             clock = getattr(loader, "clock", meter.clock)
             info = replace(clock.info, device="cuda:0")
             if isinstance(getattr(loader, "clock", None), StallClock):
-                clock.device, clock._cuda = (
-                    "cuda:0",
-                    Cuda(self.device),
-                )  # FastLoader's own clock
+                clock.device, clock._cuda = "cuda:0", Cuda(self.device)  # FastLoader's own clock
             else:
                 meter.clock = StallClock(info, device="cuda:0", cuda=Cuda(self.device))
         return meter

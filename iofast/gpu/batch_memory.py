@@ -27,7 +27,7 @@ _LINE = 64  # bytes of a cache line
 
 
 class _Loan(weakref.ref[Block]):
-    """A weak reference to a view that was handed out. After the view's death it stands for the block."""
+    """A weak reference to a view that was handed out; `block` is the memory behind it, free once the view is dead."""
 
     __slots__ = ("block",)
     block: Block
@@ -80,6 +80,6 @@ def empty(
 
 
 def rounded_up(count: int) -> int:
-    """Round up to an eighth of the power of two below, so that blocks of similar sizes can be used again."""
+    """Round up to a multiple of an eighth of the power of two below, so that blocks of similar sizes serve again."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from iofast.containers.base import Located, Reader
 from iofast.kernel import cached
 
-# Gaps of so many bytes between two records are read along. In a shuffled order of 1.2 GB, 64 KiB read 8 % more bytes
-# and 128 KiB 24 % more; in an LMDB, 99.9 % of the gaps between neighbours are below 10 KiB.
+# Gaps of up to this many bytes between two records are read too. In a shuffled order of 1.2 GB, 64 KiB read 8 % more
+# bytes and 128 KiB 24 % more; in an LMDB, 99.9 % of the gaps between neighbours are below 10 KiB.
 GAP = 16 << 10
 WIDE_GAP = 1 << 20  # the same for dense records, as in a block-local order: what lies between them is needed soon
 DENSE = 4  # records are dense if at most so many bytes are read for each one needed
@@ -27,7 +27,7 @@ PIECE = 1 << 20  # bytes in one call, if the device takes as much in one request
 SMALL_PIECE = 128 << 10  # otherwise: the kernel drops what exceeds its readahead, 128 KiB by default
 LOOKS = 8  # records that represent a batch
 FILES = 8  # open at once: the decoding threads need descriptors of a folder too
-SHARED = 8  # records per file of a batch, from which on every record is looked up
+SHARED = 8  # if a batch has at least this many records per file, all are looked up
 
 
 def ranges(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], gap: int) -> NDArray[np.uint64]:

@@ -23,7 +23,7 @@ FULL = 0.97  # of the threads' time: above that a queue never fills again
 PATIENCE = 16  # windows without a wait before less is tried
 OTHER = 0.25  # relative change that makes a load a new one; the median of 16 windows varies by a few per cent
 WINDOW_BATCHES = 16
-WINDOW_S = 0.25  # a window of short steps lasts so long, or a garbage collection would look like a stall
+WINDOW_S = 0.25  # shortest window; in a shorter one a garbage collection would look like a stall
 MEMORY_SHARE = 1 / 8  # of free memory for batches made ahead; training has yet to take its own
 _NO_LEVEL = 1 << 30
 
@@ -38,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest setting. `slices`: into how many a result is cut; more than slices x depth threads would idle."""
+    """The largest setting. A result is cut into `slices`; more than slices x depth threads would idle."""
 
     max_workers: int
     max_depth: int

@@ -50,9 +50,7 @@ SHARDS = "wrote tar shards that iofast reads"
 MDS = "wrote MDS (plain, zstd, gz; eight columns, three skipped) that iofast reads"
 BETON = "wrote a `.beton` (JPEGs that it made of pixels; five fields, one skipped) that iofast reads"
 WRITERS = (
-    Peer(
-        "webdataset writer", "webdataset", "torch", "webdataset", "theirs-*.tar", "wrote tar shards that iofast reads"
-    ),
+    Peer("webdataset writer", "webdataset", "torch", "webdataset", "theirs-*.tar", SHARDS),
     Peer("TensorFlow writer", TF, "tensorflow", "tensorflow", "train-*-of-*", "wrote TFRecords that iofast reads"),
     Peer("Caffe-style", "protobuf", "caffe", "caffe", "caffe_lmdb", "wrote an LMDB of Datums that iofast reads"),
     Peer("py-lmdb writer", "lmdb", "caffe", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
@@ -91,7 +89,7 @@ def attempt(peer: Peer, work: Path, expected: dict[str, list[data.Seen]]) -> tup
         if peer in READERS:
             wanted, found = expected[peer.container], run(peer, work, work / "scratch")
         else:
-            folder = work / f"by {peer.program}"
+            folder = work / peer.program
             wanted = run(peer, work / "images", folder)
             found = data.read(folder / peer.container)
     except (subprocess.SubprocessError, ValueError, OSError) as error:

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def run() -> list[str]:
 
 
 def fail_allocations(library: str) -> int:
-    """Fail each allocation of calls that use all scratch memory there is. Return how many there were."""
+    """Fail each allocation once, in calls that use every scratch buffer. Return the number of allocations."""
     from kernel_images import batch_of
 
     from iofast import work
@@ -47,10 +48,8 @@ def fail_allocations(library: str) -> int:
 
     preloaded, draw = ctypes.CDLL(library), Drawing(np.random.default_rng(1))
     steps = np.tile(np.array([int(step) for step in work.Step if step > 0], np.int8), (2, 1))
-    nothing = work.no_work(2)
-    columns = {name: getattr(nothing, name) for name in nothing.__slots__}
-    columns |= {"steps": steps, "numbers": np.ones((*steps.shape, work.NUMBERS), np.float32)}
-    own = draw.finish(2, 1 << 10, "float32")._replace(work=work.Work(**columns), amounts=np.zeros((0, 3), np.float32))
+    all_steps = replace(work.no_work(2), steps=steps, numbers=np.ones((*steps.shape, work.NUMBERS), np.float32))
+    own = draw.finish(2, 1 << 10, "float32")._replace(work=all_steps, amounts=np.zeros((0, 3), np.float32))
     mixed = own._replace(work=own.work.paired(np.array([1, 0])))
     images = draw.array((2, 48, 64, 3), np.uint8)
     source, _alive = batch_of([jpeg(draw.rng, 64, 48)] * 2)

@@ -1,4 +1,4 @@
-"""The choice where a loader decodes its JPEGs, and the device's decoder."""
+"""Where a loader decodes its JPEGs: the choice, and the device's decoder."""
 
 from __future__ import annotations
 

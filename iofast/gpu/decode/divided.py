@@ -73,10 +73,8 @@ class Divided:
             columns, slots = (source.rows(planned), boxes[planned], flips[planned]), self._slot[rows[planned]]
             status[planned] = kernel.decode_into(context, *columns, self._out, slots)
         if len(extra):
-            extra_status, outs = (
-                np.zeros(len(extra), np.int32),
-                [self._extra_place(row) for row in rows[extra].tolist()],
-            )
+            extra_status = np.zeros(len(extra), np.int32)
+            outs = [self._extra_place(row) for row in rows[extra].tolist()]
             kernel.decode_each(context, source.rows(extra), boxes[extra], flips[extra], outs, extra_status)
             status[extra] = extra_status
         return status

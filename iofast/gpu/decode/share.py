@@ -26,8 +26,8 @@ class Split:
 
     cpu    share of each batch that the CPU decodes, 0 to 1; None = measured before the first batch, so that CPU and
            device finish together
-    cores  share of this rank's cores for decoding, above 0, up to 1, as the limit of num_workers="auto"; the training
-           loop needs the others to keep the device busy
+    cores  share of this rank's cores that num_workers="auto" may use for decoding, above 0, up to 1; the training loop
+           needs the others to keep the device busy
     """
 
     cpu: float | None = None
@@ -45,7 +45,7 @@ class Split:
 
 
 def _require_share(name: str, value: object, least: float, expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= float(value) <= 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= value <= 1:  # type: ignore[operator]
         raise OptionError(f"{name} of a Split must be a share, {expected}, found {shown(value)}")
 
 

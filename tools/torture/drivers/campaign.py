@@ -11,6 +11,7 @@ from pathlib import Path
 from tools import machine
 from tools.torture import ROOT, Failed
 from tools.torture._progress import Progress
+from tools.torture.drivers import kind
 
 SECONDS = 600
 _FIGURES = ("slowest ms", "most MiB")
@@ -43,5 +44,6 @@ def row(name: str, done: Progress) -> str:
     """A row of the table."""
     counts = Counter(done["counts"])
     ends = ", ".join(f"{word} {number:,}" for word, number in sorted(counts.items()) if word not in _FIGURES)
-    figures = f"{counts['slowest ms'] / 1000:.1f} s | {counts['most MiB']} MiB"
+    memory = "–" if kind(name).MEMORY is None else f"{counts['most MiB']} MiB"
+    figures = f"{counts['slowest ms'] / 1000:.1f} s | {memory}"
     return f"| {name} | {done['steps']:,} | {done['seconds'] / 60:.1f} | {done['runs']} | {ends} | {figures} |"

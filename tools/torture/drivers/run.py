@@ -9,7 +9,7 @@ import tracemalloc
 from collections import Counter
 from pathlib import Path
 
-from tools.torture.drivers import Driver, make
+from tools.torture.drivers import Driver, kind
 
 TRACED = 4  # one step of four has its memory traced, which makes it three times as slow
 
@@ -19,7 +19,7 @@ class Run:
 
     def __init__(self, name: str, seed: int, folder: Path, counts: Counter[str]) -> None:
         self.name, self.seed, self.counts = name, seed, counts
-        self.driver: Driver = make(name, folder)
+        self.driver: Driver = kind(name)(folder)
         self.driver.counts = counts
         self._threads = _threads()  # the fewest so far: threads of the previous step may still be ending
 
