@@ -22,7 +22,7 @@ def damaged() -> list[Odd]:
     scan, tables, frame = segment(data, 0xDA), segment(data, 0xC4), segment(data, 0xC0)
     middle = scan + (len(data) - scan) // 2
     bad_codes, bad_tables = _patched(data, scan + 30, b"\x55\xfe" * 40), _patched(data, tables + 5, b"\xee" * 16)
-    films = "JPEG without Huffman tables, as cameras' films have it: the standard's"
+    films = "JPEG without Huffman tables, as in Motion JPEG: the standard's"
     progressive = jpeg(shown, progressive=True)
     first = progressive.index(b"\xff\xda")
     return [
@@ -36,7 +36,7 @@ def damaged() -> list[Odd]:
         Odd(b"empty.jpg", "empty file", b"", error="the file is empty"),
         Odd(b"zeros.jpg", "4096 zeros, as a crashed disk leaves them", bytes(4096), error=UNKNOWN),
         Odd(b"bad_codes.jpg", "JPEG, wrong bytes in the picture", bad_codes, error=CORRUPT, unnoticed=True),
-        Odd(b"bad_tables.jpg", "JPEG, Huffman table that cannot be", bad_tables, error=CORRUPT),
+        Odd(b"bad_tables.jpg", "JPEG, impossible Huffman table", bad_tables, error=CORRUPT),
         Odd(b"no_tables.jpg", films, _without(data, 0xC4), shown),
         Odd(b"no_quantisation.jpg", "JPEG without quantisation tables", _without(data, 0xDB), error=CORRUPT),
         Odd(b"zero_size.jpg", "JPEG of 0 x 0", with_size(data, 0, 0), error=CUT),
@@ -52,7 +52,7 @@ def damaged_others() -> list[Odd]:
     bad_zlib = _patched(drawing, drawing.index(b"IDAT") + 20, b"\x55" * 30)
     bad_crc, bad_head = (_patched(drawing, at, bytes([drawing[at] ^ 1])) for at in (len(drawing) - 14, 29))
     return [
-        Odd(b"bad_crc.png", "PNG, wrong checksum of the picture, which has another of its own", bad_crc, shown, 0),
+        Odd(b"bad_crc.png", "PNG, wrong chunk checksum of the picture, right zlib checksum", bad_crc, shown, 0),
         Odd(b"bad_header_crc.png", "PNG, wrong checksum of the header", bad_head, error=CORRUPT),
         Odd(b"bad_zlib.png", "PNG, wrong bytes in the picture", bad_zlib, error=CORRUPT),
         Odd(b"cut.png", "PNG, half of it missing", drawing[: len(drawing) // 2], error=CUT),
@@ -99,14 +99,14 @@ def strangers() -> list[Odd]:
         Odd(b"note.jpg", "text", b"This image is no longer available.\n", error="text"),
         Odd(b"drawing.png", "SVG", svg, error="SVG: not supported"),
         Odd(b"paper.jpg", "PDF", b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n" + bytes(50), error="PDF"),
-        Odd(b"postscript.jpg", "PostScript, which no program is started for", script, error="PostScript"),
+        Odd(b"postscript.jpg", "PostScript: no interpreter is started", script, error="PostScript"),
         Odd(b"icon.png", "ICO", save(scene(32, 32), "ICO"), error=UNKNOWN),
         Odd(b"phone.jpg", "HEIC without pictures", heic, error="HEIC"),
         Odd(b"archive.jpg", "ZIP archive", b"PK\3\4" + bytes(100), error="ZIP"),
         Odd(b"only_magic.png", "PNG's first eight bytes", b"\x89PNG\r\n\x1a\n", error=""),
         Odd(b"noise.jpg", "random bytes", bytes((i * i * 37 + 11) % 251 for i in range(999)), error=UNKNOWN),
         Odd(b"pipe.jpg", "named pipe", b"", error="not a regular file", link="pipe"),
-        Odd(b"dangling.jpg", "link that leads nowhere", b"", error="the file cannot be read", link="dangling"),
+        Odd(b"dangling.jpg", "dangling symbolic link", b"", error="the file cannot be read", link="dangling"),
     ]
 
 

@@ -98,20 +98,20 @@ def orientations() -> list[Odd]:
         for each in range(1, 9)
     ]
     for each in (0, 9, 65_535):
-        about = f"JPEG, EXIF orientation {each}, which there is not: ignored"
+        about = f"JPEG, EXIF orientation {each}, which is undefined: ignored"
         found.append(Odd(b"exif_%d.jpg" % each, about, jpeg(shown, exif=exif(each)), shown))
     broken = b"Exif\0\0II*\0" + b"\xff" * 60
     seventh = jpeg(turned(shown, 7), exif=exif(7))
     endless = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(30)
     return [
         *found,
-        Odd(b"exif_garbage.jpg", "JPEG, EXIF that leads nowhere: ignored", jpeg(shown, exif=broken), shown),
+        Odd(b"exif_garbage.jpg", "JPEG, EXIF with offsets beyond its end: ignored", jpeg(shown, exif=broken), shown),
         Odd(b"exif_endless.jpg", "JPEG, EXIF of 65,535 entries in 30 bytes: ignored", jpeg(shown, exif=endless), shown),
         Odd(b"exif_6.png", "PNG, EXIF orientation 6", save(turned(shown, 6), "PNG", exif=exif(6)), shown, 0),
         Odd(b"exif_8.webp", "WebP, EXIF orientation 8", webp(exif=exif(8)), shown, 1),
         Odd(b"exif_5.tif", "TIFF, orientation 5", tiff(5, {274: 5}), shown, 0),
         Odd(b"xmp_6.jpg", "JPEG, orientation 6 in XMP alone", _with_xmp(jpeg(turned(shown, 6)), 6), shown),
-        Odd(b"xmp_7.jpg", "JPEG, orientation 7 in EXIF and 6 in XMP: EXIF's", _with_xmp(seventh, 6), shown),
+        Odd(b"xmp_7.jpg", "JPEG, orientation 7 in EXIF and 6 in XMP: 7", _with_xmp(seventh, 6), shown),
         Odd(b"xmp_8.webp", "WebP, orientation 8 in XMP alone", webp(xmp=xmp(8)), shown, 1),
         Odd(b"xmp_6.tif", "TIFF, orientation 6 in XMP alone", tiff(6, {700: xmp(6)}), shown, 0),
         *_late_pngs(shown),
@@ -134,14 +134,14 @@ def _late_pngs(shown: Pixels) -> list[Odd]:
     return [
         Odd(b"late_exif.png", "PNG, EXIF behind the pixels", late, shown, 0),
         Odd(b"late_xmp.png", "PNG, orientation in XMP alone, behind the pixels", data[:-12] + text + end, shown, 0),
-        Odd(b"profile.png", "PNG, EXIF in a text as ImageMagick writes it", early, shown, 0),
+        Odd(b"profile.png", "PNG, EXIF in a text chunk as ImageMagick writes it", early, shown, 0),
     ]
 
 
 def colour_spaces() -> list[Odd]:
     """JPEGs that are not YCbCr of 8 bits."""
     shown, pure = scene(), scene(corners=PURE)
-    unmarked = "CMYK JPEG without Adobe's marker: inverted all the same, as Pillow takes it"
+    unmarked = "CMYK JPEG without Adobe's marker: inverted too, as in Pillow"
     return [
         Odd(b"gray.jpg", "gray JPEG", jpeg(shown, "L"), gray(shown)),
         Odd(b"rgb.jpg", "JPEG of red, green and blue (Adobe transform 0)", jpeg(shown, keep_rgb=True), shown),
@@ -184,5 +184,5 @@ def sizes() -> list[Odd]:
         Odd(b"1x1.png", "PNG of one pixel", save(one, "PNG"), one, 0),
         Odd(b"wide.jpg", "JPEG of 5000 x 1", jpeg(wide), wide),
         Odd(b"tall.png", "PNG of 2 x 3000", save(tall, "PNG"), tall, 0),
-        Odd(b"limit.jpg", "JPEG as wide as the format allows, 65500 x 1", jpeg(scene(65_500, 1)), scene(65_500, 1)),
+        Odd(b"limit.jpg", "JPEG as wide as libjpeg allows, 65500 x 1", jpeg(scene(65_500, 1)), scene(65_500, 1)),
     ]

@@ -55,7 +55,7 @@ def depths() -> list[Odd]:
         Odd(b"key.png", "PNG, one colour transparent: over white", png(shown, 2, 8, key), cut, 0),
         Odd(b"bit.png", "PNG, 1 bit", bits, np.dstack([quarters] * 3), 0),
         Odd(b"gray.png", "PNG, gray", save(Image.fromarray(first), "PNG"), flat, 0),
-        Odd(b"interlaced.png", "PNG, APNG's default picture only", _animated("PNG"), shown, 0),
+        Odd(b"interlaced.png", "animated PNG: the first picture", _animated("PNG"), shown, 0),
         Odd(b"text.png", "PNG, 100 kB of text before the picture", _with_text(save(shown, "PNG")), shown, 0),
     ]
 
