@@ -1,15 +1,15 @@
-/* One axis of an antialiased resample: which inputs each output sees, and with what weight.
+/* One axis of an antialiased resample: the inputs that each output sees, and their weights.
 
-The geometry and the filters are Pillow's (its documentation of Image.resize: support scaled by the reduction, window
-centred on (i + 0.5) * scale, weights normalised to sum 1), so that results agree to one level. */
+Geometry and filters are Pillow's (documentation of Image.resize: support scaled by the reduction, window centred on (i
++ 0.5) * scale, weights normalised to sum 1), so that results agree to one level. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-#define FEW_TAPS 16   /* rounded to 14 bits, 16 weights are together within 1/8 of a level */
-#define MANY_TAPS 256 /* rounded to 16 bits, these are within half a level */
+#define FEW_TAPS 16   /* 16 weights, rounded to 14 bits, are together within 1/8 of a level */
+#define MANY_TAPS 256 /* 256 weights, rounded to 16 bits, are together within half a level */
 
 static const double PI = 3.14159265358979323846;
 
@@ -40,9 +40,9 @@ void *iof_reserve(iof_buffer *buffer, size_t size) {
     free(buffer->data);
     buffer->size = 0;
 #ifdef __SANITIZE_ADDRESS__
-    size_t room = (size + 63) & ~(size_t)63; /* no more than asked, so that an overrun is seen */
+    size_t room = (size + 63) & ~(size_t)63; /* no spare room, so that an overrun is detected */
 #else
-    /* an eighth more than asked, so that slowly growing sizes do not allocate each time */
+    /* an eighth more, so that slowly growing sizes do not allocate each time */
     size_t room = (size + size / 8 + 4096) & ~(size_t)63;
 #endif
     buffer->data = aligned_alloc(64, room);
@@ -51,7 +51,7 @@ void *iof_reserve(iof_buffer *buffer, size_t size) {
   return buffer->data;
 }
 
-/* `start` and `count` of `outputs` outputs, and room for at most `taps` coefficients of each. */
+/* Make `start` and `count` of `outputs` outputs, and room for at most `taps` coefficients of each. */
 static iof_status allocate(iof_axis *axis, int outputs, int taps) {
   size_t n = (size_t)(outputs + 7) & ~(size_t)7;
   uint8_t *memory = iof_reserve(&axis->memory, n * (2 * sizeof(int32_t)) + n * (size_t)taps * sizeof(int16_t));
@@ -63,8 +63,8 @@ static iof_status allocate(iof_axis *axis, int outputs, int taps) {
   return IOF_OK;
 }
 
-/* The padding reads what its neighbour reads, with weight zero. Starts and ends rise, or fall in a mirror, from output to
-output, and so the range is that of the first and the last. */
+/* Padding outputs read the inputs of the last output, with weight zero. Starts and ends rise from output to output, or
+fall in a mirror, so the first and the last output give the range. */
 static void finish(iof_axis *axis) {
   int last = axis->outputs - 1, end = axis->start[0] + axis->count[0], other_end = axis->start[last] + axis->count[last];
   axis->low = axis->start[0] < axis->start[last] ? axis->start[0] : axis->start[last];
@@ -76,7 +76,8 @@ static void finish(iof_axis *axis) {
   }
 }
 
-/* One input for each output: nearest neighbour, and the copy. Pillow adds the step up, and so ties fall alike here. */
+/* One input for each output: nearest neighbour, and the copy. The position is a running sum, as in Pillow, so that ties
+fall alike. */
 static iof_status make_copy(iof_axis *axis, const iof_span *span) {
   double step = (span->to - span->from) / span->virtual_size, at = span->from - span->low + step * 0.5;
   iof_status status = allocate(axis, span->outputs, 2);
@@ -104,16 +105,17 @@ typedef struct {
 
 static window window_of(const iof_span *span, int filter) {
   double scale = (span->to - span->from) / span->virtual_size, stretch = scale < 1 || filter == IOF_ALIASED ? 1 : scale;
-  /* The offset is relative to the region's first pixel: Pillow crops first, and rounding must fall as it falls there. */
+  /* The offset is relative to the region's first pixel, because Pillow crops first and rounding must be the same. */
   return (window){scale, FILTERS[filter].support * stretch, 1 / stretch, span->from - span->low, span->high - span->low};
 }
 
-/* Which inputs each output sees, and how far before its centre the first of them lies. That difference is exact, so adding
-whole numbers to it rounds as Pillow's own `x + xmin - center` does. Returns the most that any of them sees. */
+/* Find the inputs that each output sees, and the distance from its centre to the first of them. That difference is
+exact, so adding whole numbers to it rounds like Pillow's own `x + xmin - center`. Returns the largest number of inputs
+of an output. */
 static int see(iof_axis *axis, const window *view, const iof_span *span, double *before) {
   const window w = *view;
-  /* A plane's last output may have its centre on the far edge itself, where the box filter sees nothing: half-open as it
-  is, it belongs to the last input. */
+  /* A plane's last output may have its centre on the far edge itself, where the half-open box filter sees nothing. It
+  gets the last input. */
   const double end = w.length - 1e-6;
   const int low = span->low, outputs = span->outputs, step = span->reverse ? -1 : 1;
   int most = 0, slot = span->reverse ? outputs - 1 : 0;
@@ -132,7 +134,7 @@ static int see(iof_axis *axis, const window *view, const iof_span *span, double 
   return most;
 }
 
-/* In Pillow's order of operations: whether the box filter takes an input on its edge hangs on the last bit. */
+/* The order of operations is Pillow's: the last bit decides whether the box filter includes an input on its edge. */
 static void weigh(const window *w, int filter, double before, int count, double *weight) {
   double sum = 0;
   for (int k = 0; k < count; k++) {
@@ -143,9 +145,9 @@ static void weigh(const window *w, int filter, double before, int count, double 
   for (int k = 0; k < count; k++) weight[k] *= sum;
 }
 
-/* Largest precision at which every weight still fits 16 bits, when it is rounded up too, and no sum of 14-bit inputs
-leaves 32. Rounding is off by up to half a unit for each tap, and in fine patterns all of these add up, so many taps get
-more precision, and loops with wider sums (resample.c). */
+/* The largest precision at which every weight fits 16 bits, even rounded up, and no sum of 14-bit inputs exceeds 32.
+Rounding is off by up to half a unit for each tap, and fine patterns can add all of these up. So many taps get more
+precision, and loops with wider sums (resample.c). */
 static int precision_of(const double *weights, size_t n, int taps) {
   double largest = 1e-6;
   for (size_t i = 0; i < n; i++)
@@ -157,7 +159,7 @@ static int precision_of(const double *weights, size_t n, int taps) {
 
 #define OFFSET (1 << 26) /* above any negative running sum, so that truncation rounds down */
 
-/* Rounded so that the running sum is right: the weights of an output keep the sum 1, and flat areas stay flat. */
+/* Round the running sum instead of each weight: the weights of an output keep the sum 1, and flat areas stay flat. */
 static void quantise(const double *weight, int count, int taps, int precision, int16_t *coef) {
   double sum = 0;
   int32_t done = 0;
@@ -170,7 +172,7 @@ static void quantise(const double *weight, int count, int taps, int precision, i
   for (int k = count; k < taps; k++) coef[k] = 0;
 }
 
-/* Any filter, one weight after another; `weights` has room for those of all outputs. */
+/* Any filter, one weight after another. `weights` has room for all outputs. */
 static void weigh_each(iof_axis *axis, const window *w, int filter, const double *before, double *weights) {
   size_t outputs = (size_t)axis->outputs, taps = (size_t)axis->taps;
   memset(weights, 0, outputs * taps * sizeof(double));
@@ -187,9 +189,9 @@ typedef int32_t ints __attribute__((vector_size(16)));
 
 INLINE floats where(ints which, floats a) { return (floats)((ints)a & which); }
 
-/* The filter at four places; its weights and its support are those of the functions above. */
+/* The filters at four places, with the weights and supports of the functions above. */
 INLINE floats four_linear(floats x) {
-  floats left = 1 - (floats)((ints)x & INT32_MAX); /* without its sign */
+  floats left = 1 - (floats)((ints)x & INT32_MAX); /* absolute value */
   return where(left > 0, left);
 }
 
@@ -199,7 +201,7 @@ INLINE floats four_cubic(floats x) {
   return where(x < 1, near) + where((x >= 1) & (x < 2), far);
 }
 
-/* The weights of four outputs, normalised. */
+/* Compute the normalised weights of four outputs. */
 INLINE void weigh_four(const double *before, const int32_t *counts, float step, int taps, int cubic, floats *weight) {
   floats x = {(float)before[0], (float)before[1], (float)before[2], (float)before[3]}, sum = {0};
   x = (x + 0.5f) * step;
@@ -214,7 +216,7 @@ INLINE void weigh_four(const double *before, const int32_t *counts, float step, 
   for (int k = 0; k < taps; k++) weight[k] *= scale;
 }
 
-/* As quantise does it, which says why; OFFSET would leave single precision too few bits. */
+/* Like quantise, for four outputs. OFFSET would leave single precision too few bits. */
 INLINE void quantise_four(const floats *weight, int taps, int precision, int16_t *coef) {
   const float offset = 1 << 17, whole = (float)(1 << precision);
   int32_t *to = (int32_t *)(void *)coef;
@@ -239,11 +241,11 @@ INLINE void weigh_linear_taps(iof_axis *axis, float step, const double *before, 
   }
 }
 
-/* The bilinear and the bicubic filter with few taps, four outputs at a time. Single precision is 2^-24 of weights that are
-rounded to 2^-14. `before` and `weights` have room for a multiple of four outputs. */
+/* The bilinear and the bicubic filter with few taps, four outputs at a time. Single precision has 2^-24, and weights
+are rounded to 2^-14. `before` and `weights` have room for a multiple of four outputs. */
 static void weigh_linear(iof_axis *axis, const window *w, const double *before) {
   float step = (float)w->inverse;
-  switch (axis->taps) { /* of training crops from 256-pixel images 0.6 and 0.98 of all rows have up to two and four */
+  switch (axis->taps) { /* 60 % of all rows of training crops from 256-pixel images have up to two taps, 98 % up to four */
     case 2: weigh_linear_taps(axis, step, before, 2); break;
     case 4: weigh_linear_taps(axis, step, before, 4); break;
     default: weigh_linear_taps(axis, step, before, axis->taps);
@@ -294,9 +296,9 @@ static iof_status make(iof_axis *axis, const iof_span *span, int filter, iof_buf
 }
 
 iof_status iof_axis_make(iof_axis *axis, const iof_span *span, int filter, iof_buffer *scratch) {
-  /* the last one again, as for each image of one size that is not cropped at random: it is there, tables and all */
+  /* the same axis as for the last image: usual for images of one size without random crops */
   if (axis->filter == filter && !memcmp(&axis->made, span, sizeof *span)) return IOF_OK;
-  axis->made.outputs = 0; /* of no span: what is made now may fail halfway */
+  axis->made.outputs = 0; /* invalid until complete, because `make` may fail halfway */
   axis->serial++;
   iof_status status = make(axis, span, filter, scratch);
   if (!status) {

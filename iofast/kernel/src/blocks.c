@@ -1,8 +1,8 @@
-/* Coefficients to samples, samples to pixels: the scalar loops, and the choice of a faster set.
+/* Coefficients to samples and samples to pixels: the scalar loops, and the choice of the fastest set.
 
-The inverse DCT is libjpeg's accurate integer one (Loeffler, Ligtenberg and Moschytz 1989, 13-bit constants), the upsampling
-its triangle filter, the colours BT.601 full range in 16-bit fixed point. Sums that can only overflow in a damaged file
-wrap and saturate as they do in libjpeg-turbo's vector code, so that every path gives the same bits. */
+The inverse DCT is libjpeg's accurate integer one (Loeffler, Ligtenberg and Moschytz 1989, 13-bit constants), the
+upsampling its triangle filter, the colours BT.601 full range in 16-bit fixed point. Sums that overflow only in damaged
+files wrap and saturate as in libjpeg-turbo's vector code, so that all sets give the same bits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static uint8_t to_sample(int32_t value) {
   return (uint8_t)(value < -128 ? 0 : value > 127 ? 255 : value + 128);
 }
 
-/* Eight values `step` apart, scaled by 2^13, rounded and shifted down by `shift`. */
+/* Transform eight values `step` apart, scaled by 2^13, rounded and shifted down by `shift`. */
 static void transform(const int16_t *in, size_t step, int shift, int32_t out[8]) {
   int32_t d[8];
   for (size_t i = 0; i < 8; i++) d[i] = in[i * step];

@@ -1,4 +1,4 @@
-/* The loops of blocks.c in AVX2, and the inverse DCT in AVX-512 too. The same integers: the results are equal to the bit. */
+/* The loops of blocks.c in AVX2 and AVX-512. The integers are the same, so the results are equal to the bit. */
 #include "region.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -63,7 +63,7 @@ static __attribute__((target("avx512bw"))) int idct_avx512(const int16_t *coefs,
 }
 
 static AVX2 void blend(const uint8_t *near, const uint8_t *far, int n, int16_t *to) {
-  for (int i = 0; i < n; i += 16) { /* rows and `to` have room behind their end */
+  for (int i = 0; i < n; i += 16) { /* rows and `to` have room after their end */
     __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(near + i)));
     __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(far + i)));
     _mm256_storeu_si256((__m256i *)(to + i), _mm256_add_epi16(_mm256_add_epi16(a, _mm256_slli_epi16(a, 1)), b));
@@ -83,13 +83,13 @@ static AVX2 void spread(const int16_t *sums, int n, int even, int odd, uint8_t *
   }
 }
 
-/* 16 pixels: chroma as 16-bit numbers around zero. (2x * f >> 16) + 1 >> 1 is x * f / 2^16, rounded. */
+/* 16 pixels, their chroma as 16-bit numbers around zero. ((2x * f >> 16) + 1) >> 1 is x * f / 2^16, rounded. */
 static inline __attribute__((target("avx2"), always_inline)) __m256i rounded(__m256i twice, int factor) {
   __m256i product = _mm256_mulhi_epi16(twice, _mm256_set1_epi16((short)factor));
   return _mm256_srai_epi16(_mm256_add_epi16(product, _mm256_set1_epi16(1)), 1);
 }
 
-/* 16 pixels as 16-bit numbers that may lie outside of 0 to 255. */
+/* 16 pixels as 16-bit numbers that may lie outside 0 to 255. */
 typedef struct {
   __m256i red, green, blue;
 } sixteen;
@@ -114,7 +114,7 @@ static AVX2 void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
   for (int i = 0; i < n; i += 16) {
     sixteen c = colours(y + i, cb + i, cr + i);
     __m256i rb = _mm256_packus_epi16(c.red, c.blue), g = _mm256_packus_epi16(c.green, c.green);
-    __m256i rg = _mm256_unpacklo_epi8(rb, g);                                       /* R G of eight pixels of each half */
+    __m256i rg = _mm256_unpacklo_epi8(rb, g);                                       /* R G of eight pixels in each half */
     __m256i bx = _mm256_or_si256(_mm256_unpackhi_epi8(rb, _mm256_setzero_si256()), opaque);
     __m256i first = _mm256_unpacklo_epi16(rg, bx), second = _mm256_unpackhi_epi16(rg, bx);
     _mm256_storeu_si256((__m256i *)(rgbx + 4 * i), _mm256_permute2x128_si256(first, second, 0x20));
@@ -134,7 +134,8 @@ static AVX2 void planes(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
   }
 }
 
-/* The same in registers twice as long, up to the last 16: these loops then read and write no further than the shorter. */
+/* The same in registers twice as long. The last 16 pixels use the shorter ones, so nothing is read or written beyond
+their reach. */
 #define AVX512 __attribute__((target("avx512bw,avx512vl")))
 
 static AVX512 void blend_avx512(const uint8_t *near, const uint8_t *far, int n, int16_t *to) {

@@ -1,10 +1,10 @@
-/* Planes to RGBX. Chroma goes through libjpeg's triangle filter ("fancy upsampling"), whose rows and columns are repeated
-at the edges of the picture. */
+/* Planes to RGBX. Chroma goes through libjpeg's triangle filter ("fancy upsampling"), which repeats rows and columns at
+the edges of the picture. */
 #include <string.h>
 
 #include "region.h"
 
-#define ROOM 64 /* bytes behind a row that vector loops may write to */
+#define ROOM 64 /* bytes after a row that vector loops may write */
 
 static const uint8_t *sample_row(const iof_samples *plane, int x, int y) {
   return plane->samples + (size_t)(y - plane->y) * plane->stride + (x - plane->x);
@@ -19,11 +19,11 @@ iof_status iof_colour_start(iof_colouring *c, const iof_block_loops *loops, cons
   c->chroma[0] = memory;
   c->chroma[1] = memory + width;
   c->sums = (int16_t *)(void *)(memory + 2 * width);
-  if (picture->count == 1) memset(memory, 128, 2 * width); /* gray is a picture without chroma */
+  if (picture->count == 1) memset(memory, 128, 2 * width); /* gray is a picture with neutral chroma */
   return IOF_OK;
 }
 
-/* Chroma `which` of row `y` from the first column on: where it lies in the plane, or upsampled. */
+/* Return chroma `which` of row `y` from the first column on: in the plane itself, or upsampled. */
 static const uint8_t *chroma_row(const iof_colouring *c, int which, int y) {
   const iof_picture *p = &c->picture;
   const iof_samples *plane = &p->planes[1 + which];

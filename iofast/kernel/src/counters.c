@@ -1,4 +1,4 @@
-/* The clock between the stages of an image; it is read only in timed contexts. */
+/* The clock for the stages of an image; it is read only in timed contexts. */
 #include <time.h>
 
 #include "internal.h"
@@ -15,7 +15,7 @@ void iof_clock_lap(iof_counters *counters, iof_stage stage) {
   uint64_t before = counters->lap;
   if (counters->timed > (stage != IOF_READING)) {
     iof_clock_start(counters);
-    uint64_t *sum = &counters->nanoseconds[stage]; /* read while it is written: see iof_count */
+    uint64_t *sum = &counters->nanoseconds[stage]; /* may be read meanwhile: see iof_count */
     __atomic_store_n(sum, *sum + counters->lap - before, __ATOMIC_RELAXED);
   }
 }

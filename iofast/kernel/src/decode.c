@@ -1,4 +1,4 @@
-/* One image at a time: payload, check, region, resample, and the batch and the transcode that are made of it. */
+/* Decoding and transcoding of one image at a time: payload, check, region, resample; and batches of images. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,9 +37,9 @@ void iof_context_free(iof_context *context) {
 
 iof_counters *iof_context_counters(iof_context *context) { return &context->counters; }
 
-#define GAP 8192 /* bytes that a read may take along: a further pread costs 1 us, as long as it takes to copy them */
+#define GAP 8192 /* bytes between two runs that are read too: copying them costs as much as another pread, 1 us */
 
-/* Read `count` runs of a payload to where they would be in the whole of it; what lies between them stays unknown. */
+/* Read `count` runs of a payload to their places in the whole of it. What lies between them stays undefined. */
 static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const iof_run *runs, int count,
                             const uint8_t **data) {
   size_t end = runs[count - 1].offset + runs[count - 1].length;
@@ -54,13 +54,13 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   return status;
 }
 
-/* Some runs of a payload, or where they lie in memory. */
+/* Get some runs of a payload, or point to them in memory. */
 static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
                         const uint8_t **data) {
   iof_status status = IOF_OK;
   if (source->lengths[i] > context->options.max_bytes) {
     status = IOF_LIMIT;
-  } else if (source->fds[i] == -1) { /* only -1: another negative number is a descriptor that pread refuses */
+  } else if (source->fds[i] == -1) { /* only -1: pread fails for any other negative number */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
   } else {
     status = read_runs(context, source->fds[i], source->offsets[i], runs, count, data);
@@ -107,7 +107,7 @@ iof_box iof_moved_within(const iof_box *box, int out_width, int out_height) {
   return moved;
 }
 
-/* The largest DCT reduction after which the region still has as many pixels as are wanted of it. */
+/* The largest DCT reduction after which the region still has at least as many pixels as are wanted. */
 static int fast_denominator(const iof_box *b) {
   int denominator = 8;
   while (denominator > 1 && ((b->x1 - b->x0) / denominator < b->virtual_w || (b->y1 - b->y0) / denominator < b->virtual_h))
@@ -115,7 +115,8 @@ static int fast_denominator(const iof_box *b) {
   return denominator;
 }
 
-/* Scaled down, the last sample may reach beyond the picture's edge; from the far end the picture begins inside of it. */
+/* After DCT scaling the last sample may reach beyond the picture's edge. Seen from the far end, the picture then begins
+inside this sample. */
 static iof_span span_of(int from, int to, int size, int denominator, int mirror) {
   double scale = 1.0 / denominator, inside = mirror ? iof_divided_up(size, denominator) - size * scale : 0;
   iof_span span = {.from = from * scale + inside, .to = to * scale + inside};
@@ -130,8 +131,8 @@ typedef struct {
   int width, height; /* of the window */
 } view;
 
-/* Both axes, made in upright coordinates so that every rounding falls as it would on the upright image, then turned
-into the stored image's. Returns the rectangle of stored pixels that is needed. */
+/* Make both axes in upright coordinates, so that every rounding is that of the upright image, then turn them into the
+stored image's. `rect` becomes the needed rectangle of stored pixels. */
 static iof_status make_axes(iof_context *context, const view *v, int width, int height, int32_t rect[4]) {
   iof_resampler *r = &context->resampler;
   iof_orientation o = iof_orientation_of(v->exif);
@@ -150,17 +151,16 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   return status;
 }
 
-/* Negative lobes overshoot, and Pillow clips between its passes, so for them the order is part of the result: the
-upright horizontal pass comes first, but since Pillow 13 the vertical one where the height shrinks by more than twice
-the pixels that the width does. Without negative lobes both orders agree to one level, and iof_resample takes the
-faster one. */
+/* Filters with negative lobes overshoot and Pillow clips between its passes, so the order is part of their result. The
+upright horizontal pass comes first; since Pillow 13, the vertical one if the height shrinks by more than twice the
+pixels of the width. Without negative lobes both orders agree to one level, and iof_resample chooses. */
 static int horizontal_first(int filter, const iof_box *b, int exif) {
   int narrower = b->x1 - b->x0 - b->virtual_w, lower = b->y1 - b->y0 - b->virtual_h;
   int upright_first = !(lower > 0 && lower > (int64_t)narrower * 2);
   return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && upright_first != iof_orientation_of(exif).turned;
 }
 
-/* Header, limits and box, before any pixel; the upright size of the image. */
+/* Check header, limits and box before any pixel is decoded. Returns the upright size of the image. */
 static iof_status open_view(iof_context *context, const uint8_t *data, size_t length, const view *v, int *width,
                             int *height) {
   int stored_width = 0, stored_height = 0, turned = iof_orientation_of(v->exif).turned;
@@ -173,7 +173,7 @@ static iof_status open_view(iof_context *context, const uint8_t *data, size_t le
   return status;
 }
 
-/* From stored pixels to where they belong, along the axes that make_axes made. */
+/* Resample stored pixels into the target, along the axes of make_axes. */
 static iof_status resample_view(iof_context *context, const view *v, const iof_pixels *pixels, iof_target target) {
   if (iof_orientation_of(v->exif).turned) { /* stored columns become upright rows */
     int64_t swap = target.x_stride;
@@ -191,7 +191,7 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   view scaled_view = *v;
   int scale = options->fast && iof_region_scales(context->region);
   if (!v->denominator) scaled_view.denominator = scale ? fast_denominator(v->box) : 1;
-  iof_clock_lap(&context->counters, IOF_SCANNING); /* so far the header */
+  iof_clock_lap(&context->counters, IOF_SCANNING); /* until here the header */
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
   iof_clock_lap(&context->counters, IOF_AXES);
   if (!status) status = iof_region_decode(context->region, rect, scaled_view.denominator, options->strict,
@@ -208,7 +208,7 @@ static void zero_row(const iof_output *out, uint8_t *to) {
       for (int c = 0; c < 3; c++) memset(to + y * out->y_stride + x * out->x_stride + c * out->channel_stride, 0, size);
 }
 
-/* An encoded image, from payload to target. */
+/* Decode an encoded image, from payload to target. */
 static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const uint8_t *data = NULL;
   int width = 0, height = 0;
@@ -219,7 +219,7 @@ static iof_status decode_row(iof_context *context, const iof_source *source, int
   return status;
 }
 
-/* As much as is needed of raw pixels, whose axes are made: all of them where they have a checksum, else some rows. */
+/* Get the needed part of raw pixels, after their axes are made: everything if there is a checksum, else some rows. */
 static iof_status fetch_raw(iof_context *context, const iof_source *source, int64_t i, const iof_raw *raw, const uint8_t **data) {
   iof_rows rows = iof_raw_rows(raw, context->resampler.y.low, context->resampler.y.high);
   iof_run runs[3];
@@ -227,7 +227,7 @@ static iof_status fetch_raw(iof_context *context, const iof_source *source, int6
   return fetch(context, source, i, runs, iof_raw_runs(raw, &rows, runs), data);
 }
 
-/* The same of raw pixels. Their size is known before they are read, and so is what has to be read. */
+/* Unpack raw pixels, from payload to target. Their size is known before they are read, so only the needed part is. */
 static iof_status unpack_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const iof_options *options = &context->options;
   const uint8_t *data = NULL;
@@ -252,13 +252,14 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   return status;
 }
 
-/* As much of the output as there is of the resampled image. Whatever the box says, the view stays within the output. */
+/* The size of the view: the output, or the resampled image if that is smaller. Never larger than the output, whatever
+the box. */
 static int clipped(int output, int resampled) { return resampled >= output ? output : resampled > 1 ? resampled : 1; }
 
 static view view_of(const iof_context *context, const iof_source *source, iof_box *box, int flip, const iof_output *out,
                     int64_t i) {
   const iof_options *options = &context->options;
-  int own = flip >> 1; /* a filter's number, and one */
+  int own = flip >> 1; /* 1 + the number of a filter */
   view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height};
   if (own && own <= IOF_FILTERS) v.filter = own - 1;
   if (options->clip) {
@@ -284,7 +285,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
   }
 }
 
-/* The RGB of a transcode as `kind` wants it. */
+/* Convert the RGB of a transcode to `kind`. */
 static iof_status store(iof_context *context, const uint8_t *rgb, const iof_recipe *recipe, iof_encoded *encoded) {
   iof_raw raw = {recipe->kind, recipe->width, recipe->height};
   uint8_t *yuv = NULL;
@@ -304,14 +305,14 @@ static iof_status transcode_rgb(iof_context *context, iof_jpeg *jpeg, const view
   uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
   iof_status status = rgb ? IOF_OK : IOF_MEMORY;
   if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
-  for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* grayscale stays grayscale */
+  for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* keep one channel of a grayscale image */
   if (!status && raw) status = store(context, rgb, recipe, encoded);
   if (!status && !raw) status = iof_jpeg_encode(jpeg, rgb, gray ? 1 : 3, recipe, encoded);
   return status;
 }
 
-/* Whether the planes may be resampled as they are stored. Not if the result keeps all its chroma: with 4:4:4 the pixels are
-Pillow's, to the last level. */
+/* Whether planes may be resampled as stored. Not if the result keeps all its chroma: with 4:4:4 the pixels equal
+Pillow's to the last level. */
 static int by_planes(const iof_context *context, const iof_jpeg *jpeg, const iof_recipe *recipe, int width, int height) {
   const iof_box *b = &recipe->box;
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;

@@ -1,4 +1,4 @@
-/* Encoding: a picture with our Huffman tables and restart markers, or the coefficients of another JPEG written again. */
+/* Encoding: a picture with our Huffman tables and restart markers, or the coefficients of another JPEG. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static void start_output(j_compress_ptr c) {
   c->dest->free_in_buffer = jpeg->encoded.size;
 }
 
-static boolean grow_output(j_compress_ptr c) { /* called when the buffer is full, all of it used */
+static boolean grow_output(j_compress_ptr c) { /* called only when the whole buffer is used */
   iof_jpeg *jpeg = owner((j_common_ptr)c);
   size_t used = jpeg->encoded.size;
   iof_buffer larger = {0};
@@ -38,21 +38,21 @@ void iof_jpeg_prepare_encoder(iof_jpeg *jpeg) {
   }
 }
 
-/* Tables for photographs are fixed: the best ones for each image would save another 1.7 % of the bytes, but libjpeg's
-counting of symbols adds a quarter to the time of packing, and a decoder that meets known tables need not prepare them. */
+/* Tables for photographs are fixed. The best tables for each image would save another 1.7 % of the bytes. But libjpeg's
+counting of symbols adds a quarter to the time of packing, and a decoder prepares known tables only once. */
 static void set_tables(struct jpeg_compress_struct *c, int tables) {
   iof_jpeg *jpeg = owner((j_common_ptr)c);
   int band = 0;
   while (band < IOF_BANDS - 1 && tables > BAND_TOP[band]) band++;
   memcpy(jpeg->tables, PHOTOGRAPHS[band], sizeof jpeg->tables);
-  for (int i = 0; i < 2; i++) { /* the standard's tables were made by jpeg_set_defaults, and stay its own */
+  for (int i = 0; i < 2; i++) { /* jpeg_set_defaults made the standard's tables; they stay unchanged */
     c->dc_huff_tbl_ptrs[i] = tables == IOF_STANDARD ? jpeg->standard[2 * i] : &jpeg->tables[2 * i];
     c->ac_huff_tbl_ptrs[i] = tables == IOF_STANDARD ? jpeg->standard[2 * i + 1] : &jpeg->tables[2 * i + 1];
   }
   c->optimize_coding = tables == IOF_OPTIMAL;
 }
 
-/* What is encoded: rows of `count` interleaved channels (3 = RGB, 1 = gray), or as many planes. */
+/* Input of the encoder: rows of `count` interleaved channels (3 = RGB, 1 = gray), or as many planes. */
 typedef struct {
   const uint8_t *pixels;
   const iof_plane *planes;
@@ -110,7 +110,7 @@ static iof_status write_picture(iof_jpeg *jpeg, const picture *p, const iof_reci
   return IOF_OK;
 }
 
-/* Room to write to, and where that is. */
+/* Prepare the output buffer. */
 static iof_status begin(iof_jpeg *jpeg) {
   jpeg->destination = (struct jpeg_destination_mgr){.init_destination = start_output,
                                                     .empty_output_buffer = grow_output,
@@ -140,15 +140,15 @@ iof_status iof_jpeg_encode_planes(iof_jpeg *jpeg, const iof_plane *planes, int c
   return encode(jpeg, &(picture){.planes = planes, .count = count}, recipe, encoded);
 }
 
-/* One scan holds all components, and the standard allows it ten blocks per MCU: more can only be stored in several. */
+/* One scan holds all components, and the standard allows it ten blocks per MCU. Files with more need several scans. */
 static int fits_one_scan(const struct jpeg_decompress_struct *d) {
   int blocks = 0;
   for (int i = 0; i < d->num_components; i++) blocks += d->comp_info[i].h_samp_factor * d->comp_info[i].v_samp_factor;
   return d->num_components == 1 || (d->num_components <= MAX_COMPS_IN_SCAN && blocks <= D_MAX_BLOCKS_IN_MCU);
 }
 
-/* Whether each coefficient has a code: those of 8-bit samples do, but a file can hold others, and libjpeg's vector loops
-write rubbish for them without a word. */
+/* Whether each coefficient has a code. Those of 8-bit samples have one, but a file can contain others, for which
+libjpeg's vector loops silently write wrong data. */
 static int fit_baseline(struct jpeg_decompress_struct *d, jvirt_barray_ptr *coefficients) {
   int fit = 1;
   for (int i = 0; i < d->num_components && fit; i++) {
@@ -164,7 +164,7 @@ static int fit_baseline(struct jpeg_decompress_struct *d, jvirt_barray_ptr *coef
   return fit;
 }
 
-/* A new object for each image: an old one would lend a file without tables those of the file before. */
+/* Make a new object for each image: an old one would decode a file without tables with those of the previous file. */
 static void create_reader(iof_jpeg *jpeg) {
   jpeg_create_decompress(&jpeg->reader);
   jpeg->reader.progress = &jpeg->progress;
@@ -186,7 +186,7 @@ static iof_status read_and_write(iof_jpeg *jpeg, const uint8_t *data, size_t len
   jpeg_copy_critical_parameters(d, c);
   set_tables(c, how->tables);
   c->restart_interval = (unsigned)how->restart;
-  c->write_JFIF_header = c->write_Adobe_marker = FALSE; /* the original's follow, if it has them: colours mean the same */
+  c->write_JFIF_header = c->write_Adobe_marker = FALSE; /* the original's markers are copied below */
   jpeg_write_coefficients(c, coefficients);
   for (jpeg_saved_marker_ptr m = d->marker_list; m; m = m->next) jpeg_write_marker(c, m->marker, m->data, m->data_length);
   jpeg_finish_compress(c);

@@ -1,30 +1,31 @@
 /* Huffman codes to coefficients.
 
-The loop is one dependent chain: bits -> table -> length -> bits. It is kept short by tables that hold run, length and the
-value itself wherever code and value fit IOF_LOOK bits, and two coefficients at once where both do; and by input without
-stuffing: 56 bits or more are there after one load, enough for two coefficients of the longest kind (16 + 10 bits each). */
+The loop is one dependent chain: bits -> table -> length -> bits. Two things keep it short. Tables hold run, length and
+the value itself if code and value fit IOF_LOOK bits, and two coefficients at once if both fit. And the input has no
+stuffing: after one load there are at least 56 bits, enough for two coefficients of the longest kind (16 + 10 bits
+each). */
 #include <string.h>
 
 #include "region.h"
 
-#define END_OF_BLOCK 128 /* as a run: behind any coefficient */
+#define END_OF_BLOCK 128 /* as a run: beyond the last coefficient */
 #define TOO_LONG 255     /* as a run: not in `two` */
-#define NO_CODE 63       /* as a run: behind the block, and not its end */
+#define NO_CODE 63       /* as a run: beyond the block, and not its end */
 
-/* The value in the first `size` bits (T.81, F.2.2.1: EXTEND); 0 where there are none. */
+/* The value in the first `size` bits (T.81, F.2.2.1: EXTEND); 0 if `size` is 0. */
 static inline int32_t value_of(uint64_t bits, uint32_t size) {
   uint32_t value = (uint32_t)(bits >> 1 >> (63 - size)), negative = (uint32_t)~((int64_t)bits >> 63);
   return (int32_t)(value - (negative & ((1u << size) - 1)));
 }
 
-/* A symbol as an entry of `one`. */
+/* The entry of `one` for a symbol. */
 static uint32_t entry_of(int symbol, uint32_t length, int ac) {
   uint32_t size = (uint32_t)symbol & 15, run = ac ? (uint32_t)symbol >> 4 : 0;
   if (ac && !size && run < 15) run = END_OF_BLOCK; /* runs of 1 to 14 without a value are EOB runs of progressive files */
   return (length + size) | run << 8 | length << 16 | size << 24;
 }
 
-/* Pairs of symbols with their values out of single ones. */
+/* Make pairs of symbols with their values from single ones. */
 static void make_pairs(iof_codes *codes) {
   const uint32_t mask = (1 << IOF_LOOK) - 1;
   for (uint32_t i = 0; i <= mask; i++) {
@@ -36,7 +37,7 @@ static void make_pairs(iof_codes *codes) {
       run = 0, offset = 0, advance = END_OF_BLOCK;
     } else {
       uint32_t b = codes->one[i << length & mask], behind = b >> 8 & 255, both = length + (b & 255);
-      first = value_of((uint64_t)i << (63 - IOF_LOOK + (a >> 16 & 255)) << 1, a >> 24); /* 64 at once are undefined */
+      first = value_of((uint64_t)i << (63 - IOF_LOOK + (a >> 16 & 255)) << 1, a >> 24); /* a shift by 64 is undefined */
       if (both <= IOF_LOOK) {
         if (behind != END_OF_BLOCK) offset = behind + 1;
         second = value_of((uint64_t)i << (63 - IOF_LOOK + length + (b >> 16 & 255)) << 1, b >> 24);
@@ -66,7 +67,7 @@ int iof_codes_make(iof_codes *codes, const iof_code_table *table, int ac) {
   for (uint32_t j = 0; j < 1 << IOF_LOOK; j++) codes->one[j] = IOF_LONG;
   for (uint32_t length = 1; length <= 16 && whole; length++, code <<= 1) {
     codes->first[length] = i - (int32_t)code;
-    whole = code + codes->body[length - 1] < 1u << length; /* no code is all ones */
+    whole = code + codes->body[length - 1] < 1u << length; /* no code consists of ones only */
     for (int k = 0; k < codes->body[length - 1] && whole; k++, i++, code++) {
       uint32_t spare = length <= IOF_LOOK ? 1u << (IOF_LOOK - length) : 0, entry = entry_of(symbols[i], length, ac);
       for (uint32_t j = 0; j < spare; j++) codes->one[code * spare + j] = entry;
@@ -79,7 +80,7 @@ int iof_codes_make(iof_codes *codes, const iof_code_table *table, int ac) {
   return whole;
 }
 
-/* A code of more than IOF_LOOK bits. */
+/* Decode a code of more than IOF_LOOK bits. */
 static __attribute__((noinline)) uint32_t long_code(const iof_codes *codes, uint64_t bits, int ac) {
   uint32_t next = (uint32_t)(bits >> 48), length = IOF_LOOK + 1;
   while (length <= 16 && next >= codes->limit[length]) length++;
@@ -105,7 +106,7 @@ static INLINE void skip(iof_bits *b, uint32_t n) {
   b->count -= (int)(n & 63);
 }
 
-/* A symbol's run and value. The value's bits are cut out beside the chain that leads to the next symbol. */
+/* Take a symbol's run and value. The value is extracted beside the dependency chain to the next symbol. */
 static INLINE uint32_t take(iof_bits *b, const iof_codes *codes, int ac, int32_t *value) {
   uint32_t entry = codes->one[b->bits >> (64 - IOF_LOOK)];
   if (__builtin_expect(entry & IOF_LONG, 0)) entry = long_code(codes, b->bits, ac);
@@ -114,8 +115,8 @@ static INLINE uint32_t take(iof_bits *b, const iof_codes *codes, int ac, int32_t
   return entry >> 8 & 255;
 }
 
-/* Coefficient k of a block lies at STEP[k] from the block's first. Those behind its end, which only damaged data has, go
-to the first. */
+/* Coefficient k of a block is at STEP[k] from the block's first. Coefficients beyond its end, which only damaged data
+has, go to the first. */
 #define AT(k, natural) [k] = 32 * ((natural) >> 3) + ((natural) & 7)
 static const uint8_t STEP[64 + 16] = {
     AT(0, 0),   AT(1, 1),   AT(2, 8),   AT(3, 16),  AT(4, 9),   AT(5, 2),   AT(6, 3),   AT(7, 10),  AT(8, 17),  AT(9, 24),
@@ -126,8 +127,8 @@ static const uint8_t STEP[64 + 16] = {
     AT(50, 52), AT(51, 45), AT(52, 38), AT(53, 31), AT(54, 39), AT(55, 46), AT(56, 53), AT(57, 60), AT(58, 61), AT(59, 54),
     AT(60, 47), AT(61, 55), AT(62, 62), AT(63, 63)};
 
-/* One AC coefficient, or the end of the block, where the pair table does not say: a long one, or the last of a block, behind
-which the next bits are another block's. Returns the next k, at least END_OF_BLOCK at the end. */
+/* Take one AC coefficient, or the end of the block, if the pair table does not have it: a long one, or the last of a
+block, where the next bits belong to another block. Returns the next k, at least END_OF_BLOCK at the end. */
 static INLINE uint32_t take_one(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
   int32_t value;
   k += take(b, ac, 1, &value);
@@ -147,17 +148,17 @@ static INLINE uint32_t take_two(iof_bits *b, const iof_codes *ac, uint32_t k, in
   return k + ((uint32_t)entry >> 24);
 }
 
-/* 0 where there is no such code. */
+/* Returns 0 if the code does not exist. */
 static INLINE int take_dc(iof_bits *b, const iof_codes *dc, int32_t *last, int16_t *block, const int keep) {
   int32_t difference;
   uint32_t run = take(b, dc, 0, &difference);
-  *last = (int32_t)((uint32_t)*last + (uint32_t)difference); /* many damaged blocks could overflow it */
+  *last = (int32_t)((uint32_t)*last + (uint32_t)difference); /* unsigned: many damaged blocks could overflow it */
   if (keep) block[0] = (int16_t)*last;
   return !run;
 }
 
 static INLINE uint32_t finish_block(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
-  while (k < 64) { /* a refill is enough for two lookups of whatever kind */
+  while (k < 64) { /* a refill is enough for any two lookups */
     refill(b);
     k = take_two(b, ac, k, block, keep);
     if (k > 63) break;
@@ -166,10 +167,10 @@ static INLINE uint32_t finish_block(iof_bits *b, const iof_codes *ac, uint32_t k
   return k;
 }
 
-/* Whether a block that ended at k ended as it should. */
+/* Whether a block that ended at k is valid. */
 static INLINE int ended(uint32_t k) { return k == 64 || k >= END_OF_BLOCK; }
 
-/* One block; with `keep` 0 it is only passed over. */
+/* Decode one block; with `keep` 0, skip it. */
 static INLINE int decode_block(iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component, int16_t *block,
                                const int keep) {
   refill(b);
@@ -198,7 +199,7 @@ static INLINE int decode_blocks(iof_bits *a, iof_bits *b, const iof_codes *dc, c
   return known & ended(i) & ended(j);
 }
 
-/* Block (h, v) of component c in the `mcu`th wanted MCU. */
+/* Block row v of component c at this block column of the wanted MCUs. */
 static INLINE int16_t *block_at(const iof_mcu_row *row, int c, int v, int column) {
   return row->rows[c][v] + (size_t)(column >> 2) * IOF_FOUR + 8 * (column & 3);
 }
@@ -255,7 +256,7 @@ int iof_decode_two(const iof_mcu_row rows[2], iof_bits bits[2], int first, int c
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* The same with shifts that need no flags and no fixed register. */
+/* The same with BMI2's shifts, which need no flags and no fixed register. */
 #define BMI2 __attribute__((target("bmi2")))
 
 BMI2 int iof_decode_mcus_bmi2(const iof_mcu_row *row, iof_bits *bits, int first, int count) {

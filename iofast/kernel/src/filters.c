@@ -1,14 +1,14 @@
-/* Steps that look at an image's neighbourhoods, or take its pixels from other places: from one memory into another. */
+/* Steps that read a pixel's neighbourhood or other pixels of the image: from one memory into another. */
 #include <math.h>
 #include <string.h>
 
 #include "pixels.h"
 
-#define MOST_TAPS 127 /* of a blur: so many roundings still fit 16 bits */
+#define MOST_TAPS 127 /* of a blur: the roundings of so many still fit 16 bits */
 
-enum { CONSTANT, EDGE, REFLECT, SYMMETRIC }; /* how an image goes on beyond its edges: work.py's Edge */
+enum { CONSTANT, EDGE, REFLECT, SYMMETRIC }; /* continuation of an image beyond its edges: work.py's Edge */
 
-/* The outermost pixels have no 3 x 3 neighbours, and stay. */
+/* The outermost pixels have no 3 x 3 neighbourhood, and stay unchanged. */
 void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to) {
   size_t width = (size_t)from->width;
   memcpy(to, from->planes, 3 * from->plane);
@@ -20,7 +20,7 @@ void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_
     }
 }
 
-/* Where pixel i of an axis is, continued at both ends by mirrors in its first and last pixel. */
+/* The pixel that position i of an axis shows if both ends are mirrors in the first and the last pixel. */
 static int reflected(int i, int size) {
   int period = 2 * (size - 1);
   if (size == 1) return 0;
@@ -29,7 +29,8 @@ static int reflected(int i, int size) {
   return i < size ? i : period - i;
 }
 
-/* A Gaussian in 16 bits, without taps that come to nothing; how many remain, 1 = nothing is changed. They add up to 65536. */
+/* Compute a Gaussian in 16 bits without taps that round to nothing. The weights add up to 65536. Returns the number of
+taps; 1 = no change. */
 static int gaussian(float sigma, int radius, uint16_t weights[MOST_TAPS]) {
   double values[MOST_TAPS / 2 + 1], sum = 1;
   int reach = 0, rest = 65536;
@@ -39,7 +40,7 @@ static int gaussian(float sigma, int radius, uint16_t weights[MOST_TAPS]) {
     weights[reach - i] = weights[reach + i] = (uint16_t)rint(values[i] / sum * 65536);
     rest -= 2 * weights[reach + i];
   }
-  weights[reach] = (uint16_t)rest; /* 65536 only where it stands alone */
+  weights[reach] = (uint16_t)rest; /* 65536 only if it is the only tap */
   return 2 * reach + 1;
 }
 
@@ -69,7 +70,7 @@ iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *n
   return row ? IOF_OK : IOF_MEMORY;
 }
 
-/* Pixels RGBX with a frame of the colour that is outside: one pixel before the image, two behind it. */
+/* Copy pixels to RGBX with a frame of the outside colour: one pixel before the image, two after it. */
 static uint32_t *framed(iof_painter *painter, const iof_canvas *from, const float *fill) {
   int stride = from->width + 3;
   uint32_t outside = 0, *frame = iof_reserve(&painter->rows, (size_t)stride * (size_t)(from->height + 3) * sizeof *frame);
@@ -85,7 +86,7 @@ static uint32_t *framed(iof_painter *painter, const iof_canvas *from, const floa
   return frame;
 }
 
-/* numbers: the eight of iof_map_row, then red, green and blue of what is outside. */
+/* numbers: the eight of iof_map_row, then red, green and blue of the outside. */
 iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *numbers, int bilinear, uint8_t *to) {
   size_t width = (size_t)from->width;
   uint32_t *frame = framed(painter, from, numbers + 8);
@@ -114,7 +115,7 @@ void iof_flip(const iof_tile_loops *loops, const iof_canvas *from, int across, i
     }
 }
 
-/* Where pixel i of an axis comes from; -1 = from outside. */
+/* The pixel that position i of an axis shows; -1 = the outside. */
 static int beyond(int i, int size, int edge) {
   if (i >= 0 && i < size) return i;
   if (edge == EDGE) return i < 0 ? 0 : size - 1;
@@ -127,12 +128,12 @@ static int beyond(int i, int size, int edge) {
 
 #define FARTHEST (1 << 20) /* pixels beyond an edge */
 
-/* numbers: from where across and down, width and height of what there is, how it goes on, and the colour of what is outside. */
+/* numbers: offset across and down, width and height of the content, Edge, colour of the outside. */
 iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to) {
   int left = iof_whole(numbers[0], -FARTHEST, FARTHEST), top = iof_whole(numbers[1], -FARTHEST, FARTHEST);
   int wide = iof_whole(numbers[2], 1, from->width), high = iof_whole(numbers[3], 1, from->height);
   int edge = iof_whole(numbers[4], 0, SYMMETRIC), width = from->width;
-  int start = left < 0 ? -left : 0, stop = wide - left; /* of what is copied */
+  int start = left < 0 ? -left : 0, stop = wide - left; /* of the copied run */
   int32_t *places = iof_reserve(&painter->lines, (size_t)width * sizeof *places);
   if (!places) return IOF_MEMORY;
   stop = stop > width ? width : stop;

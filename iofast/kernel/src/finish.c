@@ -1,4 +1,4 @@
-/* What is done to images after they are decoded: in the same call, or to a batch of them that is there already. */
+/* Work on decoded images: in the same call as their decoding, or on a batch of decoded images. */
 #include <string.h>
 
 #include "context.h"
@@ -13,7 +13,7 @@ iof_status iof_start_row(iof_context *context, const iof_output *out, iof_target
 iof_status iof_finish_row(iof_context *context, const iof_work *work, int64_t row, const iof_output *out, uint8_t *to) {
   iof_painter *painter = &context->painters[0];
   iof_canvas canvas;
-  iof_status status = iof_canvas_make(painter, out->width, out->height, &canvas); /* what iof_start_row made */
+  iof_status status = iof_canvas_make(painter, out->width, out->height, &canvas); /* made by iof_start_row */
   if (!status) status = iof_take_steps(painter, work, row, &canvas);
   iof_clock_lap(&context->counters, IOF_STEPPING);
   if (!status) status = iof_put_image(painter, work, &(iof_image){&canvas, row}, NULL, NULL, out, to);
@@ -21,7 +21,7 @@ iof_status iof_finish_row(iof_context *context, const iof_work *work, int64_t ro
   return status;
 }
 
-/* A decoded image onto a canvas, and its steps. */
+/* Copy a decoded image onto a canvas and apply its steps. */
 static iof_status take_image(iof_painter *painter, const iof_output *images, const iof_work *work, int64_t row,
                              iof_canvas *canvas) {
   iof_status status = iof_canvas_make(painter, images->width, images->height, canvas);

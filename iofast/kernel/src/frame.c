@@ -4,7 +4,7 @@
 
 #include "region.h"
 
-/* Coefficient k of a scan is this one of a block, row by row. */
+/* Place in a block, row by row, of coefficient k of a scan. */
 static const uint8_t ZIGZAG[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
                                    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
                                    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
@@ -13,17 +13,17 @@ static const uint8_t ZIGZAG[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 2
 
 static size_t u16be(const uint8_t *p) { return (size_t)p[0] << 8 | p[1]; }
 
-/* What has been seen of the markers; libjpeg takes the colours from it. */
+/* Markers found so far; like libjpeg, the choice of colours depends on them. */
 typedef struct {
   int frames, jfif, adobe;
-  unsigned quant; /* a bit for each table */
+  unsigned quant; /* a bit per table */
   uint8_t id[3];
 } seen;
 
 static iof_status read_quant(const uint8_t *p, size_t n, iof_frame *frame, seen *s) {
   iof_status status = IOF_OK;
   while (n && !status) {
-    if (p[0] > 3 || n < 65) { /* tables of 16 bits have no place in a baseline file */
+    if (p[0] > 3 || n < 65) { /* a baseline file has no tables of 16 bits */
       status = IOF_UNSUPPORTED;
     } else {
       for (int k = 0; k < 64; k++) frame->quant[p[0]][ZIGZAG[k]] = p[1 + k];
@@ -65,7 +65,7 @@ static iof_status read_size(const uint8_t *p, size_t n, iof_frame *frame, seen *
   return smaller > 0 && larger <= MAX_SIDE ? IOF_OK : IOF_UNSUPPORTED;
 }
 
-/* Only one scan of all components, from the first coefficient to the last. */
+/* Accept only one scan of all components, from the first coefficient to the last. */
 static iof_status read_scan(const uint8_t *p, size_t n, iof_frame *frame, const seen *s) {
   size_t components = (size_t)frame->components;
   if (!s->frames || n != 4 + 2 * components || p[0] != components) return IOF_UNSUPPORTED;
@@ -79,7 +79,7 @@ static iof_status read_scan(const uint8_t *p, size_t n, iof_frame *frame, const 
   return end[0] == 0 && end[1] == 63 && end[2] == 0 ? IOF_OK : IOF_UNSUPPORTED;
 }
 
-/* libjpeg's rule for three components without the shades of it that no encoder in use writes. */
+/* libjpeg's rule for three components, without cases that no encoder in use writes. */
 static int is_ycc(const seen *s) {
   return s->jfif || s->adobe == 1 || (s->adobe < 0 && s->id[0] == 1 && s->id[1] == 2 && s->id[2] == 3);
 }
@@ -87,7 +87,7 @@ static int is_ycc(const seen *s) {
 static iof_status finish(iof_frame *frame, const seen *s) {
   iof_component *c = frame->component;
   int gray = frame->components == 1;
-  if (gray) { /* a scan of one component knows no sampling factors */
+  if (gray) { /* a scan of one component ignores sampling factors */
     if (c[0].h < 1 || c[0].h > 4 || c[0].v < 1 || c[0].v > 4) return IOF_UNSUPPORTED;
     c[0].h = c[0].v = 1;
   } else if (!is_ycc(s) || c[0].h < 1 || c[0].h > 2 || c[0].v < 1 || c[0].v > c[0].h || c[1].h * c[1].v != 1 ||
@@ -103,7 +103,7 @@ static iof_status finish(iof_frame *frame, const seen *s) {
     if (!frame->code[0][c[i].dc].body || !frame->code[1][c[i].ac].body || !(s->quant >> c[i].quant & 1))
       return IOF_UNSUPPORTED;
   }
-  /* at tiny widths libjpeg does without fancy upsampling */
+  /* at tiny widths libjpeg does not use fancy upsampling */
   return !gray && h > 1 && c[1].width <= 2 ? IOF_UNSUPPORTED : IOF_OK;
 }
 
@@ -147,7 +147,7 @@ iof_status iof_frame_read(const uint8_t *data, size_t length, iof_frame *frame) 
   return status ? status : finish(frame, &s);
 }
 
-/* Copy what lies before the next 0xFF, and look at what follows it. */
+/* Copy everything before the next 0xFF. Returns the place of that byte, or the end. */
 static const uint8_t *copy_run(const uint8_t *from, const uint8_t *end, uint8_t **to) {
   const uint8_t *mark = memchr(from, 0xFF, (size_t)(end - from));
   size_t n = (size_t)((mark ? mark : end) - from);
@@ -177,7 +177,7 @@ iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, con
     from += marker == 0xFF ? 1 : 2;
     if (!marker) {
       *to++ = 0xFF;
-    } else if (marker == 0xFF) { /* a fill byte; before a stuffed zero it is libjpeg's, which takes it for either of two things */
+    } else if (marker == 0xFF) { /* a fill byte; libjpeg's loops differ on one before a stuffed zero */
       if (from + 1 < end && !from[1]) return IOF_UNSUPPORTED;
     } else {
       begin[++count] = (uint32_t)(to - bytes);

@@ -1,4 +1,5 @@
-/* Size, orientation and restart interval from the markers of a JPEG. No libjpeg, no allocation: folders of a million files are read so. */
+/* Size, orientation and restart interval from the markers of a JPEG, without libjpeg and without allocation: the scan
+of a folder with a million files reads them this way. */
 #include "iofast.h"
 
 #include <string.h>
@@ -20,13 +21,14 @@ static size_t tiff_u32(const tiff *t, size_t at) {
   return t->little ? second << 16 | first : first << 16 | second;
 }
 
-static const char PACKET[] = "http://ns.adobe.com/xap/1.0/"; /* in front of XMP, with its NUL */
+static const char PACKET[] = "http://ns.adobe.com/xap/1.0/"; /* before XMP, with its NUL */
 
 static int is_exif(const uint8_t *p, size_t n) { return n >= 6 && memcmp(p, "Exif\0", 6) == 0; }
 
 static int is_xmp(const uint8_t *p, size_t n) { return n >= sizeof PACKET && memcmp(p, PACKET, sizeof PACKET) == 0; }
 
-/* Orientation (tag 0x0112) in the first directory of an Exif block: 0 for no whole number, -1 where there is no entry. */
+/* Orientation (tag 0x0112) in the first directory of an Exif block: 0 if it is not a whole number, -1 if there is no
+entry. */
 static int64_t exif_orientation(const uint8_t *p, size_t n) {
   int64_t orientation = -1;
   while (is_exif(p, n)) p += 6, n -= 6; /* some programs write it twice */
@@ -36,7 +38,7 @@ static int64_t exif_orientation(const uint8_t *p, size_t n) {
     size_t entries = at <= t.n - 2 ? tiff_u16(&t, at) : 0;
     for (size_t i = 0; i < entries && at + 2 + 12 * i + 8 <= t.n; i++) {
       size_t entry = at + 2 + 12 * i;
-      unsigned kind = tiff_u16(&t, entry + 2); /* 3 is a short, 4 a long number; others are none */
+      unsigned kind = tiff_u16(&t, entry + 2); /* 3 = a short, 4 = a long number; other kinds are not numbers */
       if (tiff_u16(&t, entry) != 0x0112) continue;
       orientation = kind == 3 || kind == 4 ? -1 : 0;
       if (!orientation) continue;
@@ -48,10 +50,10 @@ static int64_t exif_orientation(const uint8_t *p, size_t n) {
   return orientation;
 }
 
-/* The same of an XMP packet, whose properties are attributes or elements; -1 where it has none. */
+/* Orientation in an XMP packet, whose properties are attributes or elements; -1 if there is none. */
 static int xmp_orientation(const uint8_t *p, size_t n) {
   static const char name[] = "tiff:Orientation";
-  enum { BEFORE = 5 }; /* characters before the rare one that is looked for */
+  enum { BEFORE = 5 }; /* characters before the rare one that is searched for */
   int orientation = -1;
   for (size_t at = BEFORE; at < n && orientation < 0; at++) {
     const uint8_t *found = memchr(p + at, 'O', n - at);
@@ -69,7 +71,8 @@ static int is_start_of_frame(unsigned marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-/* MCUs per row: as wide as the largest sampling factor says, but single blocks in an image of one component. */
+/* MCUs per row: their width follows the largest sampling factor; in an image of one component they are single
+blocks. */
 static int mcus_per_row(const uint8_t *p, size_t n, int width, int components) {
   unsigned widest = 1;
   for (int i = 0; i < components; i++) {
@@ -93,9 +96,9 @@ static iof_status read_frame(const uint8_t *p, size_t n, unsigned marker, iof_he
 
 iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header) {
   size_t at = 2;
-  iof_status status = IOF_TRUNCATED, frame = IOF_CORRUPT; /* of a scan that comes before any frame */
+  iof_status status = IOF_TRUNCATED, frame = IOF_CORRUPT; /* if a scan comes before any frame */
   int exif_seen = 0;
-  int64_t orientation = -1; /* Exif's; XMP's where there is none, as in Pillow */
+  int64_t orientation = -1; /* Exif's; without it XMP's, as in Pillow */
   const uint8_t *xmp = NULL;
   size_t xmp_size = 0;
   *header = (iof_header){.orientation = 1};
@@ -109,7 +112,7 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
     } else if (marker == 0 || marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) {
       at += 2;
     } else if (marker == 0xD9 || marker == 0xDA) {
-      status = frame; /* the first scan: all that we look for stands before it */
+      status = frame; /* the first scan: everything needed comes before it */
     } else if (size < 2) {
       status = IOF_CORRUPT;
     } else if (at + 2 + size > length) {

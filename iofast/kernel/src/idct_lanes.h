@@ -1,7 +1,7 @@
-/* The inverse DCT of blocks.c on the blocks that one vector holds side by side, eight 16-bit lanes each. Included by
-blocks_x86.c once for each vector length: V, TARGET, LANES(name) and OP(name) say which.
+/* The inverse DCT of blocks.c on the blocks of one vector, eight 16-bit lanes each. blocks_x86.c includes this file
+once for each vector length, with V, TARGET, LANES(name), OP(name), LOAD, XOR and ZERO defined for it.
 
-Rounding is added to the even part, before the butterflies, and so once for two outputs. */
+Rounding is added to the even part, before the butterflies: once for two outputs. */
 
 typedef struct {
   V low, high; /* 32-bit sums of the lower and the upper four lanes of each block */
@@ -21,7 +21,7 @@ static TARGET LANES(sums) LANES(minus)(LANES(sums) a, LANES(sums) b) {
   return (LANES(sums)){OP(sub_epi32)(a.low, b.low), OP(sub_epi32)(a.high, b.high)};
 }
 
-/* x << 13, and half of what is shifted out in the end */
+/* x << 13, plus half of the last bit that remains after the final shift */
 static TARGET LANES(sums) LANES(scaled)(V x, V half) {
   V zero = ZERO();
   return (LANES(sums)){OP(add_epi32)(OP(srai_epi32)(OP(unpacklo_epi16)(zero, x), 3), half),
@@ -85,8 +85,8 @@ static TARGET void LANES(rows)(const V d[8], V pairs[4]) {
   pairs[3] = XOR(OP(unpackhi_epi32)(left4, right4), middle);
 }
 
-/* `coefs` is the first row of the blocks, `quant` eight rows already repeated for each block; `wild` becomes more than zero
-where a value of the first row does not fit 14 bits. */
+/* `coefs` is the first row of the blocks; `quant` has eight rows, each repeated for every block. `wild` becomes nonzero
+if a value of the first row does not fit 14 bits. */
 static TARGET void LANES(inverse)(const int16_t *coefs, const V quant[8], V pairs[4], V *wild) {
   V d[8];
   for (int i = 0; i < 8; i++) d[i] = OP(mullo_epi16)(LOAD(coefs + 32 * i), quant[i]);

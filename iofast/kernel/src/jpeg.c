@@ -1,12 +1,13 @@
-/* libjpeg-turbo behind open, region and planes. Errors come back as a status: longjmp stays inside this file. */
+/* Decoding by libjpeg-turbo: open, region and planes. Errors are returned as a status: longjmp stays within this file
+and encode.c. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "codec.h"
 
-#define MAX_SCANS 500 /* a progressive file of more scans is an attack on the clock: each scan passes over all pixels */
-#define MARGIN 2      /* pixels that fancy upsampling sees beyond an edge: 1, kept even as chroma samples are */
-#define SLACK 64      /* bytes behind a row and behind the last row: vector loads run past the end */
+#define MAX_SCANS 500 /* more scans of a progressive file are an attack: each scan passes over all pixels */
+#define MARGIN 2      /* pixels that fancy upsampling reads beyond an edge: 1, made even like chroma samples */
+#define SLACK 64      /* bytes after each row and after the last: vector loads read past the end */
 #define NARROW 64     /* below this width a crop saves nothing, and libjpeg upsamples tiny widths differently */
 
 static iof_status status_of_error(int code) {
@@ -22,7 +23,7 @@ static iof_status status_of_error(int code) {
     case JERR_CONVERSION_NOTIMPL:
     case JERR_CCIR601_NOTIMPL:
     case JERR_FRACT_SAMPLE_NOTIMPL: return IOF_UNSUPPORTED;
-    case JERR_NOTIMPL: /* these two: coefficients that cannot be written again */
+    case JERR_NOTIMPL: /* coefficients that cannot be rewritten */
     case JERR_MISMATCHED_QUANT_TABLE: return IOF_UNSUPPORTED;
     default: return IOF_CORRUPT;
   }
@@ -31,11 +32,11 @@ static iof_status status_of_error(int code) {
 static void error_exit(j_common_ptr info) {
   iof_jpeg *jpeg = owner(info);
   jpeg->failure = status_of_error(info->err->msg_code);
-  if (jpeg->failure == IOF_CORRUPT && jpeg->warning == IOF_TRUNCATED) jpeg->failure = IOF_TRUNCATED; /* the cause */
+  if (jpeg->failure == IOF_CORRUPT && jpeg->warning == IOF_TRUNCATED) jpeg->failure = IOF_TRUNCATED; /* the real cause */
   longjmp(jpeg->escape, 1);
 }
 
-/* Warnings that speak of lost pixels. Extraneous bytes and odd version numbers are harmless and common. */
+/* Warnings about lost pixels. Extraneous bytes and odd version numbers are harmless and common. */
 static void emit_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -49,7 +50,7 @@ static void emit_message(j_common_ptr info, int level) {
       if (!owner(info)->warning) owner(info)->warning = IOF_CORRUPT;
   }
   iof_jpeg *jpeg = owner(info);
-  if (jpeg->strict && jpeg->warning) { /* at once: libjpeg would go on to fill whatever size the header claims */
+  if (jpeg->strict && jpeg->warning) { /* at once, because libjpeg would fill whatever size the header claims */
     jpeg->failure = jpeg->warning;
     longjmp(jpeg->escape, 1);
   }
@@ -64,7 +65,7 @@ static void count_scans(j_common_ptr info) {
   }
 }
 
-static iof_status create(iof_jpeg *jpeg) { /* jpeg_create clears all but err and client_data */
+static iof_status create(iof_jpeg *jpeg) { /* jpeg_create clears everything but err and client_data */
   jpeg_create_decompress(&jpeg->decompress);
   jpeg_create_compress(&jpeg->compress);
   jpeg->decompress.progress = &jpeg->progress;
@@ -113,10 +114,10 @@ static iof_status open_image(iof_jpeg *jpeg, const uint8_t *data, size_t length,
 }
 
 iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components) {
-  /* not only aborted: tables live on then, and a file that lacks its own would be decoded with the last image's */
+  /* aborting is not enough: tables would survive, and decode a file that lacks its own */
   jpeg_destroy_decompress(&jpeg->decompress);
   jpeg->warning = jpeg->failure = IOF_OK;
-  jpeg->strict = 0; /* the header's warnings are judged with the pixels */
+  jpeg->strict = 0; /* the header's warnings are reported with the pixels */
   return setjmp(jpeg->escape) ? jpeg->failure : open_image(jpeg, data, length, width, height, components);
 }
 
@@ -127,7 +128,8 @@ int iof_lacks_scans(const struct jpeg_decompress_struct *d) {
   return missing != 0;
 }
 
-/* Columns [*x0, *x1) with the margin that fancy upsampling needs, starting on an iMCU edge as libjpeg wants it. */
+/* Crop to columns [x0, x1) with the margin that fancy upsampling needs, beginning at an iMCU's edge as libjpeg
+requires. */
 static void crop_columns(struct jpeg_decompress_struct *d, int x0, int x1, iof_pixels *pixels) {
   JDIMENSION width = d->output_width;
   int low = x0 - MARGIN, high = x1 + MARGIN;
@@ -147,7 +149,7 @@ static void crop_columns(struct jpeg_decompress_struct *d, int x0, int x1, iof_p
   }
 }
 
-/* What Pillow does to a CMYK JPEG: Adobe's inverted inks, then (255 - K) * (255 - C) / 255. */
+/* Pillow's conversion of a CMYK JPEG: Adobe's inverted inks, then (255 - K) * (255 - C) / 255. */
 static void cmyk_to_rgbx(uint8_t *p, int n) {
   for (int i = 0; i < n; i++, p += 4) {
     unsigned light = p[3];
@@ -161,7 +163,7 @@ static void cmyk_to_rgbx(uint8_t *p, int n) {
 }
 
 static void read_rows(struct jpeg_decompress_struct *d, const iof_pixels *pixels) {
-  JSAMPROW rows[16]; /* libjpeg returns one row group at a time, never more than this */
+  JSAMPROW rows[16]; /* more than the rows of a row group, which libjpeg returns at a time */
   for (int done = 0; done < pixels->height;) {
     int ask = pixels->height - done < 16 ? pixels->height - done : 16;
     for (int i = 0; i < ask; i++) rows[i] = pixels->pixels + (size_t)(done + i) * pixels->stride;
@@ -201,7 +203,7 @@ iof_status iof_jpeg_region(iof_jpeg *jpeg, const int32_t rect[4], int denominato
 
 int iof_jpeg_planar(const iof_jpeg *jpeg) {
   const struct jpeg_decompress_struct *d = &jpeg->decompress;
-  int whole = 1; /* every component's samples stand for a whole number of pixels */
+  int whole = 1; /* whether each component's samples represent whole numbers of pixels */
   for (int i = 0; i < d->num_components; i++)
     whole = whole && d->max_h_samp_factor % d->comp_info[i].h_samp_factor == 0 &&
             d->max_v_samp_factor % d->comp_info[i].v_samp_factor == 0;
@@ -212,7 +214,7 @@ int iof_jpeg_planar(const iof_jpeg *jpeg) {
 int iof_jpeg_gray(const iof_jpeg *jpeg) { return jpeg->decompress.num_components == 1; }
 
 static void read_planes(struct jpeg_decompress_struct *d, const iof_plane *planes) {
-  JSAMPROW rows[3][MAX_SAMP_FACTOR * 2 * DCTSIZE]; /* chroma may be scaled up to twice a block: the luma's size */
+  JSAMPROW rows[3][MAX_SAMP_FACTOR * 2 * DCTSIZE]; /* libjpeg may scale chroma up to twice a block, to the luma's size */
   JSAMPARRAY arrays[3] = {rows[0], rows[1], rows[2]};
   unsigned lines = (unsigned)d->max_v_samp_factor * (unsigned)d->min_DCT_scaled_size;
   for (unsigned group = 0; d->output_scanline < d->output_height; group++) {
@@ -235,7 +237,7 @@ static size_t describe_planes(const struct jpeg_decompress_struct *d, iof_plane 
     planes[p].down = (double)d->image_height * (double)((size_t)c->v_samp_factor * block) /
                      (double)(d->max_v_samp_factor * DCTSIZE);
     planes[p].stride = (c->width_in_blocks * block + SLACK - 1) / SLACK * SLACK;
-    planes[p].samples = (uint8_t *)size; /* an offset, until the memory is there */
+    planes[p].samples = (uint8_t *)size; /* an offset, until the memory is allocated */
     size += planes[p].stride * d->total_iMCU_rows * (size_t)c->v_samp_factor * block + SLACK;
   }
   return size;

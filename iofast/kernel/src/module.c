@@ -1,4 +1,5 @@
-/* The binding: buffers in, GIL released, numbers out. No pixel code. See native.py for the Python side. */
+/* The Python binding: it takes buffers, releases the GIL and returns numbers. It has no pixel code. The Python side is
+native.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -10,7 +11,7 @@
 
 #define CAPSULE "iofast.kernel.Context"
 
-/* A context and whether a call is inside it: scratch memory is not for two threads at once. */
+/* A context, and whether a call is using it: two threads must not share scratch memory. */
 typedef struct {
   iof_context *context;
   atomic_flag busy;
@@ -24,7 +25,7 @@ static void free_handle(PyObject *capsule) {
   }
 }
 
-/* NULL with an exception set where `capsule` is no context or another thread is inside it. */
+/* Returns NULL with an exception set if `capsule` is no context or another thread is using it. */
 static handle *enter(PyObject *capsule) {
   handle *h = PyCapsule_GetPointer(capsule, CAPSULE);
   if (h && atomic_flag_test_and_set(&h->busy)) {
@@ -69,14 +70,15 @@ static PyObject *new_context(PyObject *self, PyObject *args) {
   return capsule;
 }
 
-/* What an array of a call must be. */
+/* The requirements of an array argument. */
 typedef struct {
   const char *name;
-  Py_ssize_t row_bytes; /* 0: checked apart */
+  Py_ssize_t row_bytes; /* 0: checked elsewhere */
   int flags, optional;
 } array;
 
-/* A source's arrays, with which every list of a call's begins, in the order of its arguments; then those of decode_batch. */
+/* The arrays of a source, with which the list of every call begins, in the order of its arguments. After them those of
+decode_batch. */
 enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, INDEXED, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
 
 static const array OF_SOURCE[SOURCE] = {
@@ -95,7 +97,7 @@ static const array OF_DECODE[ARRAYS - SOURCE] = {
     [STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
 };
 
-/* 0, or -1 with an exception set; buffers that were taken have a non-NULL `obj`. */
+/* Returns 0, or -1 with an exception set. Acquired buffers have a non-NULL `obj`. */
 static int take_rows(const array *what, int count, PyObject **objects, Py_buffer *buffers, long long stop) {
   for (int i = 0; i < count; i++) {
     if (what[i].optional && objects[i] == Py_None) continue;
@@ -109,7 +111,7 @@ static int take_rows(const array *what, int count, PyObject **objects, Py_buffer
   return 0;
 }
 
-/* The source's arrays, then `what`. */
+/* Take the arrays of the source, then those of `what`. */
 static int take_call(const array *what, int count, PyObject **objects, Py_buffer *buffers, long long stop) {
   int failed = take_rows(OF_SOURCE, SOURCE, objects, buffers, stop);
   return failed ? failed : take_rows(what, count, objects + SOURCE, buffers + SOURCE, stop);
@@ -120,7 +122,7 @@ static void release(Py_buffer *buffers, int count) {
     if (buffers[i].obj) PyBuffer_Release(&buffers[i]);
 }
 
-/* Images of this type as a batch has them; 0, or -1 with an exception set. */
+/* Check the images of a batch, of this type, and describe them. Returns 0, or -1 with an exception set. */
 static int output_of(const char *name, const Py_buffer *b, int type, long long start, long long stop, iof_output *output) {
   if (type < 0 || type >= IOF_TYPES || b->ndim != 4 || b->itemsize != (Py_ssize_t)iof_size_of(type) || b->shape[3] != 3 ||
       b->shape[0] < stop || b->shape[1] > INT32_MAX || b->shape[2] > INT32_MAX || start < 0 || start > stop) {
@@ -133,16 +135,16 @@ static int output_of(const char *name, const Py_buffer *b, int type, long long s
   return 0;
 }
 
-/* The work of a batch: arrays, or nothing where `given` is None. */
+/* The arrays of a batch's work; none if `given` is None. */
 enum { CODES, NUMBERS, ERASED, FILLS, AMOUNTS, NOISE, SCALE, WORK };
 
 typedef struct {
   Py_buffer buffers[WORK];
   iof_work work;
-  const iof_work *wanted; /* NULL: none */
+  const iof_work *wanted; /* NULL if there is none */
 } taken_work;
 
-/* The array is as long as `rows` rows of `of` values of `size` bytes; 0, or -1 with an exception set. */
+/* Take an array of at least `rows` rows of `of` values of `size` bytes. Returns 0, or -1 with an exception set. */
 static int take_array(const char *name, PyObject *object, Py_buffer *buffer, long long rows, long long of, size_t size) {
   if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE)) return -1;
   if (buffer->len / (Py_ssize_t)size < rows * of) {
@@ -213,7 +215,7 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
   return result;
 }
 
-/* What is mixed: arrays, or nothing where `given` is None. */
+/* The arrays of a mix; none if `given` is None. */
 enum { PARTNERS, SHARES, PATCHES, MIX };
 
 static int take_mix(PyObject *given, long long start, long long stop, Py_buffer *b, iof_mix *mix) {
@@ -283,7 +285,7 @@ static const array OF_PARTS[PART_ARRAYS - SOURCE] = {
     [PART_STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
 };
 
-/* Whether places [start, stop] rise, and lie within `room` bytes. */
+/* Whether places [start, stop] rise and lie within `room` bytes. */
 static int places_fit(const Py_buffer *places, long long start, long long stop, Py_ssize_t room) {
   const int64_t *at = places->buf;
   int fit = start >= 0 && start <= stop && places->len / (Py_ssize_t)sizeof *at > stop && at[start] >= 0 && at[stop] <= room;
@@ -322,14 +324,14 @@ static PyObject *part_batch(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(counters_doc,
-             "counters(context, timed) -> (images by way, nanoseconds by stage) so far; timed: 2 to read the clock from now "
-             "on, 1 only round reading, 0 not to, -1 as it is");
+             "counters(context, timed) -> (images by way, nanoseconds by stage) so far; from now on timed: 2 = every "
+             "stage, 1 = only reading, 0 = nothing; -1 = no change");
 
 static PyObject *tuple_of(const uint64_t *values, Py_ssize_t n) {
   PyObject *tuple = PyTuple_New(n);
   for (Py_ssize_t i = 0; i < n && tuple; i++) {
     PyObject *value = PyLong_FromUnsignedLongLong(__atomic_load_n(&values[i], __ATOMIC_RELAXED));
-    if (!value || PyTuple_SetItem(tuple, i, value)) { /* which steals the value, on failure too */
+    if (!value || PyTuple_SetItem(tuple, i, value)) { /* steals the value, also on failure */
       Py_DECREF(tuple);
       tuple = NULL;
     }
@@ -337,7 +339,7 @@ static PyObject *tuple_of(const uint64_t *values, Py_ssize_t n) {
   return tuple;
 }
 
-/* Reading needs no `enter`: the numbers only grow, each in one store, and a thread that is decoding is not disturbed. */
+/* Reading needs no `enter`: the numbers only grow, each by one store, so a decoding thread is not disturbed. */
 static PyObject *counters(PyObject *self, PyObject *args) {
   PyObject *capsule, *images = NULL, *stages = NULL, *result = NULL;
   int timed;
@@ -359,13 +361,13 @@ static PyObject *counters(PyObject *self, PyObject *args) {
   return result;
 }
 
-/* (status, bytes), or (status, None) where it failed. */
+/* Returns (status, bytes), or (status, None) after a failure. */
 static PyObject *status_and_bytes(iof_status status, const uint8_t *bytes, size_t length) {
   if (status) return Py_BuildValue("(iO)", (int)status, Py_None);
   return Py_BuildValue("(iy#)", (int)status, bytes, (Py_ssize_t)length);
 }
 
-/* Whether the encoder takes what a recipe asks for; else ValueError is set. */
+/* Whether the encoder supports a recipe; otherwise sets ValueError. */
 static int check_recipe(const iof_recipe *r) {
   int fits = r->width >= 1 && r->height >= 1 && r->width <= 65500 && r->height <= 65500 && r->restart >= 0 &&
              r->restart <= 65535 && r->h_samp >= 1 && r->h_samp <= 4 && r->v_samp >= 1 && r->v_samp <= 4 &&
@@ -464,8 +466,8 @@ static PyObject *rewrite(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(png_rows_doc,
-             "png_rows(filtered, width, height, channels) -> bytes, or None for a filter that there is not\n"
-             "filtered: what zlib gives of a PNG of 8 bits; channels 1, 3 or 4");
+             "png_rows(filtered, width, height, channels) -> bytes, or None for an unknown filter\n"
+             "filtered: the output of zlib for a PNG of 8 bits; channels 1, 3 or 4");
 
 static PyObject *png_rows(PyObject *self, PyObject *args) {
   PyObject *pixels = NULL;
@@ -531,9 +533,10 @@ static PyObject *read_rows(PyObject *self, PyObject *args) {
   return result;
 }
 
-PyDoc_STRVAR(cached_doc, "cached(fds, offsets, out): 1 for each of these bytes that is in memory (fd -1: it is), or 0");
+PyDoc_STRVAR(cached_doc, "cached(fds, offsets, out): out[i] = 1 if this byte is in memory (fd -1: it always is), else 0");
 
-/* A few looks keep the GIL: no call here waits (RWF_NOWAIT), and to let go of it cost loaders of short epochs a quarter. */
+/* Up to this many looks keep the GIL: none of them waits (RWF_NOWAIT), and releasing it made loaders of short epochs a
+quarter slower. */
 enum { FEW_LOOKS = 16 };
 
 static void look(const int32_t *fd, const uint64_t *offset, uint8_t *out, Py_ssize_t n) {

@@ -1,12 +1,13 @@
-/* Parts of JPEGs for a decoder elsewhere: of each payload the smallest JPEG that holds what a box needs. Nothing is decoded. */
+/* Parts of JPEGs for a decoder elsewhere: for each payload the smallest JPEG that contains what its box needs. Nothing
+is decoded. */
 #include <string.h>
 
 #include "context.h"
 
-#define MARGIN 2 /* pixels around the needed ones that a decoder's upsampling may read */
+#define MARGIN 2 /* pixels around the needed ones that upsampling may read */
 
-/* The pixels [*low, *high) of an interval of `length` on which `outputs` depend that are resampled bilinearly to `size`, from
-output `first` on. In integers, as `window_pixels` in work.py: units of half an output's step. */
+/* The pixels [*low, *high) of an interval of `length` that `outputs` outputs need, from output `first` on, when it is
+resampled bilinearly to `size`. Integers in units of half an output's step, as in `window_pixels` of work.py. */
 static void seen(int64_t length, int64_t size, int64_t first, int64_t outputs, int *low, int *high) {
   int64_t reach = 2 * (length > size ? length : size), from = (2 * first + 1) * length - reach - size;
   int64_t upto = (2 * (first + outputs) - 1) * length + reach - size;
@@ -17,14 +18,14 @@ static void seen(int64_t length, int64_t size, int64_t first, int64_t outputs, i
 
 static int within(int value, int high) { return value < 0 ? 0 : value > high ? high : value; }
 
-/* One axis of the stored image, `size` long: what is needed of it of the upright interval [low, high). */
+/* Convert the upright interval [low, high) to one axis of the stored image, `size` long, with a margin. */
 static void turn(int *low, int *high, int size, int mirror) {
   int from = *low;
   *low = within((mirror ? size - *high : from) - MARGIN, size);
   *high = within((mirror ? size - from : *high) + MARGIN, size);
 }
 
-/* Upright width and height of what `region` has opened; the stored rectangle that `box` needs of it. */
+/* The stored rectangle that `box` needs of an image of this upright width and height. */
 static iof_rect rect_of(const iof_box *box, int exif, int width, int height, const iof_parts *to) {
   iof_orientation o = iof_orientation_of(exif);
   int x0, x1, y0, y1;
@@ -36,7 +37,7 @@ static iof_rect rect_of(const iof_box *box, int exif, int width, int height, con
   return o.turned ? (iof_rect){y0, x0, y1, x1} : (iof_rect){x0, y0, x1, y1};
 }
 
-/* Where [from, to) of a stored axis begins in the upright one. */
+/* The start in the upright axis of [from, to) of a stored axis. */
 static int upright(int from, int to, int size, int mirror) { return mirror ? size - to : from; }
 
 static iof_status write_part(iof_context *context, const iof_source *source, int64_t i, const iof_box *box,
@@ -51,7 +52,7 @@ static iof_status write_part(iof_context *context, const iof_source *source, int
     width = o.turned ? s.height : s.width, height = o.turned ? s.width : s.height;
     if ((uint64_t)width * (uint64_t)height > context->options.max_pixels ||
         !iof_box_fits(box, width, height, to->width, to->height) || iof_is_changed(source, i, data, width, height))
-      status = IOF_UNSUPPORTED; /* the decoder reports the error */
+      status = IOF_UNSUPPORTED; /* the decoder will report the error */
   }
   if (!status) {
     iof_rect rect = rect_of(box, exif, width, height, to);

@@ -1,8 +1,8 @@
-/* What is done to an image after it is decoded: a program of steps on bytes, then the store into the batch.
+/* Work on a decoded image: steps on bytes, then the store into the batch.
 
-The image lies in the context as three planes of bytes. Steps that look at one pixel at a time are done tile by tile, in
-whole numbers of 16 bits: tile_loops.h is plain C, compiled once for each instruction set, and the compiler makes vectors
-of it. Whole numbers are the same everywhere, so the loops are equal to the bit without being compared by hand. */
+The image is in the context as three planes of bytes. Steps on single pixels run tile by tile, in integers of 16 bits.
+tile_loops.h is plain C that is compiled once for each instruction set, and the compiler vectorises it. Integers are the
+same everywhere, so all sets give the same bits without comparing them by hand. */
 #ifndef IOFAST_PIXELS_H
 #define IOFAST_PIXELS_H
 
@@ -10,67 +10,70 @@ of it. Whole numbers are the same everywhere, so the loops are equal to the bit 
 
 #define IOF_TILE 1024 /* pixels: 6 KiB of 16 bits in three channels, a fifth of the first-level cache */
 
-#define IOF_SLACK 320 /* bytes, or samples, that filters may read behind a row */
+#define IOF_SLACK 320 /* bytes, or samples, that filters may read after a row */
 
-/* Three planes, `plane` bytes apart, rows without gaps. `plane` is a multiple of IOF_TILE, so that a tile may reach behind
-the last pixel; behind the last plane there are IOF_SLACK bytes, and before the first one there are as many. */
+/* Three planes, `plane` bytes apart, rows without gaps. `plane` is a multiple of IOF_TILE, so that a tile may reach
+beyond the last pixel. There are IOF_SLACK bytes before the first plane and after the last. */
 typedef struct {
   uint8_t *planes;
   size_t plane;
   int width, height;
 } iof_canvas;
 
-/* One channel of a row of an image, and its neighbours: what sharpness sees. */
+/* One channel of a row of an image, and the rows next to it: the input of sharpness. */
 typedef struct {
   const uint8_t *above, *row, *below;
 } iof_three_rows;
 
-/* v = (x * factor >> 9) + offset, with `bits` bits of fraction; clipped to a byte after they are dropped. */
+/* v = (x * factor >> 9) + offset, with `bits` bits of fraction, which are then dropped; the result is clipped to a
+byte. */
 typedef struct {
   int16_t factor, offset;
   int bits;
 } iof_line;
 
-/* A row of a changed geometry: pixel i comes from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...) where x is
-i + 0.5 and y the middle of the row, for `m` = a to h, less `back`, in a frame with `stride` pixels a row of an image of
-`width` x `height`. */
+/* A row of a warp: pixel i comes from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...) - `back`, where x is i
++ 0.5, y the middle of the row and `m` = a to h. The image is `width` x `height`, its frame has `stride` pixels per
+row. */
 typedef struct {
   const float *m;
   float y, back, width, height;
   int32_t stride;
 } iof_map_row;
 
-/* What `between` reads: pixels of a frame, and what `places` has found. */
+/* Input of `between`: pixels of a frame, and the results of `places`. */
 typedef struct {
   const uint32_t *frame;
   const int32_t *place, *across, *down;
   int32_t stride;
 } iof_frame_row;
 
-/* The loops of tile_loops.h. A tile is IOF_TILE samples of 16 bits for each channel, one channel after the other.
+/* The loops of tile_loops.h. A tile is IOF_TILE samples of 16 bits for each channel, one channel after another.
 
+widen, narrow  IOF_TILE bytes to samples of 16 bits, and back
 line         samples x of one channel to iof_line's v
 saturation   blend of a tile with its gray values, by line's factor and bits
 hue          the hue of a tile turned by `shift` / 8192 sixths of the circle
-solarize     255 - x where x >= threshold
-below        x + more, 255 at most, where x < threshold
+solarize     255 - x if x >= threshold
+below        x + more, at most 255, if x < threshold
 mask         x & mask
 gray_sum     the sum of the gray values of a tile's first n pixels
 range        the least and the largest of n samples
 sharpen      n pixels of a row blended with the weighted mean of their 3 x 3 neighbours
 blur_down    n samples of 8 bits of fraction: the weighted sum of `taps` rows
-blur_across  n pixels: the weighted sum of `taps` neighbours from `row` on, of samples with 8 bits of fraction; `sums` is scratch
-places       where in a frame of iof_warp the pixels of a row come from: the upper left of four, and how far beyond it in
-             2048ths; or the nearest one, without `across` and `down`
+blur_across  n pixels: the weighted sum of `taps` neighbours from `row` on, of samples with 8 bits of fraction; `sums` is
+             scratch
+places       the sources in iof_warp's frame of the pixels of a row: the upper left of four pixels, and the distance
+             from it in 2048ths; or the nearest pixel, without `across` and `down`
 join         n pixels of three planes as RGBX
 nearest      n pixels RGBX of a frame at their places
-between      the same between four
+between      the same, interpolated between four pixels
 split        n pixels RGBX to three planes
 luma         n bytes 0.299 R + 0.587 G + 0.114 B
-mirror       n bytes in the opposite order
+mirror       n bytes in reverse order
 add          n bytes times a weight in 65536ths, added to sums
 settle       n sums back to bytes
-weave        n values of 1, 2 or 4 bytes of each of three channels side by side
+weave        n values of 1, 2 or 4 bytes of each of three channels, interleaved
 scale        n bytes to x * scale + bias
 half, brain  n floats to float16 and bfloat16, rounded to even */
 typedef struct {
@@ -117,13 +120,13 @@ typedef struct {
 } iof_painter;
 void iof_painter_free(iof_painter *painter);
 
-/* Room for an image; IOF_MEMORY where there is none. */
+/* Make room for an image. Returns IOF_MEMORY if memory is short. */
 iof_status iof_canvas_make(iof_painter *painter, int width, int height, iof_canvas *canvas);
 
-/* The steps of one image, in their order. `canvas` may have another place in memory afterwards. */
+/* Apply the steps of one image in their order. `canvas` may be at another address afterwards. */
 iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t row, iof_canvas *canvas);
 
-/* Filters and geometry of a whole image, from `from` into `to`, which has its size. */
+/* Filters and changes of geometry of a whole image, from `from` to `to`, which has the same size. */
 void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to);
 iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to);
 iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *numbers, int bilinear, uint8_t *to);
@@ -131,20 +134,21 @@ iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *n
 void iof_flip(const iof_tile_loops *loops, const iof_canvas *from, int across, int down, uint8_t *to);
 iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to);
 
-/* A number within limits, rounded towards 0; what is no number is the least. */
+/* A number clipped to limits and rounded towards 0; NaN becomes the least. */
 int iof_whole(float value, int least, int most);
 
-/* The factor and the bits of fraction that blend x with something else in 16 bits: factors of 0 to IOF_MOST_FACTOR. */
+/* The factor and the bits of fraction for blending in 16 bits: factors of 0 to IOF_MOST_FACTOR. */
 #define IOF_MOST_FACTOR 63.0f
 iof_line iof_line_of(float factor, float offset);
 
-/* A finished image, and its row in the work. */
+/* An image after its steps, and its row in the work. */
 typedef struct {
   const iof_canvas *canvas;
   int64_t row;
 } iof_image;
 
-/* Into the batch: normalised, erased, mixed with `partner` where it is not NULL, cast. `to` is the row of `out`. */
+/* Normalise an image, erase, mix with `partner` unless that is NULL, cast, and store it in the batch. `to` is its row
+of `out`. */
 iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_image *image, const iof_image *partner,
                          const iof_mix *mix, const iof_output *out, uint8_t *to);
 

@@ -1,13 +1,13 @@
-/* Packing without colour conversion: the planes of a JPEG are resampled as they are stored, and encoded again or stored.
+/* Packing without colour conversion: the planes of a JPEG are resampled as they are stored, and encoded or stored.
 
-Upsampling the chroma, converting to RGB, and doing both backwards again costs more than the resampling itself and only
-blurs: the chroma of the usual 4:2:0 picture has as many samples as a picture of half the size needs. Luma and chroma
-get the same filter, each at its own scale. */
+Upsampling the chroma, converting to RGB, and reversing both costs more than the resampling itself and only blurs: the
+chroma of the usual 4:2:0 picture has as many samples as a picture of half the size needs. Luma and chroma get the same
+filter, each at its own scale. */
 #include <string.h>
 
 #include "internal.h"
 
-/* How a plane of the source becomes a plane of the result, along one upright axis. */
+/* One upright axis of a resample from a plane of the source to a plane of the result. */
 typedef struct {
   double extent; /* of the stored plane, in its own samples */
   int size;      /* samples stored */
@@ -19,7 +19,7 @@ typedef struct {
 static iof_status make_axis(iof_axis *axis, const axis_plan *p, int filter, iof_buffer *scratch) {
   double scale = p->extent / p->virtual_size;
   iof_span span = {.low = 0, .high = p->size, .virtual_size = p->outputs, .outputs = p->outputs};
-  /* seen from the far end, the last sample may reach beyond the picture's edge: the picture begins inside of it */
+  /* seen from the far end, the last sample may reach beyond the picture's edge: the picture begins inside it */
   span.from = p->first * scale + (p->mirror ? p->size - p->extent : 0);
   span.to = span.from + p->outputs * scale;
   iof_status status = iof_axis_make(axis, &span, filter, scratch);
@@ -27,7 +27,7 @@ static iof_status make_axis(iof_axis *axis, const axis_plan *p, int filter, iof_
   return status;
 }
 
-/* Repeat the last column and row into the rest of the last blocks, as libjpeg does with rows of pixels. */
+/* Fill the last blocks by repeating the last column and row, as libjpeg does with rows of pixels. */
 static void pad(const iof_plane *plane, size_t width, size_t height) {
   size_t own_width = (size_t)plane->width, own_height = (size_t)plane->height;
   for (size_t y = 0; y < own_height; y++) {
@@ -66,7 +66,7 @@ iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_reci
   uint8_t *first = iof_reserve(memory, luma + 2 * chroma + 64), *samples = first;
   if (!status && !samples) status = IOF_MEMORY;
   for (int p = 0; p < made && !status; p++) {
-    int h = p ? luma_h : 1, v = p ? luma_v : 1; /* how much coarser this plane of the result is than its pixels */
+    int h = p ? luma_h : 1, v = p ? luma_v : 1; /* pixels of the result per sample of this plane */
     to[p] = (iof_plane){samples, 0, iof_divided_up(recipe->width, h), iof_divided_up(recipe->height, v), 0, 0};
     size_t own_width = raw ? (size_t)to[p].width : width * (size_t)(p ? 1 : luma_h);
     size_t own_height = raw ? (size_t)to[p].height : height * (size_t)(p ? 1 : luma_v);
@@ -75,7 +75,7 @@ iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_reci
     if (p < count) {
       status = resample_plane(r, recipe, options->filter, &from[p], &to[p], h, v);
     } else {
-      memset(to[p].samples, 128, own_width * own_height); /* gray */
+      memset(to[p].samples, 128, own_width * own_height); /* neutral chroma */
     }
     if (!status) pad(&to[p], own_width, own_height);
   }

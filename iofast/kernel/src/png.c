@@ -1,14 +1,14 @@
-/* The rows of a PNG without their filters (W3C, "Portable Network Graphics", 9: Filtering). */
+/* Undo the filters of a PNG's rows (W3C, "Portable Network Graphics", 9: Filtering). */
 #include <string.h>
 
 #include "iofast.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-typedef int16_t lanes __attribute__((vector_size(8))); /* the channels of a pixel, one to a lane, zeros behind them */
+typedef int16_t lanes __attribute__((vector_size(8))); /* the channels of a pixel, one per lane, then zeros */
 typedef uint8_t bytes __attribute__((vector_size(4)));
 
-/* A pixel of `n` bytes. Where another follows, four are read and written at once: one instruction instead of several. */
+/* Load a pixel of `n` bytes. If another follows, four bytes are read and written at once, by one instruction. */
 INLINE lanes load(const uint8_t *p, size_t n, int followed) {
   bytes pixel = {0};
   memcpy(&pixel, p, followed && n > 1 ? 4 : n);
@@ -25,7 +25,7 @@ INLINE lanes larger(lanes a, lanes b) { return ((a > b) & a) | (~(a > b) & b); }
 
 INLINE lanes distance(lanes a, lanes b) { return larger(a - b, b - a); }
 
-/* The neighbour that is nearest to left + above - corner; of equally near ones the first. */
+/* The neighbour nearest to left + above - corner; of equally near ones the first. */
 INLINE lanes paeth(lanes left, lanes above, lanes corner) {
   lanes by_left = distance(above, corner), by_above = distance(left, corner), by_corner = distance(left + above, corner + corner);
   lanes is_left = (by_left <= by_above) & (by_left <= by_corner), is_above = ~is_left & (by_above <= by_corner);
@@ -46,7 +46,7 @@ INLINE void restore_pixel(cursor *c, size_t i, int filter, size_t n, int followe
   store(c->to + i, c->left, n, followed);
 }
 
-/* A row of `length` bytes by a filter that sees the pixel before. */
+/* Restore a row of `length` bytes whose filter uses the previous pixel. */
 INLINE void restore_along(const uint8_t *row, const uint8_t *above, uint8_t *to, size_t length, int filter, size_t n) {
   cursor c = {row, above, to, {0}, {0}};
   size_t i = 0;
@@ -72,7 +72,7 @@ INLINE int restore(const uint8_t *row, const uint8_t *above, uint8_t *to, size_t
 iof_status iof_png_rows(const uint8_t *filtered, int width, int height, int channels, uint8_t *pixels) {
   size_t length = (size_t)width * (size_t)channels;
   int known = 1;
-  memset(pixels, 0, length); /* what is above the first row: each pixel of it is read before it is written */
+  memset(pixels, 0, length); /* zeros above the first row: each of its pixels is read before it is written */
   for (size_t y = 0; y < (size_t)height && known; y++) {
     const uint8_t *row = filtered + y * (length + 1);
     uint8_t *to = pixels + y * length;

@@ -4,9 +4,9 @@
 
 #include "raw.h"
 
-#define ROOM 64  /* bytes behind a row: vector loops read and write past the end */
-#define TAIL 16  /* rows at the picture's end behind which the payload has no room: at five columns 21 bytes a plane */
-#define NARROW 4 /* columns up to which libjpeg repeats chroma and does not interpolate */
+#define ROOM 64  /* bytes after a row: vector loops read and write past the end */
+#define TAIL 16  /* last rows, after which the payload has no room: with five columns, 21 bytes of a plane */
+#define NARROW 4 /* columns up to which libjpeg repeats chroma instead of interpolating */
 
 static int halved(int size) { return size / 2 + size % 2; }
 
@@ -34,7 +34,7 @@ iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixel
 
 iof_rows iof_raw_rows(const iof_raw *raw, int y0, int y1) {
   iof_rows rows = {y0, y1, y0 / 2, halved(y1)};
-  if (raw->kind == IOF_YUV420) { /* chroma is interpolated with the next row on either side */
+  if (raw->kind == IOF_YUV420) { /* chroma is interpolated with the next row on each side */
     rows.c0 = y0 ? (y0 - 1) / 2 : 0;
     rows.c1 = y1 / 2 + 1 < halved(raw->height) ? y1 / 2 + 1 : halved(raw->height);
   }
@@ -61,7 +61,7 @@ static void part_scalar(const uint8_t *rgb, size_t n, uint8_t *planes, size_t pl
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* Where the 16 bytes of a colour lie in each third of 48 bytes of RGB; 128: in another third. */
+/* Places of the 16 bytes of a colour in each third of 48 bytes of RGB; 128: in another third. */
 static const uint8_t PICK[3][3][16] = {
     {{0, 3, 6, 9, 12, 15, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128},
      {128, 128, 128, 128, 128, 128, 2, 5, 8, 11, 14, 128, 128, 128, 128, 128},
@@ -73,7 +73,7 @@ static const uint8_t PICK[3][3][16] = {
      {128, 128, 128, 128, 128, 1, 4, 7, 10, 13, 128, 128, 128, 128, 128, 128},
      {128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 0, 3, 6, 9, 12, 15}}};
 
-/* Sixteen pixels a step: of each of three registers a shuffle takes a colour's bytes to their places. */
+/* Sixteen pixels a step: a shuffle of each of three registers moves a colour's bytes to their places. */
 __attribute__((target("avx2"))) static void part_avx2(const uint8_t *rgb, size_t n, const uint8_t *end, uint8_t *planes,
                                                      size_t plane) {
   __m128i pick[3][3], flip = _mm_set1_epi8((char)IOF_ROW_FLIP);
@@ -92,7 +92,7 @@ __attribute__((target("avx2"))) static void part_avx2(const uint8_t *rgb, size_t
   if (i < n) part_scalar(rgb, n - i, planes + i, plane);
 }
 
-/* Eight pixels a step, of which the second load ends four bytes behind the last: `end` is that of the payload. */
+/* Eight pixels a step. The second load ends four bytes after the last of them; `end` is that of the payload. */
 __attribute__((target("avx2"))) static void widen_avx2(const uint8_t *rgb, size_t n, const uint8_t *end, uint8_t *rgbx) {
   const __m256i spread = _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7,
                                           8, -1, 9, 10, 11, -1);
@@ -127,7 +127,7 @@ static void widen_rows(const iof_unpacker *u, const iof_pixels *pixels) {
   }
 }
 
-/* The planes of the rows from `y` on where they lie, or in `copies`, where they have room behind them. */
+/* Find the planes of the rows from `y` on: in the payload, or in `copies`, where there is room after them. */
 static iof_status find_planes(const iof_unpacker *u, int y, iof_buffer *copies, iof_samples planes[3]) {
   const iof_raw *raw = &u->raw;
   iof_rows rows = iof_raw_rows(raw, y, u->rect[3]);
@@ -160,7 +160,7 @@ static void convert_narrow(const iof_unpacker *u, const iof_pixels *pixels) {
   }
 }
 
-/* Make ready to convert: rows before the tail from where they lie, the others from copies. */
+/* Prepare the conversion: rows before the tail are read in the payload, the others in copies. */
 static iof_status start_colouring(iof_unpacker *u) {
   const int32_t *r = u->rect;
   iof_picture picture = {.count = 3, .h = 2, .v = 2};
@@ -243,8 +243,8 @@ void iof_unpacker_free(iof_unpacker *u) {
   free(u->tail_rows.data);
 }
 
-/* Sums of four in the way of libjpeg's encoder: an odd image's edge is repeated, and halves are rounded down and up in
-turn so that neither wins. */
+/* Mean of four samples as in libjpeg's encoder: an odd image's edge is repeated, and halves are rounded down and up in
+turn, so that there is no bias. */
 static void halve_row(const uint8_t *upper, const uint8_t *lower, int width, uint8_t *to) {
   for (int i = 0; i < halved(width); i++) {
     int a = 2 * i, b = 2 * i + 1 < width ? 2 * i + 1 : a;

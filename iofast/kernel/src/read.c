@@ -1,4 +1,4 @@
-/* Reading by position: a file cut short by another process is an error code. */
+/* Reading by position: a file that another process truncates gives an error code. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/uio.h>
@@ -27,7 +27,7 @@ iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size,
   for (int64_t row = 0, end; !status && row < n; row = end) {
     size_t length = size;
     uint64_t offset = (uint64_t)offsets[row];
-    /* rows in a sequence are one read; the unsigned sum wraps where a hostile offset overflows, and is refused below */
+    /* consecutive rows are one read; a hostile offset may wrap the unsigned sum, and is refused below */
     for (end = row + 1; end < n && (uint64_t)offsets[end] == offset + length; end++) length += size;
     status = iof_read_bytes(fd, offset, length, out + (size_t)row * size);
     *failed = row;
@@ -44,7 +44,7 @@ int iof_is_cached(int fd, uint64_t offset) {
   struct iovec one = {&byte, 1};
   struct statfs system;
   if (preadv2(fd, &one, 1, (off_t)offset, RWF_NOWAIT) == 1) return 1;
-  return errno == EOPNOTSUPP && !fstatfs(fd, &system) && system.f_type == TMPFS_MAGIC; /* which is nowhere else */
+  return errno == EOPNOTSUPP && !fstatfs(fd, &system) && system.f_type == TMPFS_MAGIC; /* tmpfs is nowhere else */
 }
 #else /* untested systems */
 int iof_is_cached(int fd, uint64_t offset) { return (void)fd, (void)offset, 0; }

@@ -1,21 +1,21 @@
-/* A region of a JPEG: which way it is decoded, and our own way from the first segment to the last pixel. */
+/* A region of a JPEG: the choice of the decoding path, and our own path from the first segment to the last pixel. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "region.h"
 
-#define MARGIN 2 /* pixels around a region that libjpeg may look at */
-#define SLACK 64 /* bytes behind a row and behind the last row: vector loads run past the end */
+#define MARGIN 2 /* pixels around a region that libjpeg may read */
+#define SLACK 64 /* bytes after each row and after the last: vector loads read past the end */
 
 struct iof_region {
   iof_jpeg *jpeg;
   iof_counters *counters;
   iof_way way; /* to try first */
-  int forced;  /* by the caller */
+  int forced;  /* by the caller or the environment */
   const iof_block_loops *loops;
   const uint8_t *data;
   size_t length;
-  int known; /* the opened image has a frame that we know; libjpeg has not opened it */
+  int known; /* the opened image is one that our decoder supports; libjpeg has not opened it */
   iof_frame frame;
   iof_segments segments;
   iof_codes codes[2][4];
@@ -24,7 +24,7 @@ struct iof_region {
   iof_buffer coefs, samples, rows, pixels;
 };
 
-/* Without vector loops of ours libjpeg-turbo, which has its own on most machines, does better. */
+/* Without our vector loops libjpeg-turbo is faster, because it has its own on most machines. */
 static iof_way preferred(const iof_block_loops *loops, const char *forced) {
   if (forced && !strcmp(forced, "own")) return IOF_BY_SEGMENTS;
   if (forced && !strcmp(forced, "splice")) return IOF_BY_SPLICE;
@@ -95,12 +95,12 @@ iof_status iof_region_open(iof_region *r, const uint8_t *data, size_t length, in
 typedef struct {
   int x0, y0, x1, y1;
   int fours[3]; /* groups of four blocks in a row of blocks */
-  size_t coefs; /* of an MCU row */
+  size_t coefs; /* int16s of an MCU row */
   iof_picture picture;
 } mcu_region;
 
-/* The MCUs that hold pixels [*from, *to) of one axis. Chroma that is interpolated is seen from the next pixel, too: one
-more on each side is enough to have the next sample of it. */
+/* Convert pixels [*from, *to) of one axis to MCUs. Interpolated chroma also needs the next sample, so one more pixel is
+included on each side. */
 static void cover(int *from, int *to, int samples, int mcus) {
   int margin = samples > 1;
   *from = (*from > margin ? *from - margin : 0) / (8 * samples);
@@ -116,7 +116,7 @@ static mcu_region plan(const iof_frame *f, const int32_t rect[4]) {
   return m;
 }
 
-/* Memory for the coefficients of two MCU rows, and for the samples of all. */
+/* Allocate the coefficients of two MCU rows, and the samples of all. */
 static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row rows[2]) {
   const iof_frame *f = &r->frame;
   size_t samples = 0;
@@ -149,7 +149,7 @@ static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row rows[2]) {
   return IOF_OK;
 }
 
-/* Where in the scan we are: `mcu` is the next one, `segment` the segment that `bits` reads. */
+/* Position in the scan: `mcu` is the next one, `segment` the segment of `bits`. */
 typedef struct {
   iof_bits bits;
   int64_t mcu, segment;
@@ -165,7 +165,7 @@ static void start_segment(const iof_segments *s, int64_t segment, int64_t restar
   at->mcu = segment * restart;
 }
 
-/* The wanted MCUs of row `y`; those before them in the segment are passed over. */
+/* Decode the wanted MCUs of row `y`, and skip those before them in the segment. */
 static int decode_row(iof_region *r, const mcu_region *m, const iof_mcu_row *row, int y, cursor *at) {
   const iof_frame *f = &r->frame;
   int64_t first = (int64_t)y * f->across + m->x0, last = (int64_t)y * f->across + m->x1;
@@ -189,7 +189,7 @@ static int decode_row(iof_region *r, const mcu_region *m, const iof_mcu_row *row
   return whole;
 }
 
-/* The wanted MCUs of rows `y` and `y` + 1, where rows are whole segments: two of them in step. */
+/* Decode the wanted MCUs of rows `y` and `y` + 1, whose rows are whole segments: two segments in step. */
 static int decode_row_pair(iof_region *r, const mcu_region *m, const iof_mcu_row rows[2], int y) {
   int restart = r->frame.restart, per_row = r->frame.across / restart, whole = 1;
   for (int segment = m->x0 / restart; segment * restart < m->x1 && whole; segment++) {
@@ -269,7 +269,7 @@ static int within(int value, int low, int high) { return value < low ? low : val
 
 iof_status iof_region_frame(iof_region *r, const uint8_t *data, size_t length, int *width, int *height) {
   r->data = data, r->length = length;
-  r->known = 0; /* whatever libjpeg has open is another image */
+  r->known = 0; /* libjpeg has another image open, if any */
   if (iof_frame_read(data, length, &r->frame) || !make_codes(r)) return IOF_UNSUPPORTED;
   *width = r->frame.width;
   *height = r->frame.height;
@@ -311,7 +311,7 @@ static iof_status decode_spliced(iof_region *r, const int32_t rect[4], int denom
   return status;
 }
 
-/* Where the scan's marker stands, or 0 where the header has something between its segments. */
+/* The place of the scan's marker, or 0 if the header has something between its segments. */
 static size_t scan_marker(const uint8_t *data, size_t length) {
   size_t at = 2;
   while (at + 4 <= length && data[at] == 0xFF && data[at + 1] > 0xBF && data[at + 1] < 0xFF && data[at + 1] != 0xDA)
@@ -319,16 +319,16 @@ static size_t scan_marker(const uint8_t *data, size_t length) {
   return at + 4 <= length && data[at] == 0xFF && data[at + 1] == 0xDA ? at : 0;
 }
 
-/* Whether a JPEG's end-of-image marker is there: a region's pixels can be whole in a file that is not. Entropy-coded data
-holds no such bytes, and in a whole file they are the last two, or stand before what a camera appended. What stands in the
-header is the thumbnail's. */
+/* Whether a JPEG has its end-of-image marker: a region can be whole in a truncated file. Entropy-coded data does not
+contain these bytes. In a whole file they are the last two, or come before bytes that a camera appended. Those in the
+header belong to the thumbnail. */
 static int has_end(const uint8_t *data, size_t length) {
   size_t first = scan_marker(data, length), at = length < 2 ? first : length - 1;
   while (at > first && !(data[at - 1] == 0xFF && data[at] == 0xD9)) at--;
   return at > first;
 }
 
-/* The file alone decides, so that every machine gives the same pixels; forcing libjpeg uses it for everything. */
+/* The file alone decides, so that every machine gives the same pixels. Forcing libjpeg uses it for everything. */
 int iof_region_scales(const iof_region *r) { return !r->known || (r->forced && r->way != IOF_BY_SEGMENTS); }
 
 static iof_way choose(const iof_region *r, int denominator) {
@@ -348,7 +348,7 @@ iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominat
   iof_clock_lap(r->counters, IOF_SCANNING);
   if (!status)
     status = way == IOF_BY_SPLICE ? decode_spliced(r, rect, denominator, strict, pixels) : decode_ours(r, rect, by_rows, pixels);
-  if (status && status != IOF_MEMORY) { /* what is damaged or unknown to us is libjpeg's to judge */
+  if (status && status != IOF_MEMORY) { /* libjpeg decides about damaged and unknown data */
     iof_jpeg *jpeg;
     way = IOF_BY_LIBJPEG;
     status = iof_region_jpeg(r, &jpeg);
@@ -356,7 +356,7 @@ iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominat
     iof_clock_lap(r->counters, IOF_LIBJPEG);
   }
   if (!status && strict && !ended && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
-  if (!status && strict && miscounted) status = IOF_CORRUPT; /* damage that the region may not have met */
+  if (!status && strict && miscounted) status = IOF_CORRUPT; /* the damage may lie outside the region */
   if (!status) iof_count(r->counters, way);
   return status;
 }

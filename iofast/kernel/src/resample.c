@@ -1,4 +1,4 @@
-/* The two passes of a resample, and their scalar loops, whose sums have 64 bits: more than 256 taps need them. */
+/* The two passes of a resample, and their scalar loops. Their sums have 64 bits, which more than 256 taps need. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,14 +79,14 @@ const char *iof_simd(void) { return iof_loops_best()->name; }
 
 void *iof_table_room(iof_resampler *r, iof_table kind, size_t size, int *made) {
   void *table = iof_reserve(&r->table, size);
-  *made = table && r->kind == kind && r->serial == r->x.serial; /* of the same size then, and so where it was */
+  *made = table && r->kind == kind && r->serial == r->x.serial; /* of the same size, so it was not moved */
   r->kind = table ? kind : IOF_NO_TABLE;
   r->serial = r->x.serial;
   return table;
 }
 
-/* Coefficients of two neighbouring outputs, each pair of taps as one 32-bit lane repeated for the four channels: what
-one multiply-add instruction of 256 bits takes. Made once for an image, used for each of its rows. */
+/* Coefficients of two neighbouring outputs, each pair of taps as one 32-bit lane repeated for the four channels: the
+operand of one multiply-add instruction of 256 bits. Made once for an image, used for each row. */
 static int32_t *expand_pairs(iof_resampler *r) {
   const iof_axis *axis = &r->x;
   size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps;
@@ -102,18 +102,18 @@ static int32_t *expand_pairs(iof_resampler *r) {
   return pairs;
 }
 
-/* Whether each four neighbouring outputs read, for one pair of taps, from eight neighbouring pixels: true up to a
+/* Whether any four neighbouring outputs read, for one pair of taps, from eight neighbouring pixels: true up to a
 reduction to about half. */
 static int spreads(const iof_axis *axis) {
   int near = 1;
   for (int i = 0; i < axis->outputs; i += 4) {
-    int step = axis->start[i + 3] - axis->start[i]; /* starts rise, or in a mirror fall, one after another */
+    int step = axis->start[i + 3] - axis->start[i]; /* starts rise, or fall in a mirror */
     near = near && abs(step) <= IOF_SPREAD - 2;
   }
   return near;
 }
 
-/* The table that iof_spread describes. */
+/* Make the table of iof_spread. */
 static int32_t *expand_spread(iof_resampler *r) {
   const iof_axis *axis = &r->x;
   size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps, fours = outputs / 4;
@@ -141,7 +141,7 @@ static int32_t *expand_spread(iof_resampler *r) {
   return pairs;
 }
 
-/* The loops for one pass. */
+/* The loops for one axis. */
 static const iof_loops *loops_for(const iof_resampler *r, const iof_axis *axis) {
   return axis->precision > IOF_PRECISION_32 ? &iof_loops_scalar : r->loops;
 }
@@ -154,12 +154,13 @@ static const uint8_t *pixel_row(const iof_pixels *p, int x, int y) {
 
 static size_t planes_of(int n) { return ((size_t)n + 127) & ~(size_t)63; }
 
-/* A part of the picture as it is. Steps from output to output are equal, and so of one pixel where the whole way is. */
+/* Whether the axis copies a run of neighbouring pixels. Steps are equal, so it is enough to compare the first and last
+output. */
 static int crops(const iof_axis *axis) {
   return axis->copies && axis->start[axis->outputs - 1] - axis->start[0] == axis->outputs - 1;
 }
 
-/* Both axes copy: crops; and what has no faster way, as turns and nearest neighbour from far away. */
+/* Both axes copy: crops, and cases without a faster path, such as turns and nearest neighbour with large steps. */
 static iof_status copy(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
   int n = r->x.outputs, crop = crops(&r->x);
   size_t plane = planes_of(n);
@@ -180,15 +181,15 @@ static iof_status copy(iof_resampler *r, const iof_pixels *p, const iof_target *
   return IOF_OK;
 }
 
-/* The rows that output `j` of an axis sees, as pointers. */
+/* Find the rows that output `j` of an axis sees. */
 static void gather(const iof_axis *axis, int j, const uint8_t *first, size_t stride, const uint8_t **rows) {
   for (int k = 0; k < axis->taps; k++) {
-    int input = axis->start[j] + (k < axis->count[j] ? k : 0); /* behind the last: any row, its weight is zero */
+    int input = axis->start[j] + (k < axis->count[j] ? k : 0); /* after the last: any row, because its weight is zero */
     rows[k] = first + (size_t)(input - axis->low) * stride;
   }
 }
 
-/* What both orders of the passes need: a row of 16-bit words, a finished row of RGBX and the same in planes. */
+/* Scratch of both orders of the passes: a row of 16-bit words, a finished row of RGBX, and the same in planes. */
 typedef struct {
   int16_t *wide;
   uint8_t *rgbx, *planes;
@@ -205,7 +206,7 @@ static iof_status reserve_room(iof_resampler *r, size_t more_words, room *m) {
   m->rows = iof_reserve(&r->rows, (size_t)r->y.taps * sizeof(*m->rows));
   if (!m->wide || !m->rgbx || !m->rows) return IOF_MEMORY;
   m->planes = m->rgbx + 4 * outputs + 64;
-  memset(m->wide + n, 0, (wide_size - n) * sizeof(int16_t)); /* taps behind the row's end read zeros */
+  memset(m->wide + n, 0, (wide_size - n) * sizeof(int16_t)); /* taps after the row's end read zeros */
   return IOF_OK;
 }
 
@@ -233,7 +234,7 @@ static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p
 
 static const int16_t WHOLE[2] = {1 << IOF_PRECISION, 0};
 
-/* The source rows before `upto` through the horizontal pass, each into its place in the ring of `slots` rows. */
+/* Apply the horizontal pass to the source rows before `upto`, each into its slot of the ring of `slots` rows. */
 static void add_rows(const iof_resampler *r, const iof_pixels *p, const int32_t *pairs, int16_t *wide, int16_t *ring, int slots,
                      int *done, int upto) {
   const iof_loops *loops = loops_for(r, &r->x);
@@ -259,9 +260,9 @@ static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p
   size_t wide_size = 4 * (size_t)(r->x.high - r->x.low) + 4 * (size_t)r->x.taps + 64;
   int16_t *ring = m.wide + ((wide_size + 31) & ~(size_t)31);
   for (int i = 0; i < y->outputs; i++) {
-    int j = falls ? y->outputs - 1 - i : i; /* so that source rows are asked for from low to high */
+    int j = falls ? y->outputs - 1 - i : i; /* in this order source rows are needed from low to high */
     add_rows(r, p, pairs, m.wide, ring, slots, &done, y->start[j] + y->count[j]);
-    for (int k = 0; k < y->taps; k++) /* behind the last: any row, its weight is zero */
+    for (int k = 0; k < y->taps; k++) /* after the last: any row, because its weight is zero */
       m.rows[k] = (const uint8_t *)(ring + (size_t)((y->start[j] + (k < y->count[j] ? k : 0)) & (slots - 1)) * stride);
     loops_for(r, y)->vertical_last((const int16_t *const *)m.rows, coefficients(y, j), y->taps, (int)stride,
                             y->precision + IOF_FRACTION, m.rgbx);
@@ -277,7 +278,7 @@ iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_ta
   iof_status status;
   if (copies && crops(&r->x)) {
     status = copy(r, pixels, target);
-  } else if (iof_fits_short(r)) { /* a weight of one gives the sample back, and so flips are here too */
+  } else if (iof_fits_short(r)) { /* includes flips: a weight of one reproduces the sample */
     iof_origin from = {pixels->row ? NULL : pixel_row(pixels, r->x.low, r->y.low), pixels->stride, 3, pixels->row ? pixels : NULL};
     status = iof_resample_short(r, &from, target);
   } else if (copies) {
@@ -290,7 +291,8 @@ iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_ta
   return status;
 }
 
-/* Coefficients of eight neighbouring outputs for one pair of taps side by side: a multiply-add on eight gathered pairs. */
+/* Coefficients of eight neighbouring outputs for one pair of taps side by side: the operand of a multiply-add on eight
+gathered pairs. */
 static int32_t *expand_eights(iof_resampler *r) {
   const iof_axis *axis = &r->x;
   size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps;

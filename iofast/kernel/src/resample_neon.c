@@ -1,5 +1,5 @@
-/* The loops of resample.c and resample_short.c in NEON, which every 64-bit ARM has. Same integers in another order: the
-results are equal to the bit. */
+/* The loops of resample.c and resample_short.c in NEON, which every 64-bit ARM has. The integers are the same in
+another order, so the results are equal to the bit. */
 #include "internal.h"
 
 #ifdef IOF_NEON
@@ -7,13 +7,13 @@ results are equal to the bit. */
 
 #define WIDE_LIMIT (255 << IOF_FRACTION)
 
-/* Sums before the shift, to 16 bits: saturated first and so, other than in 32 bits, no one's clip is passed by. */
+/* Shift sums and saturate them to 16 bits, so that a later clip cannot see a wrapped value. */
 static inline int16x4_t shifted(int32x4_t sum, int shift) { return vqmovn_s32(vshlq_s32(sum, vdupq_n_s32(-shift))); }
 
 static inline int16x8_t wide_of(int16x8_t v) { return vminq_s16(vmaxq_s16(v, vdupq_n_s16(0)), vdupq_n_s16(WIDE_LIMIT)); }
 
 static void vertical_first(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst) {
-  for (int x = 0; x < n; x += 8) { /* rows and dst have room behind their end */
+  for (int x = 0; x < n; x += 8) { /* rows and dst have room after their end */
     int32x4_t low = vdupq_n_s32(1 << (shift - 1)), high = low;
     for (int k = 0; k < taps; k++) {
       int16x8_t v = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(rows[k] + x)));
@@ -76,13 +76,13 @@ const iof_loops iof_loops_neon = {vertical_first,  horizontal_rgbx, horizontal_w
 
 static void split(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane) {
   uint8x16_t by = vdupq_n_u8((uint8_t)flip);
-  for (int i = 0; i < n; i += 16) { /* rows and planes have room behind their end */
+  for (int i = 0; i < n; i += 16) { /* rows and planes have room after their end */
     uint8x16x4_t v = vld4q_u8(rgbx + 4 * i);
     for (size_t c = 0; c < 3; c++) vst1q_u8(planes + c * plane + i, veorq_u8(v.val[c], by));
   }
 }
 
-/* Products of neighbours, added. */
+/* Products, added in neighbouring pairs. */
 static inline int16x8_t pairs_of(int8x16_t samples, int8x16_t weights) {
   return vpaddq_s16(vmull_s8(vget_low_s8(samples), vget_low_s8(weights)), vmull_high_s8(samples, weights));
 }
@@ -98,7 +98,7 @@ static inline __attribute__((always_inline)) void horizontal_with(const iof_wind
       int16x8_t sum = vdupq_n_s16(IOF_SHORT_BIAS(2 * pairs));
       for (int p = 0; p < pairs; p++) {
         int8x16_t v = vreinterpretq_s8_u8(vqtbl1q_u8(vld1q_u8(first + c * plane + 2 * p), pick));
-        /* upper weights go up to 128, which has no sign bit to spare: minus them, it fits */
+        /* upper weights go up to 128, which does not fit a signed byte; the negative does */
         sum = vsubq_s16(sum, pairs_of(v, vnegq_s8(vld1q_s8(weights + 32 * p))));
         sum = vsraq_n_s16(sum, pairs_of(v, vld1q_s8(weights + 32 * p + 16)), IOF_SHORT_FRACTION);
       }

@@ -1,29 +1,28 @@
-/* The resample in sums of 16 bits: for filters without negative lobes, where sizes change by little. Training crops are that.
+/* The resample in sums of 16 bits: for filters without negative lobes and small changes of size, as in training crops.
 
-The horizontal pass comes first. It reads bytes, so that one shuffle of 16 bytes brings eight outputs their two inputs,
-whatever the instruction set; it runs once for each row of the source, of which a crop that is enlarged has fewer than
-the output; and its results stay in a ring of a few rows, in the first-level cache. What it computes, for weights w of 14
-bits and samples s = pixel - 128:
+The horizontal pass comes first. It reads bytes, so one shuffle of 16 bytes brings eight outputs their two inputs on every
+instruction set. It runs once for each row of the source, and an enlarged crop has fewer of them than the output. Its
+results stay in a ring of a few rows, in the first-level cache. For weights w of 14 bits and samples s = pixel - 128 it
+computes
 
     h = BIAS + sum over pairs of taps ((s0 * w0 + s1 * w1) >> 7)
 
-A product of 8 and 14 bits takes 22, so the weight is taken apart, w = 128 * upper + lower, and the shift applied to the
-lower part alone, which is the same: the lower sum stays within 128 * 127 * 2 and the upper one within 128 * 128. The
-vertical pass is
+A product of 8 and 14 bits takes 22. So the weight is split, w = 128 * upper + lower, and only the lower part is shifted,
+which is equivalent. The lower sum stays within 128 * 127 * 2 and the upper one within 128 * 128. The vertical pass is
 
     v = (sum over taps round(h * 2 * w / 2^15)) >> 7
 
-Each shift is within 2^-8 of a level (the scale of h is 128): with 4 taps an axis 6 of them are 1/40 of a level, with 8
-taps, which is the most, 12 are 1/20. The rounding of the weights adds as much again to each pass. Pillow's own two
-roundings and the last one here are half a level each, and so the two differ by no more than one level. */
+Each shift is within 2^-8 of a level (the scale of h is 128). With 4 taps an axis, 6 shifts are 1/40 of a level; with 8
+taps, the maximum, 12 are 1/20. The rounding of the weights adds as much again to each pass. Pillow's two roundings and
+the last one here are half a level each, so the two results differ by no more than one level. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
 #define MOST_TAPS 8
-#define NEAR 8  /* outputs that see one window of 16 samples with a shuffle within 16 bytes, */
-#define FAR 32  /* and of 64 samples with one of 64 bytes: both must fit, whatever this machine has */
+#define NEAR 8  /* outputs that see one window of 16 samples, with a shuffle of 16 bytes */
+#define FAR 32  /* and of 64 samples, with one of 64 bytes; both must fit, whatever the machine */
 
 static void split(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane) {
   for (size_t i = 0; i < (size_t)n; i++)
@@ -65,7 +64,7 @@ static int sees_windows(const iof_axis *axis, int group) {
   int fits = 1;
   for (int i = 0; i < axis->outputs; i += group) {
     int last = i + group < axis->outputs ? i + group - 1 : axis->outputs - 1;
-    fits = fits && abs(axis->start[last] - axis->start[i]) <= 2 * group - 2; /* starts rise, or in a mirror fall */
+    fits = fits && abs(axis->start[last] - axis->start[i]) <= 2 * group - 2; /* starts rise, or fall in a mirror */
   }
   return fits;
 }
@@ -75,8 +74,8 @@ int iof_fits_short(const iof_resampler *r) {
          sees_windows(&r->x, FAR);
 }
 
-/* One group's part of the table: `outputs` of them are real, the others see the same window with weight zero. Two bytes
-are a word and two weights a double word, so that the compiler can do several outputs at once. */
+/* Fill one group's part of the table. `outputs` of the group are real; the others see the same window with weight zero.
+Two bytes are a word and two weights a double word, so that the compiler can vectorise. */
 static inline __attribute__((always_inline)) void fill_outputs(const iof_axis *axis, size_t i, size_t outputs, size_t pairs,
                                                                size_t block, int low, uint16_t *pick, uint16_t *weights) {
   const int32_t *start = axis->start + i;
@@ -105,7 +104,7 @@ static void fill_group(const iof_axis *axis, size_t i, size_t outputs, size_t bl
   }
 }
 
-/* The table of an axis, made where it is not there already. */
+/* Make the table of an axis unless it exists. */
 static iof_status make_windows(iof_resampler *r, iof_windows *windows) {
   const iof_axis *axis = &r->x;
   size_t block = (size_t)r->loops->shorts->block, group = (size_t)r->loops->shorts->group;
@@ -143,7 +142,7 @@ void iof_put_row(const iof_short_loops *loops, const uint8_t *planes, size_t pla
   }
 }
 
-/* The rows of the horizontal pass that are there: row y of the source in slot y of the ring, rows before `done`. */
+/* Rows of the horizontal pass: row y of the source is in slot y modulo `slots` of the ring, for rows before `done`. */
 typedef struct {
   int16_t *rows;
   size_t size; /* of a row, in words */
@@ -169,7 +168,7 @@ static void add_row(const iof_resampler *r, const iof_origin *from, const iof_wi
 
 static iof_status reserve_ring(iof_resampler *r, int channels, ring *h) {
   size_t width = (size_t)(r->x.high - r->x.low);
-  h->plane = (width + (size_t)r->x.taps + 2 * 64) & ~(size_t)63; /* windows reach behind the row's end */
+  h->plane = (width + (size_t)r->x.taps + 2 * 64) & ~(size_t)63; /* windows reach beyond the row's end */
   h->size = IOF_SHORT_PLANE(r->x.outputs) * (size_t)channels;
   for (h->slots = 1; h->slots < r->y.taps;) h->slots *= 2;
   h->rows = iof_reserve(&r->wide, (h->size * (size_t)h->slots) * sizeof(int16_t) + 64);
@@ -187,7 +186,7 @@ iof_status iof_resample_short(iof_resampler *r, const iof_origin *from, const io
   uint8_t *planes = iof_reserve(&r->row, 3 * plane);
   if (!planes || reserve_ring(r, from->channels, &h) || make_windows(r, &windows)) return IOF_MEMORY;
   for (int i = 0; i < y->outputs; i++) {
-    int j = falls ? y->outputs - 1 - i : i; /* so that source rows are asked for from low to high */
+    int j = falls ? y->outputs - 1 - i : i; /* in this order source rows are needed from low to high */
     const int16_t *rows[MOST_TAPS];
     while (h.done < y->start[j] + y->count[j]) add_row(r, from, &windows, &h);
     for (int k = 0; k < y->count[j]; k++) rows[k] = h.rows + h.size * (size_t)((y->start[j] + k) & (h.slots - 1));

@@ -1,4 +1,5 @@
-/* The loops of resample_short.c in AVX2 and AVX-512. Same integers in another order: the results are equal to the bit. */
+/* The loops of resample_short.c in AVX2 and AVX-512. The integers are the same in another order, so the results are
+equal to the bit. */
 #include "internal.h"
 
 #ifdef IOF_X86
@@ -10,7 +11,7 @@
 #define VBMI __attribute__((target("avx512bw,avx512vbmi")))
 #define INLINE __attribute__((always_inline)) inline
 
-/* Loops whose counts are constants wherever they are the usual ones: the compiler then unrolls them. */
+/* Make the usual counts constants, so that the compiler unrolls the loops. */
 #define WITH_CONSTANTS(channels, pairs, call)           \
   switch (channels << 4 | pairs) {                      \
     case 0x31: call(3, 1); break;                       \
@@ -142,7 +143,7 @@ static AVX2 void interleave(const uint8_t *planes, size_t plane, int n, uint8_t 
                                          {-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1},
                                          {10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15}}};
   uint8_t rest[96];
-  for (int i = 0; i < n; i += 32) { /* planes have room behind their end */
+  for (int i = 0; i < n; i += 32) { /* planes have room after their end */
     __m256i r = _mm256_loadu_si256((const __m256i *)(planes + i)), g = _mm256_loadu_si256((const __m256i *)(planes + plane + i));
     __m256i b = _mm256_loadu_si256((const __m256i *)(planes + 2 * plane + i));
     uint8_t *to = i + 32 <= n ? rgb + 3 * (size_t)i : rest;
@@ -157,7 +158,7 @@ static AVX2 void interleave(const uint8_t *planes, size_t plane, int n, uint8_t 
 
 const iof_short_loops iof_short_avx2 = {split, horizontal, vertical, interleave, 16, 8};
 
-/* In each quarter 4 R, 4 G, 4 B, 4 X of four pixels. */
+/* Four pixels in each quarter: 4 R, 4 G, 4 B, 4 X. */
 static INLINE AVX512 __m512i sixteen_pixels(__m512i rgbx) {
   return _mm512_shuffle_epi8(
       rgbx, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
@@ -185,7 +186,7 @@ static AVX512 void split_512(const uint8_t *rgbx, int n, int flip, uint8_t *plan
     for (int q = 0; q < 4; q++) v[q] = sixteen_pixels(_mm512_loadu_si512(rgbx + 64 * q));
     split_64(v, by, planes + i, plane);
   }
-  if (i < n) { /* planes have room behind their end */
+  if (i < n) { /* planes have room after their end */
     for (int q = 0; q < 4; q++) v[q] = some_pixels(rgbx + 64 * q, n - i - 16 * q);
     split_64(v, by, planes + i, plane);
   }
@@ -208,7 +209,7 @@ static INLINE AVX512 void vertical_512_taps(const int16_t *const *rows, const in
     size_t from = (size_t)c * plane;
     for (size_t x = 0; x < n; x += 64) {
       __m512i sums = wide_sums(rows, from + x, weight, taps);
-      if (n - x > 32) { /* of 224, the last 32 are no more */
+      if (n - x > 32) { /* with 224 outputs the last step has only 32 */
         sums = _mm512_packus_epi16(sums, wide_sums(rows, from + x + 32, weight, taps));
       } else {
         sums = _mm512_packus_epi16(sums, sums);
@@ -225,8 +226,8 @@ static AVX512 void vertical_512(const int16_t *const *rows, const int16_t *coef,
 #undef CALL
 }
 
-/* With a shuffle of 64 bytes, 32 outputs see one window. AVX-512 without it gained less than a tenth on AVX2, and is not
-here. */
+/* With a shuffle of 64 bytes, 32 outputs see one window. AVX-512 without it is less than a tenth faster than AVX2, so
+it has no loop here. */
 static INLINE VBMI void horizontal_vbmi_with(const iof_windows *w, const uint8_t *row, size_t plane, int channels, int pairs,
                                              int16_t *dst) {
   size_t outputs = (size_t)w->axis->outputs, to_plane = IOF_SHORT_PLANE(outputs);
@@ -256,17 +257,17 @@ static VBMI void horizontal_vbmi(const iof_windows *w, const uint8_t *row, size_
 #undef CALL
 }
 
-/* 64 pixels at a time: byte q of the 192 is channel q % 3 of pixel q / 3, and each channel goes where it belongs. */
+/* 64 pixels at a time: byte q of the 192 is channel q % 3 of pixel q / 3. */
 static VBMI void interleave_vbmi(const uint8_t *planes, size_t plane, int n, uint8_t *rgb) {
   uint8_t pixel[192];
   for (int q = 0; q < 192; q++) pixel[q] = (uint8_t)(q / 3);
   const __mmask64 reds = 0x9249249249249249ull; /* every third */
-  for (int i = 0; i < n; i += 64, rgb += 192) { /* planes have room behind their end */
+  for (int i = 0; i < n; i += 64, rgb += 192) { /* planes have room after their end */
     __m512i r = _mm512_loadu_si512(planes + i), g = _mm512_loadu_si512(planes + plane + i);
     __m512i b = _mm512_loadu_si512(planes + 2 * plane + i);
     int bytes = 3 * (n - i);
     for (int q = 0; q < 3; q++, bytes -= 64) {
-      __m512i pick = _mm512_loadu_si512(pixel + 64 * q); /* the first byte is of channel q, as 64 % 3 is 1 */
+      __m512i pick = _mm512_loadu_si512(pixel + 64 * q); /* the first byte is of channel q, because 64 % 3 is 1 */
       __mmask64 red = q == 0 ? reds : q == 1 ? reds << 2 : reds << 1, green = q == 0 ? reds << 1 : q == 1 ? reds : reds << 2;
       __mmask64 wanted = bytes >= 64 ? ~0ull : bytes <= 0 ? 0 : (1ull << bytes) - 1;
       __m512i v = _mm512_permutexvar_epi8(pick, b);

@@ -1,11 +1,11 @@
-/* A smaller JPEG out of a larger one: of a file with restart markers, the segments that a region touches become a file of
-their own, without being decoded. For decoders that take only whole files: libjpeg with DCT scaling, or one on a GPU. */
+/* A smaller JPEG made of a larger one: the restart segments that a region touches become a file of their own, without
+being decoded. It is for decoders that take only whole files: libjpeg with DCT scaling, or a GPU's. */
 #include <string.h>
 
 #include "region.h"
 
-/* The MCU columns [*x0, *x1) widened to whole segments, and to more than libjpeg upsamples in its own way at the right edge
-(two samples of chroma or less). */
+/* Widen the MCU columns [*x0, *x1) to whole segments. At the right edge, avoid the tiny widths (two samples of chroma
+or less) that libjpeg upsamples in another way. */
 static void widen(const iof_frame *f, int *x0, int *x1) {
   int restart = f->restart;
   *x0 -= *x0 % restart;
@@ -21,10 +21,10 @@ static uint8_t *put16(uint8_t *to, int value) {
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* The markers of the file but its APPn and comments, which may be larger than the pixels, with another size. */
+/* Copy the file's header with another size, without APPn and comments, which may be larger than the pixels. */
 static uint8_t *put_header(const iof_frame *f, const uint8_t *data, int width, int height, uint8_t *to) {
   static const uint8_t JFIF[20] = {0xFF, 0xD8, 0xFF, 0xE0, 0, 16, 'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
-  memcpy(to, JFIF, sizeof JFIF); /* says that three components are YCbCr, as those of the frame are */
+  memcpy(to, JFIF, sizeof JFIF); /* declares that three components are YCbCr, like the frame's */
   to += sizeof JFIF;
   for (size_t at = 2; at < f->scan;) {
     unsigned marker = data[at + 1];
@@ -41,7 +41,7 @@ static uint8_t *put_header(const iof_frame *f, const uint8_t *data, int width, i
 
 int iof_spliceable(const iof_frame *f) { return f->restart && f->across % f->restart == 0; }
 
-/* The entropy-coded bytes of segments [first, last) of MCU rows [y0, y1), or of all. */
+/* Entropy-coded bytes of segments [of->x0, of->x1) in rows [of->y0, of->y1), with their markers. */
 static size_t scan_bytes(const iof_segments *s, const iof_rect *of, uint32_t per_row) {
   size_t size = 0;
   for (uint32_t y = (uint32_t)of->y0; y < (uint32_t)of->y1; y++)
@@ -53,7 +53,7 @@ static uint8_t *put_segments(const iof_segments *s, const iof_rect *of, uint32_t
   unsigned number = 0;
   for (uint32_t y = (uint32_t)of->y0; y < (uint32_t)of->y1; y++) {
     for (uint32_t i = y * per_row + (uint32_t)of->x0; i < y * per_row + (uint32_t)of->x1; i++, number++) {
-      size_t n = s->origin[i + 1] - s->origin[i]; /* the marker behind it counted in */
+      size_t n = s->origin[i + 1] - s->origin[i]; /* including the marker after it */
       memcpy(to, data + s->origin[i], n);
       to += n;
       to[-1] = (uint8_t)(0xD0 | (number & 7));
@@ -64,7 +64,7 @@ static uint8_t *put_segments(const iof_segments *s, const iof_rect *of, uint32_t
 
 iof_status iof_splice(const iof_frame *f, const iof_segments *s, const uint8_t *data, const iof_rect *mcus, iof_spliced *out) {
   int x0 = mcus->x0, x1 = mcus->x1, h = f->component[0].h, v = f->component[0].v;
-  iof_rect of = {0, 0, (int)s->count, 1}; /* segments across, MCU rows down; a scan that is taken whole is one row */
+  iof_rect of = {0, 0, (int)s->count, 1}; /* segments across, MCU rows down; a scan taken as a whole is one row */
   uint32_t per_row = s->count;
   out->whole = !iof_spliceable(f);
   out->x = out->y = 0, out->width = f->width, out->height = f->height;

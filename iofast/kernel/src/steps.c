@@ -1,4 +1,4 @@
-/* The program of an image: its steps one after the other, and consecutive ones that look at single pixels tile by tile. */
+/* The steps of an image, one after another; consecutive steps on single pixels run tile by tile. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #define MOST_STAGES 8 /* steps in one pass over the tiles */
 
-/* A step that looks at single pixels, ready to be done to any tile. */
+/* A step on single pixels, prepared for any tile. */
 typedef struct {
   int code;
   iof_line line;
@@ -17,10 +17,10 @@ typedef struct {
 typedef struct {
   stage stages[MOST_STAGES];
   int count;
-  uint8_t tables[3][256]; /* of the one stage that looks values up */
+  uint8_t tables[3][256]; /* of the one stage that is a table lookup */
 } run;
 
-#define LOOKED_UP IOF_AUTOCONTRAST /* the code of that stage, whatever made its tables */
+#define LOOKED_UP IOF_AUTOCONTRAST /* the code of that stage, whichever step made its tables */
 
 void iof_painter_free(iof_painter *painter) {
   iof_buffer *all[] = {&painter->canvas, &painter->other, &painter->rows, &painter->lines, &painter->kept, &painter->sums};
@@ -40,7 +40,7 @@ iof_status iof_canvas_make(iof_painter *painter, int width, int height, iof_canv
   return canvas->planes ? IOF_OK : IOF_MEMORY;
 }
 
-/* As many bits as keep factor and result within 16. */
+/* Use the most bits that keep factor and result within 16. */
 iof_line iof_line_of(float factor, float offset) {
   factor = !(factor > 0) ? 0 : factor > IOF_MOST_FACTOR ? IOF_MOST_FACTOR : factor;
   iof_line line = {.bits = factor < 2 ? 5 : factor < 8 ? 3 : 0};
@@ -69,7 +69,7 @@ static void do_stage(const iof_tile_loops *loops, const run *r, const stage *s, 
   }
 }
 
-/* All stages so far, and what the gray values then add up to where `grays` is not NULL. */
+/* Run all stages so far. Adds up the resulting gray values if `grays` is not NULL. */
 static void flush(const iof_tile_loops *loops, run *r, iof_canvas *canvas, uint64_t *grays) {
   _Alignas(64) int16_t tile[3 * IOF_TILE];
   size_t pixels = (size_t)canvas->width * (size_t)canvas->height;
@@ -83,7 +83,7 @@ static void flush(const iof_tile_loops *loops, run *r, iof_canvas *canvas, uint6
   r->count = 0;
 }
 
-/* The mean counts for the part of a blend that is not the pixel's own: factor * x + (1 - factor) * mean. */
+/* Contrast: factor * x + (1 - factor) * mean of the gray values so far. */
 static stage contrast(const iof_tile_loops *loops, run *r, iof_canvas *canvas, float factor) {
   uint64_t sum = 0;
   flush(loops, r, canvas, &sum);
@@ -92,7 +92,7 @@ static stage contrast(const iof_tile_loops *loops, run *r, iof_canvas *canvas, f
   return (stage){.code = IOF_CONTRAST, .line = iof_line_of(factor, mean * (1 - factor))};
 }
 
-/* x becomes (x - least) * 255 / (most - least); a channel of one value stays as it is. */
+/* Autocontrast: x becomes (x - least) * 255 / (most - least); a channel of one value is unchanged. */
 static void stretch(const iof_tile_loops *loops, const uint8_t *samples, size_t pixels, uint8_t table[256]) {
   uint8_t least, most;
   loops->range(samples, pixels, &least, &most);
@@ -103,10 +103,10 @@ static void stretch(const iof_tile_loops *loops, const uint8_t *samples, size_t 
   }
 }
 
-/* Pillow's equalisation: a value becomes the number of steps that smaller values fill, a step being a 255th of all pixels but
-those of the largest value. */
+/* Pillow's equalisation. A value becomes the number of steps that all smaller values fill. A step is a 255th of all
+pixels except those of the largest value. */
 static void flatten(const uint8_t *samples, size_t pixels, uint8_t table[256]) {
-  uint32_t counts[4][256] = {{0}}; /* several, so that equal neighbours do not wait for each other */
+  uint32_t counts[4][256] = {{0}}; /* several counters, so that equal neighbours do not wait for each other */
   uint64_t below = 0, step;
   int largest = 255;
   size_t at = 0;
@@ -142,7 +142,7 @@ int iof_whole(float value, int least, int most) {
 
 static int16_t whole(float value, int least, int most) { return (int16_t)iof_whole(value, least, most); }
 
-/* A step of single pixels as a stage; those that look at the whole image first have done that. */
+/* Make the stage of a step on single pixels. Steps that need the whole image look at it first. */
 static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, int code, const float *f) {
   stage s = {.code = code};
   switch (code) {
@@ -171,7 +171,7 @@ static void luma(const iof_tile_loops *loops, const iof_canvas *canvas, uint8_t 
   memcpy(to + 2 * canvas->plane, to, canvas->plane);
 }
 
-/* A filter or a change of geometry: into other memory, which is then the canvas. */
+/* Apply a filter or a change of geometry. Its other memory becomes the canvas. */
 static iof_status whole_image(iof_painter *painter, int code, const float *f, iof_canvas *canvas) {
   uint8_t *to = planes_in(&painter->other, canvas);
   iof_status status = to ? IOF_OK : IOF_MEMORY;
@@ -192,7 +192,7 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
   return status;
 }
 
-/* A weighted sum of several images that are made of one, which is kept. Up to 256 of them fit into the sums. */
+/* Weighted sum of several images made from one, which is kept. The sums have room for up to 256 of them. */
 static iof_status sum_up(iof_painter *painter, int code, float share, iof_canvas *canvas) {
   size_t samples = 3 * canvas->plane;
   uint8_t *kept = planes_in(&painter->kept, canvas);
@@ -212,7 +212,7 @@ static iof_status sum_up(iof_painter *painter, int code, float share, iof_canvas
 iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t row, iof_canvas *canvas) {
   iof_status status = IOF_OK;
   run r = {.count = 0};
-  int keeps = 0; /* whether there is something to add to */
+  int keeps = 0; /* whether IOF_KEEP came before */
   for (int i = 0; i < work->steps && !status; i++) {
     int code = work->codes[row * work->steps + i];
     const float *f = work->numbers + (row * work->steps + i) * IOF_NUMBERS;

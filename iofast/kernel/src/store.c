@@ -1,4 +1,4 @@
-/* The last thing done to an image: row by row, bytes become what the batch holds, where the batch holds them. */
+/* The store into the batch: row by row, bytes become values of the batch at their places. */
 #include <string.h>
 
 #include "pixels.h"
@@ -7,9 +7,9 @@
 #include <emmintrin.h>
 #endif
 
-#define LARGE (1 << 16) /* bytes of an image that is not to push others out of the cache */
+#define LARGE (1 << 16) /* bytes; larger images must not push others out of the cache */
 
-/* Noise is the sum of eight hashed numbers of 16 bits (work.py): the same on every device, without a state. */
+/* Noise is the sum of eight hashed numbers of 16 bits (work.py): the same on every device, without state. */
 static const uint32_t GOLDEN = 0x9E3779B9, MIX[2] = {0x85EBCA6B, 0xC2B2AE35};
 #define NOISE_MIDDLE (4 * 65535)
 #define NOISE_STEP 0x1.3988e2p-16f
@@ -26,7 +26,7 @@ static float noise_at(uint32_t number, uint32_t place, uint32_t channel) {
   return (float)(sum - NOISE_MIDDLE) * NOISE_STEP;
 }
 
-/* What the rectangles of an image leave in one channel of row y. */
+/* Apply the erasings of an image to one channel of row y. */
 static void erase(const iof_work *work, const iof_image *image, int y, int channel, float *line) {
   for (int e = 0; e < work->erasings; e++) {
     int64_t at = image->row * work->erasings + e;
@@ -52,7 +52,7 @@ static void finish_line(const iof_tile_loops *loops, const iof_work *work, const
   erase(work, image, y, channel, line);
 }
 
-/* line * share + other * (1 - share), and the other alone in columns of the patch. */
+/* line * share + other * (1 - share); columns of the patch are the other's. */
 static void mix_lines(const iof_mix *mix, int64_t row, int y, int width, float *line, const float *other) {
   float share = mix->shares[row], rest = 1 - share;
   const int32_t *patch = mix->patches + 4 * row;
@@ -68,8 +68,8 @@ static int is_large(const iof_output *out) {
   return 3 * iof_size_of(out->type) * (size_t)out->width * (size_t)out->height >= LARGE;
 }
 
-/* Past the cache: the batch is read much later, and a usual store first fetches what it overwrites. Of a float32 image of 224 x
-224 pixels storing takes 38 us instead of 60. */
+/* Write past the cache: the batch is read much later, and a usual store first fetches what it overwrites. A float32
+image of 224 x 224 pixels takes 38 us instead of 60. */
 static void stream(uint8_t *to, const uint8_t *from, size_t n) {
 #ifdef IOF_X86
   size_t head = (size_t)(-(uintptr_t)to & 63), i = head < n ? head : n;
@@ -83,24 +83,24 @@ static void stream(uint8_t *to, const uint8_t *from, size_t n) {
 #endif
 }
 
-/* Until then another thread may not see what was streamed. */
+/* Make streamed data visible to other threads. */
 static void streamed(void) {
 #ifdef IOF_X86
   _mm_sfence();
 #endif
 }
 
-/* `n` values of `size` bytes that lie side by side in the batch. */
+/* Store `n` values of `size` bytes that are adjacent in the batch. */
 static void put_line(const uint8_t *from, size_t n, size_t size, const iof_output *out, uint8_t *to) {
   if (is_large(out)) stream(to, from, n * size);
   else memcpy(to, from, n * size);
 }
 
-/* A row of each channel, `size` bytes a value, to where the batch has it; `woven` has room for all three. */
+/* Store a row of each channel, `size` bytes per value; `woven` has room for all three. */
 static void put_row(const iof_tile_loops *loops, const void *const values[3], int n, const iof_output *out, void *woven,
                     uint8_t *to) {
   size_t size = iof_size_of(out->type);
-  if (out->channel_stride == (int64_t)size && out->x_stride == 3 * (int64_t)size) { /* channels side by side */
+  if (out->channel_stride == (int64_t)size && out->x_stride == 3 * (int64_t)size) { /* interleaved channels */
     if (size == 1) loops->weave_1(values[0], values[1], values[2], n, woven);
     if (size == 2) loops->weave_2(values[0], values[1], values[2], n, woven);
     if (size == 4) loops->weave_4(values[0], values[1], values[2], n, woven);
@@ -109,7 +109,7 @@ static void put_row(const iof_tile_loops *loops, const void *const values[3], in
     for (int c = 0; c < 3; c++) {
       uint8_t *line = to + c * out->channel_stride;
       const uint8_t *from = values[c];
-      if (line == from) continue; /* made in its place */
+      if (line == from) continue; /* already at its place */
       if (out->x_stride == (int64_t)size) put_line(from, (size_t)n, size, out, line);
       else
         for (int i = 0; i < n; i++) memcpy(line + i * out->x_stride, from + (size_t)i * size, size);
@@ -117,7 +117,7 @@ static void put_row(const iof_tile_loops *loops, const void *const values[3], in
   }
 }
 
-/* Whether a line can be made where the batch wants it, and need not be moved there. */
+/* Whether a line can be computed at its place in the batch. */
 static int in_place(const iof_output *out) {
   return out->type == IOF_FLOAT32 && out->x_stride == (int64_t)sizeof(float) && !is_large(out);
 }

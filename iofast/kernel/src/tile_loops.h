@@ -1,7 +1,7 @@
-/* The loops of pixels.h, written so that the compiler makes vectors of them. Included once for each instruction set, with
+/* The loops of pixels.h, in a form that the compiler vectorises. Included once for each instruction set, with
 
-    SET     the name of the table that is defined
-    TARGET  what the functions are compiled for
+    SET     the suffix of the table's name
+    TARGET  the target attribute of the functions
 
 No sum of floats and no fused multiply-add: every set gives the same bits. */
 #define JOIN_(a, b) a##_##b
@@ -37,8 +37,8 @@ TARGET static void L(saturation)(int16_t *tile, const iof_line *line) {
 #undef WITH
 }
 
-/* With c = largest - smallest of the three, the hue times c is a difference of two of them and a multiple of c, so it can be
-turned, and brought back into [0, 6c), without a division; 4 bits of fraction. */
+/* With c = largest - smallest of the three, hue * c is a difference of two of them plus a multiple of c. So it can be
+turned and brought back into [0, 6c) without a division; 4 bits of fraction. */
 TARGET static void L(hue)(int16_t *tile, int16_t shift) {
   int16_t *restrict r = tile, *restrict g = tile + IOF_TILE, *restrict b = tile + 2 * IOF_TILE;
   for (int i = 0; i < IOF_TILE; i++) {
@@ -93,7 +93,7 @@ TARGET static void L(range)(const uint8_t *restrict samples, size_t n, uint8_t *
   *most = high;
 }
 
-/* The mean of nine, the middle one counted five times, rounded: sums are at most 13 * 255, and no sum lies halfway. */
+/* Mean of nine with the middle one counted five times, rounded: sums are at most 13 * 255, and no sum lies halfway. */
 TARGET static void L(sharpen)(const iof_three_rows *from, int n, const iof_line *line, uint8_t *restrict to) {
   int16_t factor = line->factor;
   for (int at = 0; at < n; at += BLOCK) {
@@ -113,7 +113,7 @@ TARGET static void L(sharpen)(const iof_three_rows *from, int n, const iof_line 
   }
 }
 
-/* Calls, because GCC would add two rows at a time if it saw both loops, and then make no vectors. */
+/* Not inlined: GCC would add two rows at a time if it saw both loops, and then not vectorise them. */
 TARGET static __attribute__((noinline)) void L(add_bytes)(const uint8_t *restrict row, uint16_t weight, int n, uint16_t *restrict sums) {
   for (int i = 0; i < n; i++) {
     uint16_t sample = (uint16_t)(row[i] << 8);
@@ -125,7 +125,7 @@ TARGET static __attribute__((noinline)) void L(add_words)(const uint16_t *restri
   for (int i = 0; i < n; i++) sums[i] = (uint16_t)(sums[i] + (row[i] * (uint32_t)weight >> 16));
 }
 
-/* What a product loses by its shift is on the average half of the last bit. */
+/* On average the shift of a product loses half of the last bit. */
 TARGET static void L(blur_down)(const uint8_t *const *rows, const uint16_t *weights, int taps, int n, uint16_t *restrict to) {
   for (int i = 0; i < n; i++) to[i] = (uint16_t)(taps / 2);
   for (int k = 0; k < taps; k++) L(add_bytes)(rows[k], weights[k], n, to);
@@ -137,8 +137,8 @@ TARGET static void L(blur_across)(const uint16_t *row, const uint16_t *weights, 
   for (int i = 0; i < n; i++) to[i] = (uint8_t)(sums[i] >> 8);
 }
 
-/* Outside of the image lies a frame of one pixel, and what lies further outside is taken from it; so is what is no number.
-Truncation is rounding down from -1 on. */
+/* The image has a frame of one pixel. Places further outside, and NaN, read this frame. After + 1 truncation rounds
+down, because places are at least -1. */
 TARGET static void L(places)(const iof_map_row *map, int n, int32_t *restrict place, int32_t *restrict across,
                              int32_t *restrict down) {
   const float *m = map->m;
@@ -155,7 +155,7 @@ TARGET static void L(places)(const iof_map_row *map, int n, int32_t *restrict pl
     across[i] = (int32_t)((x + 1 - (float)column) * 2048 + 0.5f);               \
     down[i] = (int32_t)((y + 1 - (float)line) * 2048 + 0.5f);                   \
   }
-  if (m[6] == 0 && m[7] == 0) { /* to divide by one takes a sixth of the time */
+  if (m[6] == 0 && m[7] == 0) { /* a division by one would take a sixth of the time */
     WITH()
   } else {
     WITH(/ (m[6] * at + w0))
@@ -225,7 +225,7 @@ TARGET static void L(scale)(const uint8_t *restrict from, int n, float scale, fl
   for (int i = 0; i < n; i++) to[i] = (float)from[i] * scale + bias;
 }
 
-/* Exponents move by 112; below the smallest normal number an addition rounds as denormals are. */
+/* Exponents move by 112; below the smallest normal number an addition rounds like denormals. */
 TARGET static void L(half)(const float *restrict from, int n, uint16_t *restrict to) {
   for (int i = 0; i < n; i++) {
     uint32_t bits = bits_of(from[i]), sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
