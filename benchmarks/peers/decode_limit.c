@@ -1,6 +1,6 @@
-/* What "decode-only speed" means: libjpeg-turbo decoding JPEG files in full, and nothing else.
+/* The definition of "decode-only speed": libjpeg-turbo decoding JPEG files in full, and nothing else.
 
-decode_limit FILE THREADS: FILE holds u32 count, then count times u32 length and the bytes. Each thread keeps one
+decode_limit FILE THREADS: FILE has u32 count, then count times u32 length and the bytes. Each thread keeps one
 decompressor and one output buffer and takes the next image. Prints images per second. */
 #include <pthread.h>
 #include <stdatomic.h>

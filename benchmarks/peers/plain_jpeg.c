@@ -1,7 +1,7 @@
-/* JPEG files without restart markers and with the standard Huffman tables, the coefficients unchanged: what a file looked
-like before it was written for fast loading, and what other loaders are measured on.
+/* Rewrite JPEG files without restart markers and with the standard Huffman tables, with the same coefficients: files as
+they are before packing, for measuring other loaders.
 
-plain_jpeg FROM TO: both hold u32 count, then count times u32 length and the bytes. */
+plain_jpeg FROM TO: both have u32 count, then count times u32 length and the bytes. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@ plain_jpeg FROM TO: both hold u32 count, then count times u32 length and the byt
 #include <jpeglib.h>
 
 static void standard_tables(struct jpeg_compress_struct *to) {
-  struct jpeg_compress_struct fresh; /* jpeg_copy_critical_parameters leaves the tables alone; these are the standard's */
+  struct jpeg_compress_struct fresh; /* has the standard's tables, which jpeg_copy_critical_parameters does not copy */
   struct jpeg_error_mgr errors;
   fresh.err = jpeg_std_error(&errors);
   jpeg_create_compress(&fresh);

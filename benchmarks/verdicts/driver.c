@@ -1,7 +1,7 @@
-/* What a training process does with the simulated device's queue: launch, and wait. In C, so that a Python stack shows
-   the line of the program that waits, as it does with a real driver, and so that waiting holds no GIL.
+/* Launch and wait: a training process's calls to the simulated device's queue. In C, so that a Python stack shows the line
+of the program that waits, as with a real driver, and so that waiting does not hold the GIL.
 
-   The layout is that of shared.py: words of 64 bits, little-endian. */
+The layout is that of shared.py: words of 64 bits, little-endian. */
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ static uint64_t now(void) {
 }
 
 static void wait_for(word *words, uint64_t until, int spin) {
-  const struct timespec limit = {0, 50000000}; /* a wake-up that came between two lines is not missed for longer */
+  const struct timespec limit = {0, 50000000}; /* a wake-up between two lines is missed for at most this long */
   for (;;) {
     uint64_t done = atomic_load(&words[COMPLETED]);
     if (done >= until) return;
@@ -33,7 +33,7 @@ static void wait_for(word *words, uint64_t until, int spin) {
   }
 }
 
-/* Queue a kernel that runs for `duration` nanoseconds, once fewer than `depth` are queued; its number. */
+/* Queue a kernel that runs for `duration` nanoseconds, once fewer than `depth` are queued. Returns its number. */
 uint64_t launch(word *words, uint64_t depth, int spin, uint64_t duration) {
   uint64_t number = atomic_load(&words[LAUNCHED]);
   if (number >= depth) wait_for(words, number - depth + 1, spin);
@@ -47,5 +47,5 @@ uint64_t launch(word *words, uint64_t depth, int spin, uint64_t duration) {
   return number;
 }
 
-/* Wait until everything that was launched has run. */
+/* Wait until every launched kernel has run. */
 void synchronize(word *words, int spin) { wait_for(words, atomic_load(&words[LAUNCHED]), spin); }

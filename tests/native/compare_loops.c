@@ -1,9 +1,10 @@
-/* Every table of pixel loops that this machine can run, against the scalar one, bit for bit.   usage: compare_loops ROUNDS
+/* Compare every table of pixel loops that this machine can run with the scalar one, bit for bit. usage: compare_loops
+ROUNDS
 
-Whole resamples of random geometry: they are what a loop's neighbours make of it, padding, tails and all. Which loops a
-geometry runs through is counted, so that none is left out unnoticed. Sums of 16 bits are compared with the exact ones
-too: within 1/20 of a level before the last rounding; and copies are copies. The checksum is of the scalar results: machines of
-any kind print the same one. Exits with 1 at the first difference. */
+Each round is a whole resample of random geometry, with padding and tails. The paths are counted, so that none is left
+out unnoticed. Sums of 16 bits are also compared with the exact ones (within 1/20 of a level before the last rounding),
+and copies with the source. The checksum covers the scalar results: every machine prints the same one. Exits with 1 at
+the first difference. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static unsigned draw(unsigned below) {
   return (unsigned)((state >> 20) % below);
 }
 
-/* An axis's geometry, as decode.c and planes.c ask for it. */
+/* An axis's geometry, as in decode.c and planes.c. */
 static iof_span draw_span(int size) {
   int low = (int)draw((unsigned)size), high = low + 1 + (int)draw((unsigned)(size - low)), length = high - low;
   int near = draw(2) ? 1 + (int)draw((unsigned)(2 * length)) : 1 + (int)draw(300);
@@ -30,7 +31,7 @@ static iof_span draw_span(int size) {
   return span;
 }
 
-/* Either all of a picture's levels, or the two whose sums come closest to the edges of 16 bits. */
+/* Either all levels of a picture, or only the two whose sums come closest to the edges of 16 bits. */
 static void draw_samples(uint8_t *to, size_t n) {
   int extreme = (int)draw(3) == 0;
   for (size_t i = 0; i < n; i++) to[i] = (uint8_t)(extreme ? 255 * draw(2) : draw(256));
@@ -77,7 +78,7 @@ static int path_of(const iof_resampler *r, const geometry *g) {
   return g->horizontal_first ? HORIZONTAL_FIRST : VERTICAL_FIRST;
 }
 
-/* How far a result of sums of 16 bits is from the sum of the same weights without any rounding, at most, in levels. */
+/* The largest distance, in levels, of a result of 16-bit sums from the unrounded sum of the same weights. */
 static double worst_of(const iof_resampler *r, const geometry *g, const iof_pixels *pixels, uint8_t *data) {
   const iof_axis *x = &r->x, *y = &r->y;
   iof_target t = target_of(g, data);

@@ -1,38 +1,38 @@
 /* A stand-in for NVIDIA's libnvidia-ml.so.1: GPUs that a text file describes, for machines without one.
 
-The file is named by the environment variable NVML_STANDIN. It is read at the first call and again whenever it changed,
-so that a GPU can fail while it is watched. Without it, nvmlInit says that no driver is loaded. One statement a line,
-`#` begins a comment; values hold no spaces, %20 and the like stand for any byte. GPU is a number or `*`, for all.
+The environment variable NVML_STANDIN names the file. It is read at the first call and again after each change, so that
+a GPU can fail during a test. Without the variable, nvmlInit reports that no driver is loaded. Each line is a statement;
+`#` begins a comment. Values have no spaces: %20 and the like stand for any byte. GPU is a number, or `*` for all.
 
-  gpu N KEY=VALUE...             GPU N (from 0, up to 15) is there. Keys, with what they are where left out:
+  gpu N KEY=VALUE...             GPU N exists (0 to 15). Keys with their defaults:
       name=Stand-in%20GPU uuid=GPU-00000000-0000-0000-0000-00000000000N
       memory_total=17179869184 memory_used=1073741824 memory_reserved=268435456   bytes
       power=200000 power_limit=700000                   mW
-      reasons=0                                         clock event reasons, a bit mask as NVML has it
+      reasons=0                                         clock event reasons, NVML's bit mask
       jpeg=0                                            percent
-      node=0                                            NUMA node; -1: the driver names none
-      link_gen=4 link_width=16                          what the PCIe link can do
-      rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, at
-                                                        nvmlInit, and how many bits it has
+      node=0                                            NUMA node; -1: the driver reports none
+      link_gen=4 link_width=16                          of the PCIe link
+      rx=0 tx=0 rx_start=0 counter_bits=64              bytes per second to and from the GPU; the counter's value at
+                                                        nvmlInit, and its number of bits
       capability=90                                     CUDA's, without the dot
-      sm=80 tensor=40 dram=50                           percent, of busy time, that GPM reports
+      sm=80 tensor=40 dram=50                           percent of busy time that GPM reports
       sample_ms=166 samples=120                         period and number of the utilisation samples that are kept
       ring=FILE                                         the same as `trace N ring FILE`
-  trace GPU steady PERCENT       busy so much of the time; `steady 100` is what a GPU does without a trace
-  trace GPU sawtooth PERIOD ON   busy for the first ON ms of every PERIOD ms of CLOCK_REALTIME, and idle for the rest
-  trace GPU ring FILE            as a live program says, in a file that it maps. Little-endian: 8 bytes "NVMLRING", uint32
-                                 capacity, uint32 period_us, uint64 count of samples written ever, then `capacity` entries
-                                 of (uint64 end time in us of CLOCK_REALTIME, uint32 percent 0-100, uint32 zero);
-                                 sample i lies at i % capacity
-  pids GPU 1,2,3                 processes on it; with MIG, on its first instance. `pids GPU -` for none
-  mig GPU N                      MIG is on, with N instances (0: off); utilisation is refused then, as it really is
+  trace GPU steady PERCENT       busy for this share of the time; `steady 100` is the default
+  trace GPU sawtooth PERIOD ON   busy for the first ON ms of every PERIOD ms of CLOCK_REALTIME, then idle
+  trace GPU ring FILE            driven by a live program, through a mapped file. Little-endian: 8 bytes "NVMLRING",
+                                 uint32 capacity, uint32 period_us, uint64 count of all samples ever written, then
+                                 `capacity` entries of (uint64 end time in us of CLOCK_REALTIME, uint32 percent 0-100,
+                                 uint32 zero); sample i is at i % capacity
+  pids GPU 1,2,3                 its processes; with MIG, those of its first instance. `pids GPU -` for none
+  mig GPU N                      MIG is on, with N instances (0: off); utilisation is then refused, as on real GPUs
   gpm GPU off                    a GPU before Hopper
-  vanish GPU                     it fell off the bus: every call says NVML_ERROR_GPU_IS_LOST
-  generation N                   another N than at nvmlInit: the driver was restarted, and wants a new nvmlInit
-  error FUNCTION GPU CODE        FUNCTION (no _v2) fails with CODE: an NVML_ERROR_ name that is in the table below, or a
-                                 number. NVML_ERROR_FUNCTION_NOT_FOUND stands for a driver that is too old
+  vanish GPU                     it fell off the bus: every call returns NVML_ERROR_GPU_IS_LOST
+  generation N                   another N than at nvmlInit: the driver was restarted, and requires a new nvmlInit
+  error FUNCTION GPU CODE        FUNCTION (no _v2) fails with CODE: the name of an NVML_ERROR_ in the table below, or a
+                                 number. NVML_ERROR_FUNCTION_NOT_FOUND simulates a driver that is too old
 
-GPM metrics are means between two samples, which must lie 100 ms apart. nvml_standin_samples() counts those not freed. */
+GPM metrics are means between two samples, which must be 100 ms apart. nvml_standin_samples() counts unfreed ones. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,14 +64,14 @@ typedef struct {
   int there, lost, gpm, instances, pid_count;
   char name[96], uuid[80], ring[512];
   trace_kind trace;
-  double level, period_us, on_us; /* percent; of a sawtooth */
+  double level, period_us, on_us; /* percent; the other two of a sawtooth */
   uint64_t memory_total, memory_used, memory_reserved, rx, tx, rx_start, reasons;
   unsigned power, power_limit, jpeg, link_gen, link_width, capability, counter_bits, sample_ms, samples, pids[PIDS];
   int node;
   double sm, tensor, dram;
 } gpu;
 
-typedef struct { char function[64]; int gpu, code; } rule; /* gpu -1: all of them, and calls that are about none */
+typedef struct { char function[64]; int gpu, code; } rule; /* gpu -1: all of them, and calls without a GPU */
 
 static struct {
   gpu gpus[GPUS];
@@ -79,7 +79,7 @@ static struct {
   int rule_count, generation;
 } script;
 static device devices[GPUS][INSTANCES + 1];
-static int started, generation; /* the driver's at nvmlInit */
+static int started, generation; /* the driver's generation at nvmlInit */
 static char read_path[512];
 static struct stat read_stat;
 static uint64_t epoch_us; /* when the counters began */
@@ -192,7 +192,7 @@ static void statement(char **words, int count) {
   }
 }
 
-/* Read the script where it is new or has changed. One that is just being written is taken as it is, and again later. */
+/* Read the script if it is new or has changed. One that is being written is used as it is, and read again later. */
 static int refresh(void) {
   const char *path = getenv("NVML_STANDIN");
   struct stat found;
@@ -222,7 +222,8 @@ static int refresh(void) {
 typedef struct { uint64_t end; uint32_t busy, zero; } entry;
 typedef struct { char magic[8]; uint32_t capacity, period_us; uint64_t count; } ring_header;
 
-/* The entries of a ring, oldest first; the caller frees them. The writer may be at work: the oldest are left out. */
+/* The entries of a ring, oldest first; the caller frees them. The oldest are left out, because the writer may be at
+work. */
 static entry *read_ring(const gpu *g, size_t *count, uint32_t *period_us) {
   ring_header header;
   entry *raw = NULL, *sorted = NULL;
@@ -244,7 +245,7 @@ static entry *read_ring(const gpu *g, size_t *count, uint32_t *period_us) {
   return sorted;
 }
 
-/* us of busy time since 1970, of a trace that is a formula */
+/* us of busy time since 1970, of a trace with a formula */
 static double busy_until(const gpu *g, double t) {
   if (g->trace == STEADY || g->period_us <= 0) return t * g->level / 100;
   double turns = (double)(uint64_t)(t / g->period_us), phase = t - turns * g->period_us;
@@ -291,7 +292,7 @@ static int find(const char *function, const device *d, const gpu **g) {
   return refused(function, d->gpu);
 }
 
-/* Opens a function that is about a device; the name that errors go by has no version. */
+/* Open a function about a device; errors use its name without the version. */
 #define FIND(function) \
   const gpu *g; \
   int code = find(function, d, &g); \
@@ -301,7 +302,7 @@ int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   if (!refresh()) return DRIVER_NOT_LOADED;
   int code = refused("nvmlInitWithFlags", -1);
-  if (!code && generation != script.generation) live_samples = 0; /* the driver that had them is no more */
+  if (!code && generation != script.generation) live_samples = 0; /* the old driver had them */
   if (!code) started = 1, generation = script.generation, epoch_us = now_us();
   return code;
 }
@@ -423,7 +424,7 @@ int nvmlDeviceGetMemoryInfo_v2(device *d, memory_v2 *memory) {
   return OK;
 }
 
-/* Functions that answer one number. A MIG instance has none of these. */
+/* Functions that return one number. A MIG instance has none of these. */
 #define NUMBER(function, type, expression) \
   int function(device *d, type *number) { \
     FIND(#function); \

@@ -2,7 +2,8 @@
  *
  *   IOFAST_FAULT=<read|write>:<errno>:<from>:<part>
  *
- * From the <from>th such call (1 = the first) of a process on a file whose path holds <part>, each fails with <errno>.
+ * In each process, from the <from>th such call (1 = the first) on files whose path contains <part>, each call fails
+ * with <errno>.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

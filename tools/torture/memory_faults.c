@@ -1,5 +1,5 @@
-/* Makes memory run out: LD_PRELOAD it, and call fail_allocation(n): the nth aligned_alloc from then on gives NULL, and only
- * that one. The kernel takes all of its scratch memory so; NumPy and torch do not. allocations() says how many there were.
+/* Makes memory run out: LD_PRELOAD it, and call fail_allocation(n). Only the nth aligned_alloc after that returns NULL.
+ * The kernel allocates all its scratch memory with it; NumPy and torch do not. allocations() counts the calls since.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
