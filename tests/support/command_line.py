@@ -1,4 +1,4 @@
-"""Command lines, run in this process."""
+"""Run command lines in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ran(NamedTuple):
         return json.loads(self.out)
 
     def fails(self, status: int, *words: str) -> None:
-        """Assert an exit status, and one line on standard error that has `words`."""
+        """Assert an exit status, and one line on standard error that contains `words`."""
         assert (self.status, self.out, self.err.count("\n")) == (status, "", 1), self
         assert self.err.startswith("iofast")
         assert ": error: " in self.err

@@ -1,4 +1,4 @@
-"""The same small data set in every container, for the tests of the commands around them."""
+"""The same small data set in every container, for the tests of commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 24
 
 
 def picture(number: int, kind: str = "jpeg", size: tuple[int, int] = (48, 40), orientation: int = 1) -> bytes:
-    """An encoded image told by its number."""
+    """An encoded image whose pixels depend on its number."""
     rng = np.random.default_rng(number)
     coarse = rng.integers(0, 256, (5, 6, 3), np.uint8)
     image = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
@@ -41,7 +41,7 @@ def mask(number: int, size: tuple[int, int] = (48, 40)) -> bytes:
 
 
 def fields_of(number: int) -> dict[str, bytes]:
-    """A record: JPEG, PNG and turned ones, label, path, a mask and a caption here and there."""
+    """A record with a JPEG or PNG, label and path; some have an EXIF orientation, a mask or a caption."""
     label = number % 3
     kind = "png" if number % 5 == 4 else "jpg"
     orientation = 6 if number % 7 == 3 and kind == "jpg" else 1
@@ -63,12 +63,12 @@ def split_of(number: int) -> str:
 
 
 def in_shards(path: Path | str, size: int) -> dict[str, int]:
-    """The option `shard_size` where it has an effect."""
+    """The option `shard_size` if it has an effect."""
     return {"shard_size": size} if Path(path).suffix in SUFFIXES[1:] else {}
 
 
 def build(path: Path, count: int = COUNT, *, shard_size: int = 20_000, splits: bool = True) -> Path:
-    """A container of `count` records under `path`, whose suffix says which."""
+    """Make a container of `count` records at `path`; the suffix selects the format."""
     with open_writer(path, classes=CLASSES, recipe={"resize": 48}, **in_shards(path, shard_size)) as writer:
         for number in range(count):
             writer.write(fields_of(number), split=split_of(number) if splits else None)
@@ -81,7 +81,7 @@ def records(path: Path | str) -> list[Record]:
 
 
 def files(path: Path) -> list[Path]:
-    """All files that a container consists of."""
+    """All files of a container."""
     if path.is_file():
         return [path]
     return sorted(each for each in path.parent.iterdir() if each.name.startswith(path.stem) and each.is_file())

@@ -1,4 +1,4 @@
-"""A library that decodes JPEGs on a device, played by Pillow on the CPU, and loaders that believe in it."""
+"""A stand-in, on Pillow, for a library that decodes JPEGs on a device, and loaders that use it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from PIL import Image
 from iofast import FastDataset, FastLoader
 from iofast.gpu.decode import DeviceDecoder, Jpeg, choice
 
-Fault = Callable[[int, torch.Tensor], Any]  # what becomes of the n-th image that was ever decoded
+Fault = Callable[[int, torch.Tensor], Any]  # (number of the image since the beginning, its pixels) to the result
 
 
 class Double:
-    """`Backend` on Pillow. `fault` may change what it makes of an image, or raise."""
+    """`Backend` on Pillow. `fault` may change a decoded image, or raise."""
 
     name = "the double"
     ordered = True
@@ -47,7 +47,7 @@ class Double:
 
 
 class Bench:
-    """Makes loaders whose device is the double. `there` goes by way of a model of streams."""
+    """Makes loaders that decode on the double. `there` also has a model of streams."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.backend = Double()

@@ -1,10 +1,10 @@
-"""A device that does nothing at once: a model of torch.cuda for the tests of whatever runs on several streams.
+"""A device that does no work at once: a model of torch.cuda for tests of code on several streams.
 
-Work is put on streams and done later, in any order that streams and events allow, a little at every call. Memory comes
-from a caching allocator with torch's rules: a block belongs to the stream it was allocated on, is given away again as
-soon as its tensor dies, the last one freed first, and only `keep` has it wait for another stream. Page-locked memory
-of the host waits for the copies that were made from it. So a batch that is read before it is there, or whose memory is
-used again too early, holds other bytes than it should.
+Work is queued on streams and done later, in any order that streams and events allow, a little at every call. Memory
+comes from a caching allocator with torch's rules: a block belongs to the stream on which it was allocated, and is
+reused as soon as its tensor dies, the last one freed first. Only `keep` makes it wait for another stream. Page-locked
+memory of the host waits for copies from it. So a batch that is read too early, or whose memory is reused too early, has
+wrong bytes.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ Block = NDArray[np.uint8]
 
 
 class Queue:
-    """A stream: work in its order, and a clock of what it has done."""
+    """A stream: queued work, done in order."""
 
     def __init__(self, name: str) -> None:
         self.name, self.work = name, deque[Callable[[], bool]]()
 
 
 class Mark:
-    """An event: whether the device has passed it, and when."""
+    """An event: whether the device has passed it, and at which time."""
 
     def __init__(self) -> None:
         self.passed, self.at = False, 0
 
 
 class Memory:
-    """Blocks by stream. What is free is given away again, the last one first; contents stay."""
+    """Blocks by stream. Free blocks are reused, the last one first, with their old contents."""
 
     def __init__(self) -> None:
         self.free: dict[str, list[Block]] = {}
-        self.kept: dict[int, list[tuple[Queue, Mark | None]]] = {}  # by block: streams that work with it
-        self.waiting: list[tuple[str, Block, list[Mark]]] = []  # freed, but for these marks
+        self.kept: dict[int, list[tuple[Queue, Mark | None]]] = {}  # by block: streams that use it
+        self.waiting: list[tuple[str, Block, list[Mark]]] = []  # freed once these marks are passed
         self.held: dict[int, tuple[str, Block]] = {}  # by address of the data
 
     def take(self, pool: str, size: int, device: Device) -> torch.Tensor:
@@ -82,21 +82,21 @@ class Memory:
 
 
 class Device:
-    """Has the methods of `iofast.gpu.CudaStreams`. `faults` are names of calls that do nothing: "wait", "keep", "pin".
+    """Has the methods of `iofast.gpu.CudaStreams`. `faults` are names of calls without effect: "wait", "keep", "pin".
 
-    Without `chance` all that may be done is done at once, with it a random part at each call.
+    Without `chance` all possible work is done at once, with it a random part at each call.
     """
 
     def __init__(self, chance: random.Random | None = None, faults: frozenset[str] = frozenset()) -> None:
         self.chance, self.faults, self.now = chance, faults, 0
         self.queues = {name: Queue(name) for name in ("default", "side", "other")}
-        speeds = (1.0,) if chance is None else (0.05, 0.5, 1.0)  # one stream may lie far behind another
+        speeds = (1.0,) if chance is None else (0.05, 0.5, 1.0)  # one stream may be far behind another
         self.speeds = {name: (chance or random).choice(speeds) for name in self.queues}
-        self.of_thread = threading.local()  # the current streams of each thread
+        self.of_thread = threading.local()  # the stack of current streams of each thread
         self.lock = threading.RLock()  # a tensor may die within any call
         self.device_memory, self.host_memory = Memory(), Memory()
         self.free_memory = 1 << 30
-        self.frozen: set[str] = set()  # names of streams that do nothing
+        self.frozen: set[str] = set()  # names of streams that are stopped
         self.began = self.is_capturing = False
 
     # --- CudaStreams
@@ -137,7 +137,7 @@ class Device:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         made = self.empty(tensor)
         address = tensor.untyped_storage().data_ptr()
-        locked = address in self.host_memory.held  # what is not is copied to where it is, at once
+        locked = address in self.host_memory.held  # other memory is read at once, as by CUDA
         self.put(partial(np.copyto, _bytes(made), _bytes(tensor) if locked else _bytes(tensor).copy()))
         if locked and "pin" not in self.faults:
             mark = self.mark_on(self.current())
@@ -158,14 +158,14 @@ class Device:
     def capturing(self) -> bool:
         return self.is_capturing
 
-    # --- what a kernel, a consumer and an allocator do
+    # --- the parts of a kernel, a consumer and an allocator
 
     def pool(self, tensor: torch.Tensor) -> str | None:
-        """The stream that the memory of a tensor belongs to; None where it is none of the device's."""
+        """The stream to which the memory of a tensor belongs; None if it is not the device's."""
         return self.device_memory.held.get(tensor.untyped_storage().data_ptr(), (None,))[0]
 
     def catch_up(self, name: str) -> None:
-        """Do all that is on a stream, and of others what it waits for."""
+        """Do all work of a stream, and the work of others that it waits for."""
         queue, others = self.queues[name], [each for each in self.queues.values() if each.name != name]
         with self.lock:
             while queue.work:
@@ -173,28 +173,28 @@ class Device:
                     assert sum(self._step(each) for each in others if each.work), "streams wait for each other"
 
     def blocks(self) -> int:
-        """How many blocks of the device's memory there have ever been."""
+        """The number of blocks of device memory that were ever allocated."""
         memory = self.device_memory
         return len(memory.held) + len(memory.waiting) + sum(map(len, memory.free.values()))
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
-        """Device memory for the current stream, of the type, shape and strides of a dense tensor."""
+        """Device memory of the current stream, with the type, shape and strides of a dense tensor."""
         memory = self.device_memory.take(self.current().name, like.nbytes, self).view(like.dtype)
         return memory.as_strided(like.shape, like.stride())
 
     def host(self, values: NDArray[np.uint8]) -> torch.Tensor:
-        """Page-locked memory with `values` in it."""
+        """Page-locked memory with these values."""
         made = self.host_memory.take("host", values.size, self).view(values.shape)
         made.numpy()[...] = values
         return made
 
     def launch(self, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
-        """Have `kernel` called with the memory of contiguous uint8 tensors, on the current stream."""
+        """Queue a call of `kernel` with the memory of contiguous uint8 tensors on the current stream."""
         memory = [_bytes(each).reshape(each.shape) for each in tensors]
         self.put(lambda: kernel(*memory))
 
     def put(self, work: Callable[[], Any]) -> None:
-        """Work for the current stream."""
+        """Queue work on the current stream."""
 
         def done() -> bool:
             work()
@@ -214,7 +214,7 @@ class Device:
         return mark
 
     def go_on(self, *, to_the_end: bool = False) -> None:
-        """Do some of what may be done, in an order that only chance knows."""
+        """Do some of the possible work, in random order."""
         with self.lock:
             self._go_on(to_the_end)
 
@@ -248,12 +248,12 @@ def _copy(out: Block, source: torch.Tensor) -> None:
 
 
 def _bytes(tensor: torch.Tensor) -> Block:
-    """The memory of a dense tensor, without keeping it alive: the model gives nothing back to the system."""
+    """The memory of a dense tensor, without keeping it alive: the model never frees memory."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr()))
 
 
 def _storage(tensor: torch.Tensor) -> Block:
-    """All memory of what a tensor is a view of, without keeping it alive."""
+    """All memory of a tensor's storage, without keeping it alive."""
     storage = tensor.untyped_storage()
     return np.ctypeslib.as_array((ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr()))
 
@@ -269,8 +269,10 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 class Deferred(TorchDispatchMode):
-    """Within it what torch makes lies in the device's memory, and is written when the current stream gets there. What
-    torch reads is up to date: a stream is in order with itself."""
+    """Inside it, torch's results are in the device's memory, and are written when the current stream reaches that work.
+
+    Inputs are up to date, because a stream is in order with itself.
+    """
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -288,7 +290,7 @@ class Deferred(TorchDispatchMode):
             if not _is_tensor(made) or made.untyped_storage().data_ptr() in given or not made.nbytes:
                 return made
             moved = self.device.empty(made)
-            self.device.put(partial(_copy, _bytes(moved), made))  # which keeps `made`
+            self.device.put(partial(_copy, _bytes(moved), made))  # keeps `made` alive
             return moved
 
         written = [_storage(each) for each in _written(func, args, kwargs or {}) if self.device.pool(each) is not None]
@@ -296,7 +298,7 @@ class Deferred(TorchDispatchMode):
             before = [block.copy() for block in written]
             made = func(*args, **(kwargs or {}))
             after = [block.copy() for block in written]
-            for block, old in zip(written, before, strict=True):  # what is done in place is late, too
+            for block, old in zip(written, before, strict=True):  # in-place changes are late too
                 block[:] = old
         for block, old, new in zip(written, before, after, strict=True):
             self.device.put(partial(np.copyto, block, new, where=new != old))
@@ -304,7 +306,7 @@ class Deferred(TorchDispatchMode):
 
 
 class HostMemory:
-    """In the place of `BatchMemory`: page-locked, and not given away while the device copies from it."""
+    """Replaces `BatchMemory`: page-locked, and not reused while the device copies from it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -323,7 +325,7 @@ _within, _kernel_can = _Within(), dispatch.kernel_can
 
 
 def _never_on_a_late_device(images: torch.Tensor, dtype: torch.dtype) -> bool:
-    """The kernel would read memory that the model has not written yet: there torch does the work, as on a device."""
+    """Let torch do the work, as on a device: the kernel would read memory that the model has not written yet."""
     return not _within.late and _kernel_can(images, dtype)
 
 
@@ -331,7 +333,7 @@ dispatch.kernel_can = _never_on_a_late_device
 
 
 class LateTransfer(Transfer):
-    """With torch's own work deferred as well."""
+    """A `Transfer` that also defers torch's own work."""
 
     def issue(self, work: Callable[[Bus], Any]) -> Issued[Any]:
         def deferred(bus: Bus) -> Any:
@@ -346,15 +348,17 @@ class LateTransfer(Transfer):
 
 
 def lend_late(loader: FastLoader, device: Device) -> None:
-    """Have a loader take a device that does nothing at once. What is read of its batches has to be put on a stream."""
+    """Give a loader a device that does no work at once. Tests must read its batches by work on a stream."""
     loader._spec.device = torch.device("cuda")
     loader._resources.way = LateTransfer(torch.device("cpu"), device, loader._stages.transfer)
     loader._resources.memory = HostMemory(device)  # type: ignore[assignment]
 
 
 def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
-    """Have a loader made for the CPU take a model for its device. Without `chance` it is never late, so that pixel
-    operations, which torch does at once, find what was copied."""
+    """Give a loader that was made for the CPU a model as its device.
+
+    Without `chance` the device is never late, so that pixel operations, which torch does at once, see the copied bytes.
+    """
     device = Device(chance)
     loader._spec.device = torch.device("cuda")
     loader._resources.way = Transfer(torch.device("cpu"), device, loader._stages.transfer)

@@ -1,4 +1,4 @@
-"""Small image files and folders that the tests of plain folders share."""
+"""Small image files and folders for the tests of plain folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def image(width: int, height: int, kind: str = "JPEG", orientation: int = 1, see
 
 
 def make_folder(tmp_path: Path) -> Path:
-    """Five images of two classes: an upright and a turned JPEG, PNG, WebP, and one that is none. Made long ago."""
+    """Five old files of two classes: an upright and a turned JPEG, a PNG, a WebP, and one without an image."""
     files = {
         "cat/1.jpg": image(40, 30),
         "cat/2.jpg": image(50, 20, orientation=6),
@@ -36,7 +36,7 @@ def make_folder(tmp_path: Path) -> Path:
 
 
 def settle(root: Path) -> None:
-    """Make it look as if nothing had been added or removed lately."""
+    """Date folders back, so that no file seems to have been added or removed lately."""
     for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
         os.utime(folder, (1_000_000_000, 1_000_000_000))
 

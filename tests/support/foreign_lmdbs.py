@@ -14,14 +14,14 @@ from PIL import Image
 
 
 def picture(number: int, kind: str = "jpeg", size: tuple[int, int] = (24, 16)) -> bytes:
-    """A small image file, told by its number."""
+    """A small image file whose pixels depend on its number."""
     out = io.BytesIO()
     Image.fromarray(pixels(number, size)).save(out, kind)
     return out.getvalue()
 
 
 def pixels(number: int, size: tuple[int, int] = (24, 16)) -> NDArray[np.uint8]:
-    """(height, width, 3)."""
+    """Pixels that depend on a number, (height, width, 3)."""
     rows, columns = np.mgrid[: size[1], : size[0]]
     return np.stack((rows * 5 + number, columns * 3, np.full_like(rows, number * 7)), 2).astype(np.uint8)
 
@@ -38,7 +38,7 @@ def varint(number: int) -> bytes:
 def datum(
     data: bytes, shape: tuple[int, int, int] = (0, 0, 0), label: int | None = None, encoded: bool = False
 ) -> bytes:
-    """As protobuf serialises Caffe's Datum; `shape` is channels, height, width, and 0 is left out."""
+    """A serialised Caffe Datum; `shape` is channels, height, width, and members that are 0 are left out."""
     parts = [bytes([8 * number]) + varint(value) for number, value in enumerate(shape, 1) if value]
     parts.append(b"\x22" + varint(len(data)) + data)
     parts += [] if label is None else [b"\x28" + varint(label)]
@@ -47,12 +47,12 @@ def datum(
 
 
 def planes(image: NDArray[np.uint8]) -> bytes:
-    """As Caffe has them: blue, green, red, each whole."""
+    """The planes of a Datum: blue, green, red."""
     return image[:, :, ::-1].transpose(2, 0, 1).tobytes()
 
 
 def write(path: Path, entries: Mapping[bytes, bytes], *, folder: bool = False) -> Path:
-    """An LMDB file, or folder, that was written a minute ago."""
+    """Write an LMDB file, or folder, dated one minute back."""
     with (
         lmdb.open(str(path), subdir=folder, map_size=1 << 26, lock=False) as database,
         database.begin(write=True) as transaction,
@@ -64,5 +64,5 @@ def write(path: Path, entries: Mapping[bytes, bytes], *, folder: bool = False) -
 
 
 def settle(path: Path) -> None:
-    """As if a file had been written a minute ago: an index of one that changes right now is not used again."""
+    """Date a file one minute back, because the index of a file that has just changed is not used again."""
     os.utime(path, ns=(10**18, path.stat().st_mtime_ns - 60 * 10**9))

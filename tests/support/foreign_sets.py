@@ -1,4 +1,4 @@
-"""MDS folders and beton files as their programs lay them out, from the published layouts with `struct` alone."""
+"""Write MDS folders and beton files by their published layouts, with `struct` alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_mds(
     compression: str | None = None,
     pack: Callable[[bytes], bytes] = bytes,
 ) -> Path:
-    """A folder with shards of `per_shard` samples and its index.json."""
+    """Write a folder with shards of `per_shard` samples and its index.json."""
     folder.mkdir(parents=True, exist_ok=True)
     names = sorted(columns)
     config = {
@@ -72,7 +72,7 @@ def write_mds(
     return folder
 
 
-# type, bytes of its part of a sample's row, alignment in that row as numpy's align=True has it
+# type, bytes in a sample's row, alignment in that row as with NumPy's align=True
 _TYPES = {"float": (0, 8, 8), "int": (1, 8, 8), "rgb": (2, 13, 1), "bytes": (3, 16, 1), "ndarray": (4, 8, 8)}
 _TYPES |= {"json": (5, 16, 1), "custom": (255, 8, 8)}
 
@@ -87,7 +87,7 @@ def write_beton(
     finished: bool = True,
     page: int = 1 << 12,
 ) -> Path:
-    """A beton file. An rgb value is (width, height, JPEG bytes); pages are smaller than FFCV's."""
+    """Write a beton file. An rgb value is (width, height, JPEG bytes); pages are smaller than FFCV's."""
     places, at = {}, 0
     for name, kind in fields.items():
         _, size, align = _TYPES[kind]

@@ -1,4 +1,4 @@
-"""A JPEG taken apart into markers and restart segments, damaged in known places, and put together again."""
+"""Split a JPEG into markers and restart segments, damage it in known places, and join it again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DQT, SOF, DHT, SOS, DRI, EOI = 0xDB, 0xC0, 0xC4, 0xDA, 0xDD, 0xD9
 
 @dataclass
 class Parts:
-    """`header`: marker and body of each segment up to the scan. `scan`: restart segments, as they stand in the file.
+    """`header`: marker and body of each segment up to the scan. `scan`: restart segments as stored in the file.
 
-    `ends`: the bytes of the marker behind each. `tail`: what follows the last.
+    `ends`: the bytes of the marker after each of them. `tail`: everything after the last marker.
     """
 
     header: list[tuple[int, bytes]]
@@ -41,7 +41,7 @@ class Parts:
         return b"\xff\xd8" + header + scan + self.tail
 
     def number(self) -> None:
-        """Count the restart markers anew."""
+        """Renumber the restart markers."""
         self.ends = [*(bytes((0xFF, 0xD0 + i % 8)) for i in range(len(self.scan) - 1)), b"\xff\xd9"]
 
     def edit(self, marker: int, change: Callable[[bytearray], None], rng: Rng) -> None:
@@ -58,7 +58,7 @@ def stuffed(data: bytes) -> bytes:
     return data.replace(b"\xff", b"\xff\0")
 
 
-Touched = set[int]  # the restart segments whose pixels may be others, or none, after the damage
+Touched = set[int]  # the restart segments whose pixels the damage may change or remove
 
 
 def _any(rng: Rng, parts: Parts) -> int:
@@ -75,12 +75,12 @@ def flip_bits(parts: Parts, rng: Rng) -> Touched:
     for _ in range(rng.integers(1, 4) if segment else 0):
         segment[rng.integers(len(segment))] ^= 1 << rng.integers(8)
     parts.scan[i] = bytes(segment)
-    # a flipped bit can make a marker, with which everything behind it moves
+    # a flipped bit can make a marker, which moves everything after it
     return {i} if not re.search(rb"\xff[^\0]|\xff$", parts.scan[i], re.DOTALL) else _from(parts, i)
 
 
 def random_codes(parts: Parts, rng: Rng) -> Touched:
-    """Bytes that mean anything: codes that do not exist, runs past the end of a block, blocks of the longest codes."""
+    """Random bytes: codes that do not exist, runs past the end of a block, blocks of the longest codes."""
     i = _any(rng, parts)
     parts.scan[i] = stuffed(rng.bytes(max(1, int(len(parts.scan[i]) * rng.uniform(0.5, 3)))))
     return {i}
@@ -109,7 +109,7 @@ def insert_bytes(parts: Parts, rng: Rng) -> Touched:
 
 
 def unstuff(parts: Parts, rng: Rng) -> Touched:
-    """The zero behind an 0xFF byte becomes something else: a marker in the middle of a segment."""
+    """Change the zero after an 0xFF byte: a marker in the middle of a segment."""
     places = [i for i, segment in enumerate(parts.scan) if b"\xff\0" in segment]
     if not places:
         return set()
@@ -120,7 +120,7 @@ def unstuff(parts: Parts, rng: Rng) -> Touched:
 
 
 def garbage_before_marker(parts: Parts, rng: Rng) -> Touched:
-    """Harmless: a decoder goes on at the marker."""
+    """Harmless: a decoder resumes at the marker."""
     parts.scan[_any(rng, parts)] += bytes(rng.integers(0, 255, rng.integers(1, 40), np.uint8))
     return set()
 
@@ -150,7 +150,7 @@ def duplicate(parts: Parts, rng: Rng) -> Touched:
 
 
 def delete(parts: Parts, rng: Rng) -> Touched:
-    i, n = _any(rng, parts), int(rng.choice((1, 1, 2, 8)))  # eight: the numbers fit again
+    i, n = _any(rng, parts), int(rng.choice((1, 1, 2, 8)))  # after eight the numbers match again
     del parts.scan[i : i + n], parts.ends[i : i + n]
     if rng.random() < 0.5 and parts.scan:
         parts.number()
@@ -240,7 +240,7 @@ def shuffle_header(parts: Parts, rng: Rng) -> Touched:
 
 
 def other_codes(parts: Parts, rng: Rng) -> Touched:
-    """A Huffman table of other lengths and symbols, valid or not, with categories past the legal ones."""
+    """A Huffman table with other lengths and symbols, valid or not, with illegal categories too."""
 
     def change(body: bytearray) -> None:
         kind = rng.integers(4)
@@ -252,7 +252,7 @@ def other_codes(parts: Parts, rng: Rng) -> Touched:
             a, b = (int(v) for v in rng.integers(1, 17, 2))
             n = min(body[a], 255 - body[b])
             body[a], body[b] = body[a] - n, body[b] + n
-        else:  # codes of every length, the last one all ones where `full`
+        else:  # codes of every length, the last one all ones if `full`
             full = int(rng.integers(2))
             body[1:] = bytes([1] * 15 + [1 + full]) + rng.bytes(16 + full)
 

@@ -1,4 +1,4 @@
-"""What the kernel's tests decode: photograph-like pixels, every kind of JPEG, and batches made of them."""
+"""Inputs of the kernel's tests: photograph-like pixels, every kind of JPEG, and batches of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Pixels = NDArray[np.uint8]
 
 @lru_cache(64)
 def photo(width: int, height: int, seed: int = 0) -> Pixels:
-    """(height, width, 3): slow colours, texture, and a few hard edges, as photographs have them."""
+    """Photograph-like pixels (height, width, 3): slow colours, texture, and a few hard edges."""
     rng = np.random.default_rng(seed)
     total = np.zeros((height, width, 3))
     for cells, strength in ((3, 150), (12, 60), (60, 40)):
@@ -67,7 +67,7 @@ def exif(orientation: int) -> bytes:
 
 
 def _ycck(pixels: Pixels) -> bytes:
-    """Four components of which an Adobe marker says that they are YCCK."""
+    """A JPEG of four components whose Adobe marker declares YCCK."""
     data = jpeg(pixels, "CMYK")
     at = data.index(b"Adobe") + 11
     return data[:at] + b"\2" + data[at + 1 :]
@@ -95,7 +95,7 @@ KINDS: dict[str, Callable[[Pixels], bytes]] = {
 
 
 class Batch(NamedTuple):
-    """Payloads in memory as `decode_batch` wants them; `payloads` keeps them alive."""
+    """Payloads in memory for `decode_batch`; `payloads` keeps them alive."""
 
     source: Payloads
     payloads: Sequence[NDArray[np.uint8]]
@@ -115,7 +115,7 @@ def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = Non
 
 
 def in_a_file(batch: Batch) -> tuple[Payloads, int]:
-    """The same payloads behind a file descriptor, which the caller closes."""
+    """The same payloads in a file; the caller closes the descriptor."""
     lengths = batch.source.lengths
     fd = os.memfd_create("payloads")
     os.write(fd, b"".join(payload.tobytes() for payload in batch.payloads))
@@ -162,14 +162,14 @@ def upright(data: bytes, orientation: int = 1) -> Image.Image:
     """Pillow's decode."""
     image = Image.open(BytesIO(data))
     image.load()
-    image.info.clear()  # else Pillow warns of transparency that RGB has no place for
+    image.info.clear()  # else Pillow warns that RGB cannot store the transparency
     image = image.convert("RGB")
     turn = TURNS[orientation]
     return image if turn is None else image.transpose(turn)
 
 
 def expected(image: Image.Image, view: View, name: str, rows_first: bool = False) -> Pixels:
-    """What DESIGN's two oracles say: Pillow's crop and resize, or its resize and crop."""
+    """Pillow's crop, resize and crop of a view. `rows_first`: the vertical pass before the horizontal one."""
     x0, y0, x1, y1, width, height, x, y = view.box
     region, filter = image.crop((x0, y0, x1, y1)), Image.Resampling[name.upper()]
     virtual = (region.resize((region.width, height), filter) if rows_first else region).resize((width, height), filter)
@@ -180,8 +180,8 @@ def expected(image: Image.Image, view: View, name: str, rows_first: bool = False
 def off_by(pixels: Pixels, image: Image.Image, view: View, name: str) -> int:
     """The largest difference from the oracle.
 
-    For the filters that overshoot it matters which axis comes first. The native kernel always chooses as Pillow 13
-    does; beside an older Pillow, which never takes the vertical axis first, it is compared with that order too.
+    The order of the axes matters for filters that overshoot. The native kernel always chooses like Pillow 13. An older
+    Pillow never begins with the vertical axis, so there the kernel is compared with that order too.
     """
     orders = (False, True) if PILLOW < (13, 0) else (False,)
     return min(worst(pixels, expected(image, view, name, order)) for order in orders)

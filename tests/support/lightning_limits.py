@@ -1,4 +1,4 @@
-"""examples/train_lightning.py with further options of the Trainer: a program that test_frameworks.py starts."""
+"""examples/train_lightning.py with further options of the Trainer: a program for test_frameworks.py."""
 
 from __future__ import annotations
 

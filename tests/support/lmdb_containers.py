@@ -1,4 +1,4 @@
-"""Containers for the tests of LMDB: records told by their position, and what reading them must give."""
+"""Containers for the tests of LMDB: records that depend on their position, and the expected result of reading them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sample = tuple[int, Fields, ImageInfo, str]
 
 
 def sample(position: int, size: int | None = None, split: str = "all") -> Sample:
-    """A record with a large payload, a small one and a label, all told by its position."""
+    """A record with a large payload, a small one and a label, which all depend on its position."""
     rng = random.Random(position)
     jpg = rng.randbytes(rng.choice((0, 10, 3000, 9000)) if size is None else size)
     label = position % 7
@@ -38,7 +38,7 @@ def build(path: Path, samples: Sequence[Sample], description: Description | None
 
 
 def read_all(reader: LmdbReader) -> list[Record]:
-    """Every record, by index and payload at once; also compares what locate and pread give with the record."""
+    """Every record; also compares the payloads that locate and pread give with those of the record."""
     records = list(reader)
     indices = np.arange(len(reader))
     for field in reader.manifest.fields:

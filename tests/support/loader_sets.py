@@ -27,7 +27,7 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def photographs(count: int = 40) -> list[bytes]:
-    """JPEGs of different sizes, both ways up, gray and progressive ones, all EXIF orientations."""
+    """JPEGs of different sizes, wide and tall, also gray and progressive, with all EXIF orientations."""
     return [_photograph(i) for i in range(count)]
 
 
@@ -40,7 +40,7 @@ def _photograph(i: int) -> bytes:
 
 
 def write_folder(root: Path, images: Sequence[bytes], suffix: str = "jpg") -> Path:
-    """Class folders; image i is in class i * 3 // n, so that the order of the list is the folder's."""
+    """Write class folders. Image i is in class i * 3 // n, so that the list and the folder have the same order."""
     for i, data in enumerate(images):
         path = root / CLASSES[i * len(CLASSES) // len(images)] / f"{i:05d}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def write_folder(root: Path, images: Sequence[bytes], suffix: str = "jpg") -> Pa
 
 
 def write_lmdb(path: Path, images: Sequence[bytes], field: str = "jpg") -> Path:
-    """The records that packing `write_folder(images)` verbatim would make."""
+    """Write the records of a verbatim packing of `write_folder(images)`."""
     with open_writer(path, classes=CLASSES) as writer:
         for i, data in enumerate(images):
             writer.write({field: data, "cls": i * len(CLASSES) // len(images)})
@@ -57,7 +57,7 @@ def write_lmdb(path: Path, images: Sequence[bytes], field: str = "jpg") -> Path:
 
 
 def write_numbered(path: Path, images: Sequence[bytes]) -> Path:
-    """An LMDB in which every image's label is its number."""
+    """Write an LMDB in which every image's label is its number."""
     with open_writer(path) as writer:
         for i, data in enumerate(images):
             writer.write({"jpg": data, "cls": i})
@@ -65,7 +65,7 @@ def write_numbered(path: Path, images: Sequence[bytes]) -> Path:
 
 
 def with_broken(path: Path, images: Sequence[bytes], broken: Iterable[int]) -> Path:
-    """A numbered LMDB where the payloads `broken` end after their headers, so that no decoder makes pixels."""
+    """Write a numbered LMDB. The payloads `broken` end after their headers, so that no decoder gets pixels."""
     with open_writer(path) as writer:
         sizes = [Image.open(BytesIO(data)).size for data in images]
         writer._describe = lambda fields: ImageInfo(int(fields["cls"]), *sizes[int(fields["cls"])], 1)
@@ -84,7 +84,7 @@ def digest(batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> str:
     total = hashlib.sha256()
     for images, labels in batches:
         total.update(repr((tuple(images.shape), images.dtype)).encode())
-        # without torch: after a fork its OpenMP hangs in the child
+        # not by torch: after a fork its OpenMP hangs in the child
         total.update(images.numpy().tobytes())
         total.update(labels.numpy().tobytes())
     return total.hexdigest()
@@ -96,7 +96,7 @@ def workers() -> int:
 
 
 def threads() -> int:
-    """Threads of this process, also of C libraries; a joined one may still be counted for a moment."""
+    """Threads of this process, including those of C libraries; a joined one may be counted a little longer."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -111,7 +111,7 @@ def resident() -> int:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether `condition` becomes true within `seconds`; checked often, so a true one costs nothing."""
+    """Whether `condition` becomes true within `seconds`; it is checked often, so success takes little time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -123,7 +123,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def labels_of(batches: Iterable[tuple[object, torch.Tensor]], first: int | None = None) -> list[list[int]]:
-    """The labels of all batches, or of the `first` few, by batch; nothing is taken beyond those."""
+    """The labels of each batch, of all batches or the `first` few; no further batch is requested."""
     return [labels.tolist() for _, labels in islice(batches, first)]
 
 

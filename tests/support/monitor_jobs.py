@@ -1,4 +1,4 @@
-"""Jobs of our own making, for tests of what watches and judges them."""
+"""Artificial jobs, for the tests of watching and judging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iofast.monitor.snapshot import Job, Snapshot
 
 
 class Watcher:
-    """A hundred snapshots a second of a job that ends after `last` of them."""
+    """Takes a hundred snapshots per second of a job that ends after `last` of them."""
 
     def __init__(self, job: Job, last: float = float("inf")) -> None:
         self._job, self._last, self._number = job, last, 0
@@ -31,7 +31,7 @@ class Watcher:
 
 
 def made(verdict: Verdict | None = None, jobs: int = 1, last: float = float("inf")) -> Sources:
-    """Sources of `jobs` jobs that all have this verdict, after two intervals of not knowing."""
+    """Sources of `jobs` jobs with this verdict (default: starved); it is unknown for the first two intervals."""
     found = [Job(4242 + number, 77, f"python train{number}.py") for number in range(jobs)]
 
     def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
@@ -41,7 +41,7 @@ def made(verdict: Verdict | None = None, jobs: int = 1, last: float = float("inf
 
 
 def spend(seconds: float) -> None:
-    """Processor time."""
+    """Use this much processor time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

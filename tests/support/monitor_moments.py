@@ -1,4 +1,4 @@
-"""Moments written by hand, for the tests of the monitor's views: a starved job, a busy one, one that knows nothing."""
+"""Moments written by hand, for the tests of the monitor's views: a starved job, a busy one, an unknown one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE = (
 
 
 def device(busy: float | None = 0.61, **changes: object) -> DeviceFigures:
-    """A GPU that can tell everything."""
+    """A GPU that reports every figure."""
     about = DeviceFigures(
         index=0,
         name="NVIDIA H100 80GB HBM3",
@@ -68,7 +68,7 @@ def process(pid: int, role: str, cpu_s: float) -> ProcessFigures:
 
 
 def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
-    """The second `number` of a starved job; `text` stands wherever text of others may."""
+    """The second `number` of a starved job; `text` replaces every text from outside."""
     wave = 0.6 + 0.3 * math.sin(number / 5)
     made = Snapshot(
         time_s=100.0 + number + 1,
@@ -91,7 +91,7 @@ def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
 
 
 def starved(text: str = "", **changes: object) -> Verdict:
-    """Input-bound for want of workers."""
+    """Input-bound by too few workers; `text` replaces every text from outside."""
     advice = (
         Advice(
             "num_workers",
@@ -148,12 +148,12 @@ def busy() -> Verdict:
 
 
 def unknown(reason: str = "7 steps in 12 s were seen, 20 steps or 30 s are needed") -> Verdict:
-    """An abstention."""
+    """No verdict, for this reason."""
     return Verdict(Bound.UNKNOWN, None, None, Severity.NONE, reason=reason)
 
 
 def moment(seconds: int = 90, text: str = "", last: Verdict | None = None, **changes: object) -> Moment:
-    """A job that was watched for so many seconds: first unknown, then `last` (default: starved)."""
+    """A job after this many seconds: first unknown, then `last` (default: starved)."""
     history = History(100.0)
     now = snapshot(0, text, **changes)
     verdict = starved(text) if last is None else last

@@ -1,4 +1,4 @@
-"""Snapshots for the tests of the monitor's judging: written by hand, or sampled from a simulated training."""
+"""Snapshots for the tests of the monitor's verdicts: written by hand, or sampled from a simulated training."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stacks(
 def snapshot(
     doing: dict[Doing, float] | None = None, idle: float | None = 0.5, time_s: float = 1.0, **changes: Any
 ) -> Snapshot:
-    """One second of a training with two workers, seen 20 times, with one window as long as itself."""
+    """One second of a training with two workers, sampled 20 times, with one window of this second."""
     doing = doing or {Doing.RUNNING: 0.5, Doing.QUEUE: 0.5}
     made = Snapshot(
         time_s=time_s,
@@ -69,16 +69,16 @@ def snapshot(
 
 
 def training(seconds: int = 40, **changes: Any) -> list[Snapshot]:
-    """The same second over and over."""
+    """The same second, repeated."""
     return [snapshot(time_s=float(at), **changes) for at in range(seconds)]
 
 
-Span = tuple[float, Doing, Frame, bool]  # seconds; what the thread is at; whether the device works
+Span = tuple[float, Doing, Frame, bool]  # seconds; state and frame of the thread; whether the device is busy
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """Snapshots of a timeline, and the truth about it."""
+    """Snapshots of a timeline, and its true shares of stall and waits."""
 
     snapshots: list[Snapshot]
     stall: float
@@ -97,8 +97,10 @@ def simulate(
     processes: tuple[ProcessFigures, ...] | None = None,
     threads: tuple[ThreadFigures, ...] = (),
 ) -> Simulated:
-    """Steps one after another, looked at as the probes do: so many looks a second at the thread's state (jittered) and
-    at its stack, and a reading of the device every `reading` seconds.
+    """Simulate consecutive steps and sample them like the probes.
+
+    `looks`: jittered samples per second of the thread's state and of its stack. `reading`: seconds between two readings
+    of the device.
     """
     spans: list[tuple[float, float, Doing, Frame, bool]] = []
     now = 0.0

@@ -1,4 +1,4 @@
-"""Stacks and sources, written as text."""
+"""Stacks and source files, written as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from iofast.monitor.probe.feeds import Feeds, SourceText
 
 
 def stack(text: str) -> Stack:
-    """Of calls, the outermost first. ~ is a site-packages folder and ^ the standard library's."""
+    """Parse a stack of calls, the outermost first. ~ is a site-packages folder, ^ the standard library's."""
     text = text.replace("~", "/v/lib/python3.11/site-packages/").replace("^", "/usr/lib/python3.11/")
     (found,) = parse(f"thread (7): MainThread;{text} 1\n")
     return found
 
 
 class Source(SourceText):
-    """A program with these files. `line`, if given, stands for every line of the user's code."""
+    """A program with these files. `line`, if given, replaces every line of the user's code."""
 
     def __init__(self, files: Mapping[str, str] | None = None, line: str | None = None) -> None:
         super().__init__(os.getpid())
@@ -33,5 +33,5 @@ class Source(SourceText):
 
 
 def knowing(files: Mapping[str, str] | None = None, line: str | None = None) -> Feeds:
-    """What is known of a program before any stack of it was seen."""
+    """The feeds of a program before its first stack."""
     return Feeds(Source(files, line))

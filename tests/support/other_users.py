@@ -1,4 +1,4 @@
-"""Files of another user, for tests: root gives them away, anybody else is shown another owner."""
+"""Files of another user: root changes the owner, other users see a patched one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = 12345
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make `path` (a file, folder or link) another user's; gives it."""
+    """Make `path` (a file, folder or link) another user's, and return it."""
     if os.geteuid() == 0:
         os.chown(path, OTHER, -1, follow_symlinks=False)
         return path

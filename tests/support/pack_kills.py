@@ -1,4 +1,4 @@
-"""A run of packing that is killed with no word when so much is done: nothing hangs on who is how fast."""
+"""A packing run that is killed after a number of chunks, so that no test depends on speed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with WorkerPool(2) as pool:
 
 
 def kill(source: Path, target: Path, chunks: int, **options: object) -> None:
-    """Begin to pack with two workers, and be killed as soon as `chunks` chunks are done."""
+    """Pack with two workers in a process that kills itself after `chunks` chunks."""
     command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(chunks), json.dumps(options)]
     ended = subprocess.run(command, cwd=ROOT, timeout=60)
     assert ended.returncode == -signal.SIGKILL

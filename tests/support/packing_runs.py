@@ -1,4 +1,4 @@
-"""Runs of packing that are interrupted, or whose workers run another program, and digests of what they write."""
+"""Packing runs that are interrupted, or whose workers run another program, and digests of their output."""
 
 from __future__ import annotations
 

@@ -63,14 +63,14 @@ _ERASING = st.builds(T.RandomErasing, _SHARES, value=st.one_of(st.just("random")
 
 @st.composite
 def operations(draw: st.DrawFn) -> list[Op]:
-    """Operations of pixels with any parameters, in an order that transforms may have."""
+    """Pixel operations with any parameters, in a valid order."""
     colours = draw(st.lists(st.one_of(_COLOURS, _CHOICES), max_size=4))
     after: list[Op] = [draw(st.builds(T.Normalize, _THREES, _THREES))] if draw(st.booleans()) else []
     return [*colours, *after, *draw(st.lists(_ERASING, max_size=2))]
 
 
 def noise(n: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
-    """uint8 (N, 3, H, W) in channels-last: smooth colours and noise, with gray, black and white pixels among them."""
+    """uint8 (N, 3, H, W) in channels-last: flat rows and noise, with gray, black and white pixels among them."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, height, width, 3), np.uint8)
     images[:, ::3] = rng.integers(0, 256, (n, 1, 1, 3), np.uint8)
@@ -80,7 +80,7 @@ def noise(n: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def drawn_work(ops: list[Op], n: int, size: tuple[int, int], seed: int = 0, *, paired: bool = False) -> Work:
-    """What is drawn for positions 0, 1, …"""
+    """The work drawn for positions 0, 1, …"""
     widths, heights = np.full(n, size[1]), np.full(n, size[0])
     made = T.compile(ops).work(Draw(seed, 0, np.arange(n)), widths, heights)
     rows = np.arange(n)
@@ -105,7 +105,7 @@ def expected(image: NDArray[np.uint8], ops: list[Op], work: Work, row: int) -> P
 
 
 def one_step(image: NDArray[np.uint8], code: int, numbers: list[float]) -> Pixels:
-    """An image (3, H, W) after one step, before values are rounded down, as torchvision v2 does it on uint8 tensors."""
+    """An image (3, H, W) after one step as in torchvision v2 on uint8 tensors, before values are rounded down."""
     f, pixels = numbers[0], image.astype(np.float64)
     gray = np.floor(np.tensordot((0.2989, 0.587, 0.114), pixels, 1) + 1e-9)
     if code == Step.BRIGHTNESS:
@@ -158,7 +158,7 @@ def _around(pixels: Pixels, kernel: Pixels) -> Pixels:
 
 
 def _warped(pixels: Pixels, code: int, numbers: list[float]) -> Pixels:
-    """Pixel by pixel, from where its middle comes from; what is outside has the colour of the last three numbers."""
+    """Map the middle of each pixel back to its source; the outside has the colour of the last three numbers."""
     a, b, c, d, e, f, g, h, *outside = numbers[:11]
     height, width = pixels.shape[1:]
 
@@ -182,6 +182,6 @@ def _warped(pixels: Pixels, code: int, numbers: list[float]) -> Pixels:
 
 
 def is_uniform(values: NDArray[Any], low: float = 0, high: float = 1) -> bool:
-    """Whether numbers, which may be whole ones, are even from `low` to `high`: Kolmogorov and Smirnov at 0.6 %."""
+    """Whether numbers (also integers) are uniform from `low` to `high`: Kolmogorov-Smirnov at 0.6 %."""
     shares = (np.sort(values.astype(np.float64)) - low) / (high - low)
     return bool(np.abs(shares - (np.arange(len(shares)) + 0.5) / len(shares)).max() < 1.7 / len(shares) ** 0.5)

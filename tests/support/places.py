@@ -1,4 +1,4 @@
-"""Where tests find the repository and the modules that they share."""
+"""Paths of the repository and of the modules that tests share."""
 
 from __future__ import annotations
 

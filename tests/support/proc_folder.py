@@ -1,4 +1,4 @@
-"""A folder that looks like /proc, for what no test can make a kernel do, and live programs for what it can."""
+"""A folder like /proc, for states that a test cannot produce in a kernel, and live programs for the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAIN = b"python\0train.py\0"
 
 
 class ProcFolder:
-    """Processes are written as the kernel writes them; what is written again is seen through an open file."""
+    """Writes the files of processes like the kernel; an open file sees later changes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class ProcFolder:
         return folder
 
     def tree(self, *processes: tuple[int, str, int, bytes]) -> None:
-        """Processes by pid, name, parent and command line; the parents first."""
+        """Add processes by pid, name, parent and command line, parents first."""
         for pid, name, parent, line in processes:
             self.process(pid, name, parent, line=line)
 
@@ -71,7 +71,7 @@ class ProcFolder:
         (folder / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, fields))}\n")
 
     def state(self, pid: int, state: str, wchan: str = "0") -> None:
-        """Of the process's main thread, from now on."""
+        """Change the state of the process's main thread."""
         folder = self.path / str(pid) / "task" / str(pid)
         self.stat(folder, pid, "python", state=state)
         (folder / "wchan").write_text(wchan)
@@ -81,7 +81,7 @@ class ProcFolder:
         shutil.rmtree(self.path / str(pid) / "task" / str(tid))
 
     def end(self, pid: int) -> None:
-        """Nothing is left, and an open file reads as empty."""
+        """Remove the process; open files become empty."""
         for file in (self.path / str(pid)).rglob("stat"):
             file.write_text("")
         shutil.rmtree(self.path / str(pid))
@@ -93,7 +93,7 @@ def job(pid: int, start_time: int = 100) -> Job:
 
 @contextlib.contextmanager
 def running(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A live Python program, from when it has printed its first line; killed at the end, its group with it."""
+    """A live Python program that has printed its first line; it is killed at the end, with its process group."""
     command = [sys.executable, "-c", textwrap.dedent(program), *words]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, start_new_session=True
@@ -112,7 +112,7 @@ def running(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether it becomes true."""
+    """Whether `true()` becomes true within `seconds`."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:

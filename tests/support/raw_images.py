@@ -16,7 +16,7 @@ SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71,
 
 
 class Raw(NamedTuple):
-    """Some raw images as one batch; `alive` is what their addresses point at."""
+    """Some raw images as one batch; `alive` keeps their memory."""
 
     source: Payloads
     alive: object

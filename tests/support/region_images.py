@@ -1,4 +1,4 @@
-"""JPEGs drawn at random, and their regions decoded in every way that the native kernel has."""
+"""Random JPEGs, and their regions decoded on every path of the native kernel."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from PIL import ImageFile
 from iofast.errors import DecodeError
 from iofast.kernel.contract import DecodeOptions
 
-ImageFile.MAXBLOCK = 1 << 22  # else Pillow cannot write noise of the highest quality with tables of its own
+ImageFile.MAXBLOCK = 1 << 22  # else Pillow cannot write noise at the highest quality with optimised tables
 ROUTES = tuple((way, simd) for way in ("own", "splice", "libjpeg") for simd in ("scalar", "avx2", "avx512"))
-# Sampling factors of the three components, by name; those that Pillow does not write are made of another one's blocks
-# (an MCU of 2x2 luma blocks holds as many as one of 4x1, so only the header differs).
+# Name: a sampling that Pillow writes, and the factors of the three components. Factors that Pillow does not write get
+# the blocks of a sampling with as many per MCU (2x2 luma blocks for 4x1), so that only the header differs.
 SAMPLING: dict[str, tuple[str, bytes]] = {
     "gray": ("4:4:4", b""),
     "444": ("4:4:4", b"\x11\x11\x11"),
@@ -27,11 +27,11 @@ SAMPLING: dict[str, tuple[str, bytes]] = {
     "411": ("4:2:0", b"\x41\x11\x11"),
     "441": ("4:2:0", b"\x14\x11\x11"),
 }
-OWN = ("gray", "444", "422", "420")  # our decoder's; the others are libjpeg's
+OWN = ("gray", "444", "422", "420")  # decoded by our decoder; libjpeg decodes the others
 
 
 class Drawn(NamedTuple):
-    """A JPEG and what is known of it; `restart` is in MCUs, 0 = no markers."""
+    """A JPEG and its properties; `restart` is in MCUs, 0 = no markers."""
 
     data: bytes
     sampling: str
@@ -45,8 +45,8 @@ class Drawn(NamedTuple):
         return -(-self.width // (8 * ((SAMPLING[self.sampling][1] or b"\x11")[0] >> 4)))
 
     def way(self, route: str) -> str:
-        """Which way the kernel has to take where IOFAST_REGION is `route`."""
-        tiny = self.sampling in ("422", "420") and self.width <= 4  # libjpeg upsamples these in its own way
+        """The path that the kernel must take if IOFAST_REGION is `route`."""
+        tiny = self.sampling in ("422", "420") and self.width <= 4  # libjpeg upsamples these differently
         if route == "libjpeg" or self.sampling not in OWN or tiny:
             return "libjpeg"
         if route == "own":
@@ -55,7 +55,7 @@ class Drawn(NamedTuple):
 
 
 def texture(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Pixels of one character or another: smooth, noisy, full of edges, flat, or black and white."""
+    """Pixels of a random character: smooth, noisy, full of edges, flat, or of levels 0 and 255."""
     kind, shape = rng.integers(5), (height, width, 3)
     if kind == 0:
         return rng.integers(0, 256, shape, np.uint8)
@@ -71,7 +71,7 @@ def texture(rng: np.random.Generator, width: int, height: int) -> Pixels:
 
 
 def encode(pixels: Pixels, sampling: str, restart: int, quality: int = 90, optimize: bool = False) -> Drawn:
-    """`pixels` as a JPEG; chroma comes out wrong where the header lies of the sampling, and is as good as any."""
+    """`pixels` as a JPEG. If the header's sampling differs from Pillow's, chroma is wrong, which does not matter."""
     name, factors = SAMPLING[sampling]
     height, width = pixels.shape[:2]
     options: dict[str, object] = {"quality": quality, "optimize": optimize}
@@ -87,7 +87,7 @@ def encode(pixels: Pixels, sampling: str, restart: int, quality: int = 90, optim
 
 
 def _padded(pixels: Pixels, name: str, factors: bytes) -> Pixels:
-    """As many MCUs of Pillow's sampling `name` as the picture has of its own, in as many rows and columns."""
+    """Pixels with as many rows and columns of MCUs in Pillow's sampling `name` as the picture has in its own."""
     height, width = pixels.shape[:2]
     across, down = max(f >> 4 for f in factors), max(f & 15 for f in factors)
     own_across, own_down = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}[name]
@@ -99,7 +99,7 @@ def _padded(pixels: Pixels, name: str, factors: bytes) -> Pixels:
 
 
 def draw(rng: np.random.Generator) -> Drawn:
-    """Any size to 200 x 200 and some larger, any sampling, quality, tables, and restart interval."""
+    """A random JPEG up to 200 x 200, sometimes 600 x 600, of any sampling, quality, tables and restart interval."""
     limit = int(rng.choice((9, 40, 200, 200, 200, 600)))
     width, height = (int(v) for v in rng.integers(1, limit + 1, 2))
     sampling = str(rng.choice((*OWN, *OWN, *OWN, *SAMPLING)))
@@ -117,7 +117,7 @@ class Box(NamedTuple):
 
 
 def draw_boxes(rng: np.random.Generator, drawn: Drawn, count: int = 6) -> list[Box]:
-    """The whole, one pixel in each corner, and boxes at random of which half touch an edge."""
+    """The whole image, one pixel in each corner, and random boxes, many of which touch an edge."""
     width, height = drawn.width, drawn.height
     boxes = [Box(0, 0, width, height)]
     boxes += [Box(x, y, 1, 1) for x in {0, width - 1} for y in {0, height - 1}]
@@ -130,7 +130,7 @@ def draw_boxes(rng: np.random.Generator, drawn: Drawn, count: int = 6) -> list[B
 
 
 class Decoder:
-    """A context for each way and instruction set, and what each makes of the regions of a JPEG."""
+    """Decodes regions of a JPEG with a context for each path and instruction set."""
 
     def __init__(self, options: DecodeOptions | None = None, routes: Sequence[tuple[str, str]] = ROUTES) -> None:
         before = {name: os.environ.get(name) for name in ("IOFAST_REGION", "IOFAST_SIMD")}
@@ -144,7 +144,7 @@ class Decoder:
     def regions(
         self, route: tuple[str, str], data: bytes, boxes: Sequence[Box], scale: int = 1, checked: bytes | None = None
     ) -> tuple[list[int], list[Pixels], list[str]]:
-        """Status, pixels and way of each box, shrunk `scale` times; `checked` is what the checksum is made of."""
+        """Status, pixels and path of each box, reduced by `scale`; `checked`: the bytes of the checksum."""
         context, statuses, pictures, ways = self.contexts[route], [], [], []
         source, _alive = batch_of([data])
         if checked is not None:
@@ -165,7 +165,7 @@ class Decoder:
 
 
 def claimed_size(data: bytes, most: int) -> tuple[int, int]:
-    """What the header says, or one pixel where that is more than `most` pixels or nothing that can be decoded."""
+    """The size in the header; 1 x 1 if that has more than `most` pixels or cannot be read."""
     try:
         header = native.read_header(data)
     except DecodeError:
@@ -178,7 +178,7 @@ def cut(image: NDArray[np.uint8], box: Box) -> Pixels:
 
 
 def check_regions(decoder: Decoder, drawn: Drawn, boxes: Sequence[Box]) -> int:
-    """That every way gives Pillow's pixels, and is the way it has to be. Returns the number of comparisons."""
+    """Assert that every route takes its path and gives Pillow's pixels. Returns the number of comparisons."""
     whole = np.asarray(upright(drawn.data))
     for route in decoder.contexts:
         statuses, pictures, ways = decoder.regions(route, drawn.data, boxes)

@@ -1,4 +1,4 @@
-"""A loader in virtual time: threads that take slices in order, a bounded queue, a consumer. Deterministic, no clock."""
+"""A loader in virtual time: threads that work on slices in order, a bounded queue, a consumer. It is deterministic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Simulation:
         self.state: State = first(limits)
         self.now, self.number, self.asked = 0.0, 0, 0
         self.wait = self.done_work = 0.0
-        self.free: list[float] = [0.0] * self.state.setting.num_workers  # when each thread has done what it was given
+        self.free: list[float] = [0.0] * self.state.setting.num_workers  # when each thread has finished its slices
         self.running: list[tuple[float, float]] = []  # (end, start) of slices
         self.ends: dict[int, float] = {}
         self.levels = [0] * (limits.max_depth + 66)
@@ -30,7 +30,7 @@ class Simulation:
         self.before = self.times()
 
     def run(self, windows: int) -> Simulation:
-        """One window of batches after the other, the setting adapted after each."""
+        """Simulate windows of batches, and adapt the setting after each."""
         for _ in range(windows):
             for _ in range(WINDOW_BATCHES):
                 self.batch()
@@ -42,7 +42,7 @@ class Simulation:
         return self
 
     def batch(self) -> None:
-        self.ask(self.number + self.state.setting.depth)  # a depth that grew counts at once
+        self.ask(self.number + self.state.setting.depth)  # a greater depth applies at once
         self.levels[sum(end <= self.now for end in self.ends.values())] += 1
         end = self.ends[self.number]
         self.wait += max(0.0, end - self.now)
@@ -84,10 +84,10 @@ class Simulation:
         return sum(a != b for a, b in zip(self.history, self.history[1:], strict=False))
 
     def wait_share(self, windows: int) -> float:
-        """Of the last `windows`, on average."""
+        """The mean share of waiting in the last `windows`."""
         return sum(self.waits[-windows:]) / windows
 
 
 def around(mean: float, spread: float = 0.1) -> Cost:
-    """Log-normal about `mean`; `spread` is the standard deviation over it, roughly."""
+    """Log-normal costs around `mean`; `spread` is roughly their relative standard deviation."""
     return lambda random, number: mean * random.lognormvariate(-spread * spread / 2, spread)

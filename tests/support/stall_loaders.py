@@ -1,4 +1,4 @@
-"""Loaders whose batches take a time that the test sets, on a clock of its own."""
+"""Loaders whose batches take chosen times on a simulated clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 class Time:
-    """A clock that stands until it is told to go."""
+    """A clock that only `go` moves."""
 
     def __init__(self) -> None:
         self.ns = 5_000 * MS
@@ -26,7 +26,7 @@ class Time:
 
 
 class TimedLoader:
-    """Batches of 8 rows that each take their time."""
+    """Batches of 8 rows, each after its own wait."""
 
     batch_size, num_workers, prefetch_factor = 8, 2, 3
 

@@ -1,4 +1,4 @@
-"""Containers of every kind for tests, of the records that `lmdb_containers` makes, and tar files of other programs."""
+"""Containers of every kind with the records of `lmdb_containers`, and tar files of other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(writer: Writer, samples: Iterable[Sample]) -> None:
 def build(
     path: Path, samples: Sequence[Sample], description: Description | None = None, shard_size: int = SHARD
 ) -> Manifest:
-    """Write and publish a container, after a killed run too, as packing does it."""
+    """Write and publish a container like packing, also after a killed run."""
     description = description or Description()
     with target_of(path) as target:
         if target.interrupted:
@@ -56,7 +56,7 @@ def shards(container: Path) -> list[Path]:
 def foreign(
     path: Path, members: Mapping[str, bytes] | Sequence[tuple[str, bytes]], kind: int = tarfile.GNU_FORMAT
 ) -> Path:
-    """A tar file made by Python's own module."""
+    """Make a tar file with Python's own module."""
     with tarfile.open(path, "w", format=kind) as tar:
         for name, data in members.items() if isinstance(members, Mapping) else members:
             info = tarfile.TarInfo(name)

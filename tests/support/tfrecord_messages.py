@@ -1,4 +1,4 @@
-"""`tf.train.Example` as protobuf itself understands it, the oracle for our own codec, and files of such records."""
+"""`tf.train.Example` by protobuf itself, the oracle for our own codec, and files of such records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Example = _example_class()
 
 
 def values(example: Any) -> dict[str, tuple[str, list[Any]]]:
-    """Name → (which list, its values) of a message; floats as their bytes, for NaN equals nothing."""
+    """Name → (kind of list, its values) of a message."""
     found = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind") or ""
@@ -73,11 +73,11 @@ def example(features: Features) -> bytes:
 
 
 def framed(*records: bytes) -> bytes:
-    """A file of these records, with checksums that are not our own."""
+    """A file of these records; the checksums of data are by google_crc32c."""
     return b"".join(head(len(data)) + data + foot(google_crc32c.value(data)) for data in records)
 
 
 def write(path: Path, records: Sequence[Features | bytes]) -> Path:
-    """A file as another program writes it."""
+    """Write a file like another program."""
     path.write_bytes(framed(*(record if isinstance(record, bytes) else example(record) for record in records)))
     return path

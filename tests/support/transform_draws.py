@@ -1,4 +1,4 @@
-"""For the tests of transforms: plans and pixel work of many images, how often something is drawn, sets of images."""
+"""For the tests of transforms: plans and pixel work of many images, frequencies of draws, sets of images."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(
 
 
 def numbers_of(made: Work, step: Step, column: int | None = None) -> NDArray[np.float64]:
-    """The numbers (n, NUMBERS) of a step, wherever it is or in one column."""
+    """The numbers (n, NUMBERS) of a step, in any column or in one."""
     columns = slice(None) if column is None else column
     return made.numbers[:, columns][made.steps[:, columns] == step].astype(np.float64)
 

@@ -1,7 +1,7 @@
-"""Compile every Triton kernel for a GPU that is not here, and print what came of it as JSON.
+"""Compile every Triton kernel for an absent GPU, and print the results as JSON.
 
-A program of its own: Triton decides at import whether it interprets. The interpreter is lenient about types, and so
-about what no GPU would run.
+It is a separate program, because Triton decides at import whether it interprets. The interpreter is lenient about types
+and accepts kernels that no GPU would run.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def compiled(kernel: Any, out: str, capability: int, **known: Any) -> dict[str, 
         signature["out"] = f"*{out}"
     source = ASTSource(fn=kernel, signature=signature, constexprs=known)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": False})
-    varying = [each.name for each in kernel.params if each.do_not_specialize]  # not compiled anew for 1 or 16 of them
+    varying = [each.name for each in kernel.params if each.do_not_specialize]  # no code of their own for 1 and 16
     fused = made.asm["ptx"].count("fma.rn.f32")
     return {"kernel": kernel.__name__, "bytes": len(made.asm["cubin"]), "fused": fused, "varying": varying}
 
 
 def main(capability: int) -> None:
-    """Every kernel, and each of what is known when compiling at least once."""
+    """Compile every kernel, with each value of the compile-time constants at least once."""
     block = triton_geometry._BLOCK
     found = [compiled(triton_geometry._windows, "u8", capability, BLOCK=128)]
     for yuv, last, out in ((False, True, "bf16"), (False, False, "fp16"), (True, True, "u8"), (True, False, "fp32")):
