@@ -61,7 +61,7 @@ def split(
 ) -> Copied:
     """Copy `source` to the new `target` and divide its records into splits.
 
-    The order of splits is train, val, test, then the others; within a split, records keep their order. Keys are the new
+    The order of splits is that of packing (`split_rank`); within a split, records keep their order. Keys are the new
     positions. Nothing else changes.
     """
     options, started = options or CopyOptions(), time.monotonic()
