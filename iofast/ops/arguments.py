@@ -59,7 +59,7 @@ def between(low: float, high: float) -> Check:
     def check(name: str, value: object) -> float:
         if not isinstance(value, int | float) or not low <= value <= high:
             raise OptionError(f"{name} must be {low:g} to {high:g}, found {value!r}")
-        return value
+        return float(value)
 
     return check
 
@@ -71,7 +71,7 @@ def above_zero(name: str, value: object) -> float:
     """A finite number above 0."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise OptionError(f"{name} must be above 0, found {value!r}")
-    return value
+    return float(value)
 
 
 def whole(low: int, high: int | None = None) -> Check:
@@ -81,13 +81,13 @@ def whole(low: int, high: int | None = None) -> Check:
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`. True is none."""
+    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`. Refuses bools."""
     try:  # arrays and tensors have an `__index__`, which fails for most of them
         number = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else index(value)
     except (TypeError, ValueError):
         number = None
     if number is None or number < low or (high is not None and number > high):
-        limits = f"of {low} or more" if high is None else f"from {low} to {high}"
+        limits = f"from {low} on" if high is None else f"from {low} to {high}"
         raise OptionError(f"{name} must be a whole number {limits}, found {shown(value)}")
     return number
 

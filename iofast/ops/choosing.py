@@ -17,7 +17,7 @@ from iofast.ops.policies import Policy
 
 def _not_empty(name: str, value: object) -> Sequence[object]:
     if not isinstance(value, Sequence) or not value:
-        raise OptionError(f"{name} must be a list with something in it, found {value!r}")
+        raise OptionError(f"{name} must be a non-empty list, found {value!r}")
     return value
 
 
@@ -48,9 +48,13 @@ class RandomChoice:
         object.__setattr__(self, "transforms", choices)
         if (ops := [op for each in choices for op in each]) and not self.mixes:
             _image_ops("RandomChoice: transforms", ops)
-        weights = np.ones(len(choices)) if self.p is None else np.array(self.p, np.float64)
+        try:
+            weights = np.ones(len(choices)) if self.p is None else np.array(self.p, np.float64)
+        except (TypeError, ValueError):
+            weights = np.zeros(0)
         if weights.shape != (len(choices),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
-            raise OptionError(f"RandomChoice: p must be {len(choices)} numbers from 0 on, not all 0, found {self.p!r}")
+            expected = f"1 entry per transform ({len(choices)}), each 0 or more and not all 0"
+            raise OptionError(f"RandomChoice: p must have {expected}, found {self.p!r}")
         shares = weights / weights.max()  # first: the sum of large weights may be infinite
         object.__setattr__(self, "p", tuple((shares / shares.sum()).tolist()))
 

@@ -104,7 +104,7 @@ class RandomGrayscale:
 def _threshold(name: str, value: object) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise OptionError(f"{name} must be 0 to 1, as pixels are (128 of 8 bits is 128 / 255), found {value!r}")
-    return value
+    return float(value)
 
 
 @operation(threshold=_threshold)

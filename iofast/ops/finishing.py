@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import index
 from typing import Literal, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from iofast.ops.arguments import (
     above_zero,
     channels,
     check_fields,
+    check_whole,
     operation,
     optional,
     positive_span,
@@ -29,15 +29,20 @@ MOST_RECTANGLES = 64  # of one RandomErasing
 def _value(name: str, value: float | Sequence[float] | str) -> str | tuple[float, float, float]:
     if isinstance(value, str) and value in ("random", "color"):
         return value
-    return channels(name, [value] if isinstance(value, int | float) else value)  # type: ignore[arg-type]
+    try:
+        return channels(name, [value] if isinstance(value, int | float) else value)  # type: ignore[arg-type]
+    except OptionError:
+        expected = 'must be 1 or 3 finite numbers, "random" or "color"'
+        raise OptionError(f"{name} {expected}, found {value!r}") from None
 
 
 def _counts(name: str, count: int | Sequence[int]) -> tuple[int, int]:
     try:
-        low, high = (count, count) if isinstance(count, int) else map(index, count)
-    except (TypeError, ValueError):
-        low = high = 0
-    if not 1 <= low <= high <= MOST_RECTANGLES:
+        counts = (count, count) if isinstance(count, int) else count
+        low, high = (check_whole(name, each, 1, MOST_RECTANGLES) for each in counts)
+    except (TypeError, ValueError):  # an `OptionError` is a ValueError
+        low, high = 1, 0
+    if low > high:
         raise OptionError(f"{name} must be 1 to {MOST_RECTANGLES}, or (low, high) within that, found {count!r}")
     return low, high
 

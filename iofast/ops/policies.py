@@ -61,7 +61,7 @@ class AutoAugment:
 
     def __post_init__(self) -> None:
         policy = getattr(self.policy, "value", self.policy)  # torchvision's AutoAugmentPolicy
-        if policy not in AUTO_POLICIES:
+        if not isinstance(policy, str) or policy not in AUTO_POLICIES:
             raise OptionError(f"AutoAugment: policy must be {', '.join(AUTO_POLICIES)}, found {self.policy!r}")
         object.__setattr__(self, "policy", policy)
 

@@ -69,6 +69,8 @@ def _split(part: str) -> tuple[str, float | None]:
 
 def _rand(numbers: Mapping[str, float], chosen: str) -> tuple[Layer, ...]:
     space, names = TIMM_SPACES[bool(numbers["inc"] or chosen)], TIMM_SETS[chosen]
+    if isinstance(names, Mapping) and numbers["n"] > len(names):  # weighted layers choose different entries
+        raise OptionError(f"timm_policy: n must be at most {len(names)} with t{chosen}, found {numbers['n']:g}")
     strength = _strength(numbers["m"], numbers["mstd"], numbers["mmax"])
     entries = tuple(Named(name, space[name], strength, numbers["p"]) for name in names)
     layer = Layer(entries, weights=tuple(names.values()) if isinstance(names, Mapping) else None)

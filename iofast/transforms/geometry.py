@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel.contract import FILTERS
-from iofast.ops.arguments import colour, interpolation_name, operation
+from iofast.ops.arguments import check_fields, colour, interpolation_name, operation, optional, whole
 from iofast.work import Edge
 
 MAX_SIZE = 32_767  # pixels a side of a transform's result: times 65,500 it still fits the int32 of a box
@@ -55,7 +55,7 @@ def pair(name: str, size: Any) -> Pair:
 
 
 def _padding_mode(name: str, mode: object) -> object:
-    if mode not in EDGES:
+    if not isinstance(mode, str) or mode not in EDGES:
         raise OptionError(f"{name} must be {', '.join(EDGES)}, found {mode!r}")
     return mode
 
@@ -91,12 +91,10 @@ class Resize:
         both = isinstance(self.size, Sequence) and len(self.size) == 2
         object.__setattr__(self, "size", (height, width) if both else height)
         check_filter(self)
-        if self.max_size is None:
-            return
-        if not isinstance(self.size, int):
+        if isinstance(self.size, int):
+            check_fields(self, max_size=optional(whole(self.size + 1, MAX_SIZE)))
+        elif self.max_size is not None:
             raise OptionError(f"Resize: max_size needs an int size (the short side), found size {self.size}")
-        if not self.size < self.max_size <= MAX_SIZE:
-            raise OptionError(f"Resize: max_size must be {self.size + 1} to {MAX_SIZE}, found {self.max_size}")
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:  # noqa: ARG002  others draw
         """The new widths and heights of images of `widths` x `heights`."""

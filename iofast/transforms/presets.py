@@ -140,7 +140,7 @@ def _timm_crop(
 
 def _timm_erasing(p: float, mode: str, count: int) -> RandomErasing:
     values: dict[str, float | str] = {"const": 0.0, "rand": "color", "pixel": "random"}
-    if mode not in values:
+    if not isinstance(mode, str) or mode not in values:
         raise OptionError(f"timm_train: re_mode must be const, rand or pixel, found {mode!r}")
     return RandomErasing(p, (0.02, 1 / 3), (0.3, 1 / 0.3), values[mode], (1, count))  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def detection_train(name: str = "hflip", size: int | None = None) -> list[Transf
     images of different sizes, so that batches are `ragged`.
     """
     fill = (123 / 255, 117 / 255, 104 / 255)
-    size = {"ssd": 300, "ssdlite": 320}.get(name, 1024) if size is None else size
+    size = {"ssd": 300, "ssdlite": 320}.get(str(name), 1024) if size is None else size
     recipes: dict[str, list[Transform]] = {
         "hflip": [],
         "ssd": [RandomZoomOut(fill), RandomIoUCrop(), Resize((size, size)), RandomPhotometricDistort()],
@@ -216,7 +216,7 @@ def detection_train(name: str = "hflip", size: int | None = None) -> list[Transf
         "multiscale": [RandomShortestSize(range(480, 801, 32), 1333)],
         "lsj": [ScaleJitter(size), RandomCrop(size, pad_if_needed=True, fill=fill)],
     }
-    if name not in recipes:
+    if not isinstance(name, str) or name not in recipes:
         raise OptionError(f"detection_train: expected {', '.join(recipes)}, found {name!r}")
     return [*recipes[name], RandomHorizontalFlip()]
 

@@ -65,7 +65,7 @@ class CornerCrop:
     place: str
 
     def __post_init__(self) -> None:
-        if self.place not in PLACES:
+        if not isinstance(self.place, str) or self.place not in PLACES:
             raise OptionError(f"CornerCrop: place must be one of {', '.join(PLACES)}, found {self.place!r}")
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature

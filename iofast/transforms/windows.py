@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,9 +45,13 @@ class RandomZoomOut:
 
 
 def _options(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    if not len(values):
-        raise OptionError(f"{name} must be one or more numbers, found {values!r}")
-    return tuple(map(float, values))
+    try:
+        options = tuple(map(float, values))
+    except (TypeError, ValueError):
+        options = ()
+    if not options or not all(0 <= option < math.inf for option in options):
+        raise OptionError(f"{name} must be one or more finite numbers from 0 on, found {values!r}")
+    return options
 
 
 @operation(sampler_options=optional(_options, _SSD_OPTIONS), trials=whole(1, 1000))

@@ -53,10 +53,10 @@ WRONG: dict[str, list[Any]] = {
     "sizes": [[], 32, "32", [(32, 32), (64, 64)]],
     "interpolation": ["hamming", Mode.HAMMING, 5, True, []],
     "style": ["jax"],
-    "padding_mode": ["wrap"],
+    "padding_mode": ["wrap", []],
     "padding": [(1, 2, 3), -1, "x"],
     "fraction": [0, 1.5, "x"],
-    "place": ["top"],
+    "place": ["top", []],
     "scale": [(0.5, 0.2), (0.5,), 0.5, (0.0, 0.0), (0.1, math.nan)],
     "ratio": [(0.0, 1.0), (1.0, math.inf), (2, 1)],
     "scale_range": [(0, 1), (2, 1)],
@@ -65,7 +65,8 @@ WRONG: dict[str, list[Any]] = {
     "random_scale_prob": [2],
     "random_aspect_range": [(0, 1)],
     "trials": [0, 1001],
-    "sampler_options": [[]],
+    "sampler_options": [[], 0.5, (math.nan,), (-3,), (math.inf,), "x"],
+    "max_size": ["9", 9.5, True, 32_768],
     "brightness": [-0.1, (0, 64), math.nan, "much"],
     "contrast": [(0.5, 0.2)],
     "hue": [0.6],
@@ -84,13 +85,13 @@ WRONG: dict[str, list[Any]] = {
     "num_ops": [-1, 2.5],
     "num_magnitude_bins": [1, 2.5],
     "magnitude": [31, -1],
-    "policy": ["mnist"],
+    "policy": ["mnist", []],
     "severity": [11, 0],
     "mixture_width": [0],
     "chain_depth": [1.5],
     "transforms": [[], T.Grayscale(), [T.Normalize.imagenet()], [T.CenterCrop(3)]],
     "value": ["pink", (1, 2)],
-    "count": [0, (3, 1), 65],
+    "count": [0, (3, 1), 65, True, (True, 2), 2.5],
     "mean": [(0.5, 0.5), 0.5],
     "std": [(0.5, math.inf, 1), (0.0,)],
     "max_value": [0, "255"],
@@ -129,9 +130,14 @@ def test_fields_refuse_wrong_values(kind: type, field: str) -> None:
         (lambda: T.GaussianBlur(4), "kernel_size must be odd, 1 to 127, found 4"),
         (lambda: T.Solarize(128), "128 / 255"),
         (lambda: T.RandomErasing(scale=(0.5, 2)), "scale must be 0 to 1"),
-        (lambda: T.RandomChoice([T.Grayscale()], p=[0.5, 0.5]), "p must be 1 numbers"),
-        (lambda: T.RandomChoice([T.Grayscale()] * 2, p=[-1, 2]), "p must be 2 numbers from 0 on"),
+        (lambda: T.RandomChoice([T.Grayscale()], p=[0.5, 0.5]), "p must have 1 entry per transform"),
+        (lambda: T.RandomChoice([T.Grayscale()] * 2, p=[-1, 2]), r"\(2\), each 0 or more"),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0]), "not all 0"),
+        (lambda: T.RandomChoice([T.Grayscale()], p=["a"]), "each 0 or more and not all 0, found"),
+        (lambda: T.RandomChoice([T.Grayscale()], p=0.5), "1 entry per transform"),
+        (lambda: T.RandomChoice([]), "must be a non-empty list, found"),
+        (lambda: T.RandomErasing(value="pink"), 'must be 1 or 3 finite numbers, "random" or "color", found'),
+        (lambda: T.RandAugment(-1), "num_ops must be a whole number from 0 on, found -1"),
         (lambda: T.RandomChoice([T.MixUp(num_classes=3), T.Grayscale()]), "operations on images"),
         (lambda: T.compile([T.RandomChoice([T.MixUp(num_classes=3), T.CutMix(num_classes=4)])]), "must be equal"),
         (lambda: T.RandomRotation(3, interpolation="bicubic"), "nearest or bilinear"),
@@ -158,8 +164,10 @@ def test_fields_refuse_wrong_values(kind: type, field: str) -> None:
         (lambda: T.compile(T.Views(first=T.Views(first=T.train()))), "must be a list"),
         (lambda: T.timm_train(8, train_crop_mode="none"), "rrc, rkrc or rkrr"),
         (lambda: T.timm_train(8, re_prob=1, re_mode="x"), "const, rand or pixel"),
+        (lambda: T.timm_train(8, re_prob=1, re_mode=[]), "const, rand or pixel"),  # type: ignore[arg-type]
         (lambda: T.timm_evaluate(8, crop_mode="x"), "center, squash or border"),
         (lambda: T.detection_train("frcnn"), "hflip, ssd, ssdlite, multiscale, lsj"),
+        (lambda: T.detection_train([]), "hflip, ssd, ssdlite, multiscale, lsj"),  # type: ignore[arg-type]
         (lambda: T.torchvision_train(8, auto_augment="x"), "policy must be"),
     ],
 )
@@ -207,6 +215,7 @@ def test_normalize_of_pixels_up_to_255(mean: list[float], std: list[float]) -> N
 def test_reprs_and_pickles_can_be_read_back() -> None:
     kinds = {kind: make(kind) for kind, _ in transform_classes()}
     more = [*T.train(), T.RandomAffine(3, shear=5), T.timm_policy("rand-m9"), T.Resize((3, 4), "box"), T.dino()]
+    more += [T.Normalize((5,), (9,), np.float64(255)), T.RandomInvert(np.float64(0.5)), T.Solarize(np.float64(0.5))]
     for transform in (*kinds.values(), *more):
         assert eval(repr(transform), vars(T)) == transform == pickle.loads(pickle.dumps(transform))
     for transforms in (T.train(), T.evaluate(), T.dino()):

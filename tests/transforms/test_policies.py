@@ -153,10 +153,11 @@ class TestTimm:
         [
             *("", "rand-x3", "rand-m", "rand-tnone", "rand-mstd0.5.1", "v1", "original-m3", "augmix-n2", "augmix-m"),
             *("augmix-w0", "augmix-a0", "3a-m2", "v0-m5", "mstd0.5", "rand-w3"),
+            *("rand-n16-tweights", "rand-n15-t3aw"),
         ],
     )
     def test_other_strings_are_refused(self, config: str) -> None:
-        with pytest.raises(OptionError, match=r"timm_policy: (expected|w must be)"):
+        with pytest.raises(OptionError, match=r"timm_policy: (expected|w must be|n must be)"):
             T.timm_policy(config)
 
 
