@@ -72,7 +72,7 @@ def good_payloads() -> list[bytes]:
 
 
 def bad_payloads() -> list[bytes]:
-    """Failures in header, tables, pixels and limits."""
+    """Failures in header, tables, pixels, boxes and limits."""
     whole, progressive = jpeg(photo(64, 48)), KINDS["progressive"](photo(64, 48))
     cuts = [whole[: len(whole) * part // 7] for part in range(1, 7)]
     return [*cuts, progressive[:-100], with_size(whole, 59, 48), with_size(whole, 65_000, 65_000), b"none", b""]
