@@ -19,9 +19,8 @@ from iofast.errors import OptionError
 # Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.
 NOISE_TERMS = 4
 NOISE_MIDDLE = NOISE_TERMS * 65_535
-NOISE_STEP = float(
-    np.float32((2 * NOISE_TERMS * (2.0**32 - 1) / 12) ** -0.5)
-)  # 16 bits have the variance (2^32 - 1) / 12
+# 16 bits have the variance (2^32 - 1) / 12
+NOISE_STEP = float(np.float32((2 * NOISE_TERMS * (2.0**32 - 1) / 12) ** -0.5))
 NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHash3's finalizer
 
 

@@ -31,7 +31,6 @@ from iofast.kernel.native_batch import borrowed, decode_one
 from iofast.kernel.native_batch import cached as cached
 from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
-from iofast.kernel.native_batch import finish_batch as finish_batch
 from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.twin import Buffer, as_bytes
 
@@ -63,7 +62,7 @@ def _demand(status: int) -> None:
 
 
 def check(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> None:
-    """Raise `DecodeError` where `decode` would, in half the time for a whole JPEG without restart markers.
+    """Raise `DecodeError` where `decode` would, in half the time for an undamaged JPEG without restart markers.
 
     To decode its last pixel, our decoder reads all Huffman codes, and only those can be damaged. Images that it does
     not support, or finds damaged, are decoded in full.

@@ -233,9 +233,9 @@ def decode_one(
     orientation: int,
     boxes: NDArray[np.int32],
     out: NDArray[np.uint8],
-    raw: NDArray[np.int32] | None = None,
+    indexed: NDArray[np.int32] | None = None,
 ) -> int:
-    """Decode one image in memory, by batches of one row, and return its status; `raw` is the row of `indexed`."""
+    """Decode one image in memory as a batch of one row, and return its status."""
     payload = np.frombuffer(data, np.uint8)
     source = Payloads(
         np.array([-1], np.int32),
@@ -243,7 +243,7 @@ def decode_one(
         np.array([payload.size], np.uint64),
         None,
         np.array([orientation], np.uint8),
-        raw,
+        indexed,
     )
     status = np.zeros(1, np.int32)
     decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)

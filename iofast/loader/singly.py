@@ -115,7 +115,7 @@ class Several(Singly):
             count = view.count or 1
             work = cut.work.rows(slice(row * count, (row + 1) * count))
             source, status = _in_memory(whole, count), np.zeros(count, np.int32)
-            decode = partial(kernel.decode_batch, context, source, cut.boxes[row], view.how(cut.flips[row]))
+            decode = partial(kernel.decode_batch, context, source, cut.boxes[row], view.with_filter(cut.flips[row]))
             self._make_views(view, work, out[:, row], partial(decode, status=status, start=0, stop=count))
             if status.any():
                 return int(status[np.flatnonzero(status)[0]])

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iofast.ops.arguments import MOST_FACTOR as MOST_FACTOR
-from iofast.ops.arguments import MOST_REACH as MOST_REACH
 from iofast.ops.choosing import ImageOp as ImageOp
 from iofast.ops.finishing import Finishing as Finishing
 from iofast.ops.finishing import Mix as Mix

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.ops import MOST_FACTOR, MOST_REACH
+from iofast.ops.arguments import MOST_FACTOR, MOST_REACH
 from iofast.pixels import moves
 from iofast.pixels.moves import Numbers, spread, whole
 from iofast.work import CHANNELS, Edge, Step, beyond

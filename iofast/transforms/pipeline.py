@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -77,7 +78,7 @@ class Pipeline:
     def pixels(self) -> int:
         """Pixels of an image's output, of all views together; 0 if that depends on the image."""
         sizes = [(view.count or 1, view.pipeline.size) for view in self.views] or [(1, self.size)]
-        return sum(count * height * width for count, (height, width) in ((n, size or (0, 0)) for n, size in sizes))
+        return sum(count * math.prod(size or (0,)) for count, size in sizes)
 
     @property
     def moves(self) -> Transform | None:
@@ -228,7 +229,7 @@ class View:
     count: int | None
     pipeline: Pipeline
 
-    def how(self, flips: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def with_filter(self, flips: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """`flips` with the pipeline's filter in the higher bits, as the kernel expects."""
         if self.pipeline.filter == RANDOM:
             return flips
@@ -246,8 +247,10 @@ def moving(op: Op) -> bool:
 
 
 def _share(start: Column, length: Column, side: Column, outputs: Column) -> tuple[Column, Column, Column, Column]:
-    """The part of a window inside an image, on an axis with `side` pixels: start and end of the part, and how many of
-    the `outputs` it fills, from which one on."""
+    """Cut a window to an image of `side` pixels on one axis.
+
+    Return the part's start and end, the number of `outputs` it fills, and the first of them.
+    """
     low, high = np.maximum(start, 0), np.minimum(start + length, side)
     scale = outputs / length
     filled = np.clip(np.rint((high - low) * scale), 1, outputs)
