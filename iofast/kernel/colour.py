@@ -79,7 +79,7 @@ def is_shown_otherwise(image: Image.Image, *, icc: bool, background: bool) -> bo
 def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     """Convert an `L`, `RGB` or `CMYK` image to `L` or `RGB` in sRGB; return it unchanged if the profile has no effect.
 
-    The argument must not be used afterwards, here and in the functions below.
+    Consumes its argument, as do `split_alpha` and `lay_over`.
     """
     to_rgb: Any = transform(profile, image.mode)
     if to_rgb is None:

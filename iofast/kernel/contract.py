@@ -84,7 +84,7 @@ PART_COLUMNS = ("length", "width", "height", "x0", "y0", "x1", "y1", "left", "to
 class Parts(NamedTuple):
     """Room for the parts of N JPEGs, filled by `part_batch`: row i goes to out[places[i] : places[i + 1]].
 
-    `PART_ROOM` bytes more than its payload are always enough for a part.
+    A part is at most `PART_ROOM` bytes longer than its payload.
     """
 
     out: NDArray[np.uint8]  # (bytes,)
@@ -241,13 +241,15 @@ class TranscodeRecipe:
     mode          `short` and `long` resize that side to `size` pixels and keep the aspect ratio; `exact` makes a square
                   of `size`; `crop` resizes the short side to `size` and cuts out the centre square; `pad` resizes
                   the long side and centres the image on a square of `pad_color` (None: black); `none` keeps the size
-    format        `keep` stores files whose pixels do not change byte for byte (other formats as PNG) and encodes all
-                  others as JPEG; `rgb` and `yuv420` store raw pixels
-    restart       MCUs per restart interval of a JPEG; 0 = no markers, "auto" = best for decoding crops. Kept JPEGs are
-                  rewritten with the same coefficients and metadata, unless it is 0 or None (None: "auto" elsewhere)
+    format        `keep` stores a file unchanged if its pixels do not change (formats that no container stores become
+                  PNG), and encodes all others as JPEG; `rgb` and `yuv420` store raw pixels
+    restart       MCUs per restart interval of a JPEG; 0 = no markers, "auto" = best for decoding crops. A number or
+                  "auto" also rewrites kept JPEGs, with the same coefficients and metadata; 0 and None keep them. For
+                  encoded JPEGs None means "auto"
     reducing_gap  decode a large JPEG at 1/2, 1/4 or 1/8 if that is still at least this many times the wanted size;
                   0 = always in full. The name is Pillow's
-    max_pixels    limit of an image; so is max_memory, in bytes, which is estimated before anything is decoded
+    max_pixels    limit of an image in pixels
+    max_memory    limit of an image in bytes of memory, estimated before decoding
     icc           "srgb" converts other colour profiles, "keep" passes the profile on, "drop" ignores it; None is
                   "srgb" for encoded images and leaves kept files unchanged
     background    colour beneath transparency, or "drop" for the colours that Pillow's `convert("RGB")` gives; None is

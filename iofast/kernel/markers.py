@@ -39,7 +39,7 @@ def with_profile(data: bytes, profile: bytes) -> bytes:
 
 
 def has_end(data: bytes) -> bool:
-    """Whether a JPEG has an end-of-image marker behind its header, where a thumbnail may have one of its own."""
+    """Whether a JPEG has an end-of-image marker behind its header. Thumbnails in the header have their own."""
     header = max((end for _, _, end in _segments(data)), default=2)
     return data.rfind(bytes((0xFF, _END)), header) >= 0
 

@@ -76,7 +76,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
                 codec.decode(opened)  # a container holds only images that decode
             return Transcoded(data, FIELDS[opened.format], *original, opened.orientation, *original)
     kind = recipe.format
-    if kind == "keep":  # PNG loses nothing of formats that no container stores; resized pixels were never in a file
+    if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
     if (reason := excess(kind, width, height, recipe)) is not None:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing", reason)

@@ -1,7 +1,7 @@
 """The Python twin of the native kernel, on Pillow: the same functions, arguments and pixels.
 
 It replaces the native kernel where that was not built, decodes the rows that the native kernel leaves (everything but
-JPEG), and is the oracle of its tests. `DecodeOptions.fast` has no effect here: it permits approximation only.
+JPEG), and is the oracle of its tests. `DecodeOptions.fast` has no effect here: it only permits approximation.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Literal
 class Range:
     """An operation's number at strengths of 0 to 1: evenly from `start` to `stop`.
 
-    `signed`: with equal chance as far on the other side of `start`. `of`: the number is a share of the image's width or
-    height. `whole`: the rounding, to even, up or down (towards `start` if signed). `least`: the least result.
+    `signed`: with probability 1/2 mirrored at `start`. `of`: the number is a share of the image's width or height.
+    `whole`: the rounding, to even, up or down (towards `start` if signed). `least`: the least result.
     """
 
     start: float
@@ -58,8 +58,8 @@ Space = Mapping[str, Range | None]  # operations by name
 class Layer:
     """One of `entries` for each image, all equally likely, or by `weights`.
 
-    With weights no two layers of a policy choose the same entry. Layers of one `choice` choose the same place of their
-    entries.
+    With weights no two layers of a policy choose the same entry. Layers with the same `choice` choose entries of the
+    same index.
     """
 
     entries: tuple[Named, ...]

@@ -42,8 +42,9 @@ def apply(
 ) -> torch.Tensor:
     """Finish uint8 `images` (N, 3, H, W) to `dtype` and `memory_format` on the same device. Raises `OptionError`.
 
-    `work` holds what was drawn for each image; only `Normalize` needs none. The result depends on these arguments
-    alone and is the same on every device. Values are computed in float32 and then cast; `images` is never written to.
+    `work` holds the numbers drawn for each image; it is optional if `ops` are only `Normalize`. The result depends on
+    these arguments alone and is the same on every device. Values are computed in float32 and then cast; `images` is
+    never written to.
 
     `out` is an optional tensor of the result's shape, type, format and device. It saves a page fault per 4 KiB of fresh
     memory, which takes as long as the arithmetic. Without `ops` a float `dtype` gets pixels in [0, 1], and uint8 gets

@@ -88,7 +88,7 @@ def _view(name: str, count: int | None, pipeline: Pipeline) -> View:
 def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
     if transforms is None:
         return []
-    if not isinstance(transforms, Iterable) or not getattr(transforms, "shape", True):  # an array of no dimension
+    if not isinstance(transforms, Iterable) or not getattr(transforms, "shape", True):  # a zero-dimensional array
         raise OptionError(
             f"transform must be a list such as T.train(224), found {shown(transforms)}{_advice(transforms)}"
         )

@@ -109,8 +109,7 @@ def _jitter(op: colours.ColorJitter, images: DrawnImages, name: str) -> Program:
 
 
 def _distortion(op: colours.RandomPhotometricDistort, images: DrawnImages, name: str) -> Program:
-    """Lanes: whether each of four factors is used, the factors, whether contrast comes first, whether channels are
-    permuted, and how."""
+    """Lanes: 4 whether a factor is used, 4 factors, contrast first, whether channels are permuted, the permutation."""
     u = images.draw.uniform(name, 11)
     steps = [0, 1, 2, 3, 1]
     done = np.concatenate((u[:, steps], u[:, 9:10]), axis=1) < op.p

@@ -54,8 +54,8 @@ def _layers(op: Policy, images: DrawnImages, name: str) -> Program:
 def _chosen(layer: Layer, place: int, images: DrawnImages, name: str) -> NDArray[np.int64]:
     """The entry of a layer that each image gets.
 
-    With weights each entry has an exponential waiting time at a rate of its weight. Then the shortest waiting time is
-    as likely as its weight, and so is the second shortest among the rest (Efraimidis and Spirakis, 2006).
+    With weights, each entry draws an exponential waiting time with its weight as the rate. Layer i gets the entry with
+    the i-th shortest time: weighted sampling without replacement (Efraimidis and Spirakis, 2006).
     """
     if layer.choice:
         return images.draw.integers(f"{name} {layer.choice}", len(layer.entries))
