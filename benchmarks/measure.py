@@ -54,7 +54,7 @@ def parser(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse
         made.add_argument("--photos", type=Path, help="class folders of photographs (default: sample images)")
     made.add_argument("--output", type=Path, help="the page to write instead of the one in benchmarks/results")
     for name, default in defaults.items():
-        text = _HELP.get(name, name) + ("" if default is None or default is False else " (default: %(default)s)")
+        text = _HELP[name] + ("" if default is None or default is False else " (default: %(default)s)")
         if default is False:
             made.add_argument(f"--{name}", action="store_true", help=text)
         elif isinstance(default, list):

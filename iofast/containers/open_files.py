@@ -144,10 +144,10 @@ class FilesReader(Reader):
     ) -> list[bytes | None]:
         """Payloads of one field; see `Reader.values`. Of many files, some are open at a time."""
         located = self.locate(indices, field)
-        step = max(1, min(_AT_A_TIME, self._files().most // 2))
-        if len(located.indices) <= step:
-            return self._read_located(located, field or "image", check, failed)
         numbers, place = np.unique(located.file, return_inverse=True)
+        step = max(1, min(_AT_A_TIME, self._files().most // 2))
+        if len(numbers) <= step:
+            return self._read_located(located, field or "image", check, failed)
         values: list[bytes | None] = [None] * len(located.indices)
         for group in range(0, len(numbers), step):
             rows = np.flatnonzero((place >= group) & (place < group + step))

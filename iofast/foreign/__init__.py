@@ -1,6 +1,6 @@
 """Readers for files of other programs: tar shards, TFRecord, LMDB, MDS and beton.
 
-Each format has one module that scans its files. A scan returns an `cached_index.ForeignIndex`, which is cached;
+Each format has one module that scans its files. A scan returns a `cached_index.ForeignIndex`, which is cached;
 `reader.ForeignReader` reads records from it.
 """
 

@@ -57,15 +57,11 @@ class ForeignReader(FilesReader):
             if field in known:
                 raise KeyError(f"{self.path}: field {field!r} lies in no file")
             raise KeyError(f"{self.path}: no field {field!r}, only {', '.join(known)}")
-        return self._located_in(indices, field)
+        return self._first_of([fields.index(field)], indices)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """See `Reader.columns`."""
-        arrays, indices = self._open().arrays, dense(indices, len(self), self.path)
-        numbers = np.full(len(indices), -1)
-        for number in reversed(self._images()):  # the first one has precedence
-            numbers[arrays[f"file.{number}"][indices] != ABSENT] = number
-        return self._located(indices, numbers)
+        return self._first_of(self._images(), indices)
 
     def values(
         self,
@@ -81,7 +77,7 @@ class ForeignReader(FilesReader):
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
         if field is None or not self._dtype(field):
             return super().values(indices, field, check=check, failed=failed)
-        located = self._located_in(indices, field)
+        located = self._first_of([self._open().fields.index(field)], indices)
         places = zip(located.file.tolist(), located.offset.tolist(), located.length.tolist(), strict=True)
         return [_text(self._read(*place), self._dtype(field)) for place in places]
 
@@ -142,12 +138,16 @@ class ForeignReader(FilesReader):
         index = self._open()
         return index.dtypes[index.fields.index(field)] if field in index.fields else ""
 
-    def _located_in(self, indices: NDArray[np.int64], field: str) -> Located:
-        indices = dense(indices, len(self), self.path)
-        return self._located(indices, np.full(len(indices), self._open().fields.index(field)))
+    def _first_of(self, fields: list[int], indices: NDArray[np.int64]) -> Located:
+        """The places of the first of these fields, given by number, that each record has."""
+        arrays, indices = self._open().arrays, dense(indices, len(self), self.path)
+        numbers = np.full(len(indices), -1)
+        for number in reversed(fields):
+            numbers[arrays[f"file.{number}"][indices] != ABSENT] = number
+        return self._located(indices, numbers)
 
     def _located(self, indices: NDArray[np.int64], numbers: NDArray[np.intp]) -> Located:
-        """The places of field number `numbers[i]` (-1: none) of record `indices[i]`; the indices are in range."""
+        """The places of field number `numbers[i]` of record `indices[i]`, which has it, or -1 for no place."""
         index = self._open()
         arrays = index.arrays
         parts = {**PARTS, "crc": "<u4"} if "crc.0" in arrays else PARTS
@@ -155,7 +155,7 @@ class ForeignReader(FilesReader):
         place["file"][:] = ABSENT
         kind = np.zeros(len(indices), np.uint8)
         for n in {*numbers.tolist()} - {-1}:
-            rows = (numbers == n) & (arrays[f"file.{n}"][indices] != ABSENT)
+            rows = numbers == n
             for part, column in place.items():
                 column[rows] = arrays[f"{part}.{n}"][indices[rows]]
             name = index.fields[n]

@@ -16,8 +16,8 @@ from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, Target
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.opening import open_reader
-from iofast.packing.options import OWN, PackOptions, as_option
-from iofast.packing.plan import SOFTWARE, recipe
+from iofast.packing.options import OWN, SOFTWARE, PackOptions, as_option
+from iofast.packing.plan import recipe
 from iofast.source import Source
 from iofast.source.listing import few
 

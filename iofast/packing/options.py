@@ -186,6 +186,6 @@ _USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
+SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software
 # members of a recipe that are not the caller's notes
-OWN = {field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind)}
-OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}
+OWN = {*SOFTWARE, *(field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind))}

@@ -23,7 +23,6 @@ from iofast.version import __version__
 VERSION = 2
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
-SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software
 _CHUNKS = 64  # at least so many, so that a small source keeps all workers busy
 
 
