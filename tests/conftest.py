@@ -14,6 +14,7 @@ from hypothesis import settings
 
 import iofast
 from iofast.meter import close_page
+from started_workers import close_pools, shared_pool
 
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays unchanged. `make test` tries the same
 # examples every time, so that a failure is due to the change; `make torture PART=examples` tries others each time.
@@ -91,6 +92,15 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             folder.chmod(0o700)
             patch.setenv(variable, str(folder))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def started_workers() -> Iterator[None]:
+    """Let calls of `pack` share workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("iofast.packing.run.WorkerPool", shared_pool)
+        yield
+    close_pools()
 
 
 @pytest.fixture

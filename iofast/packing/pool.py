@@ -86,6 +86,8 @@ class WorkerPool:
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
         self._serial = max([self._serial, *(number + 1 for number in used)])
+        for worker in self._workers:  # of an earlier call, perhaps with another set-up
+            self._begin_journal(worker)
         for worker in self._spare:
             self._join(worker)
         self._spare = []
