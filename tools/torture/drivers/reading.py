@@ -72,7 +72,7 @@ class Look:
             self._images(reader, indices)
             self._records(reader, rows)
             self._walks(reader)
-        return self._verify()
+        return self._verify(foreign)
 
     def _columns(self, reader: Reader, indices: NDArray[np.int64]) -> None:
         try:
@@ -126,8 +126,8 @@ class Look:
             except IofastError as error:
                 self.take(error)
 
-    def _verify(self) -> str:
-        result = verify(self.path, decode=False, workers=1)  # the file could be opened: verify lists problems
+    def _verify(self, foreign: dict[str, object] | None) -> str:
+        result = verify(self.path, decode=False, workers=1, foreign=foreign)  # opens as before, and lists problems
         for problem in result.problems:
             assert "\n" not in str(problem), f"a problem of several lines: {problem}"
             assert len(str(problem)) <= 4 * LONGEST, f"a problem of {len(str(problem))} characters"
