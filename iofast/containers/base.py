@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Self
 
@@ -221,6 +221,14 @@ class Writer(ABC):
 
         Later records begin new ranges of the splits. `seen` is called with each position. `base` must stay open until
         `finish`.
+        """
+
+    @abstractmethod
+    def join(self, part: Reader, left_out: Collection[int] = (), seen: Callable[[int], object] | None = None) -> None:
+        """Append the records of `part`, a container of the same kind, except those at positions `left_out`.
+
+        They continue the ranges of their splits. `seen` is called with each position. `part` must be readable until
+        the container is published.
         """
 
     @property

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 import lmdb
@@ -97,15 +97,32 @@ class LmdbWriter(Writer):
         """Copy all records of `base`, payloads checked; see `Writer.extend`."""
         for split, start, stop in base.manifest.ranges():
             self._register.section()
-            for first in range(start, stop, _COPIED):
-                located = base.columns(np.arange(first, min(first + _COPIED, stop), dtype=np.int64))
-                columns = (located.position, located.label, located.width, located.height, located.orientation)
-                rows = zip(*(column.tolist() for column in columns), strict=True)
-                for index, (position, *info) in enumerate(rows, first):
+            self._copy(base, split, range(start, stop), (), seen)
+        self._register.section()
+
+    def join(self, part: Reader, left_out: Collection[int] = (), seen: Callable[[int], object] | None = None) -> None:
+        """Copy the records of `part`, payloads checked; see `Writer.join`."""
+        for split, start, stop in part.manifest.ranges():
+            self._copy(part, split, range(start, stop), left_out, seen)
+
+    def _copy(
+        self,
+        base: Reader,
+        split: str,
+        rows: range,
+        left_out: Collection[int],
+        seen: Callable[[int], object] | None,
+    ) -> None:
+        for first in range(rows.start, rows.stop, _COPIED):
+            located = base.columns(np.arange(first, min(first + _COPIED, rows.stop), dtype=np.int64))
+            columns = (located.position, located.label, located.width, located.height, located.orientation)
+            for index, (position, *info) in enumerate(
+                zip(*(column.tolist() for column in columns), strict=True), first
+            ):
+                if position not in left_out:
                     self.write(position, base.record(index).fields, ImageInfo(*info), split)
                     if seen is not None:
                         seen(position)
-        self._register.section()
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""

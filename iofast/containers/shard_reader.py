@@ -47,12 +47,13 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
 
-    def placed(self) -> Iterator[tuple[int, RecordEntry]]:
-        """All records of the index, each with the number of its shard."""
+    def placed(self, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, RecordEntry]]:
+        """The records [first, stop) of the index, by default all, each with the number of its shard."""
         opened = self._open()
         groups = self._groups(self.manifest)
-        for start in range(0, len(self), _STEP):
-            for row in opened.index.rows(np.arange(start, min(start + _STEP, len(self)), dtype=np.int64)):
+        end = len(self) if stop is None else stop
+        for start in range(first, end, _STEP):
+            for row in opened.index.rows(np.arange(start, min(start + _STEP, end), dtype=np.int64)):
                 places = zip(groups, row["place"].tolist(), strict=True)
                 there = [(name, place) for name, place in places if place[0] != ABSENT]
                 fields = tuple((name, length, crc, offset) for name, (_, offset, length, crc) in there)

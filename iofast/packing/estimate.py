@@ -117,6 +117,8 @@ def shard_records(work: PackWork, target: Target) -> int | None:
     """
     if not isinstance(target, ShardTarget):
         return None
+    if work.plan.shard_records is not None:  # of the plan that all parts share
+        return work.plan.shard_records
     if work.options.shard_records is not None:
         return work.options.shard_records
     source, size, room = work.source, shard_bytes(work.options.shard_size, target), Room.of(work, target.path)
