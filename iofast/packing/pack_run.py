@@ -55,12 +55,9 @@ class PackRun:
 
     def join(self, parts: Sequence[FinishedPart]) -> PackReport:
         """Join the containers of all parts, in their order, and publish. Errors are those of `write`."""
-        with self._errors():
-            if self.target.interrupted:
-                return self.complete()
-            with self._base() as base:
-                writer, builder = new_builder(self.work, self.target, self.pool, base)
-                return self._build(writer, builder, lambda builder: self._join(builder, parts))
+        with self._errors(), self._base() as base:
+            writer, builder = new_builder(self.work, self.target, self.pool, base)
+            return self._build(writer, builder, lambda builder: self._join(builder, parts))
 
     @contextlib.contextmanager
     def _base(self) -> Iterator[Reader | None]:

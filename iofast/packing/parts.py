@@ -68,8 +68,7 @@ class Parts:
         `count` None takes any number of parts.
         """
         place = self.place
-        place.check_folder()
-        old = load_plan(place.partial / PACK_PLAN)
+        old = load_parts(place)
         if old is None:
             return None
         own = PackPlan(old.images, old.chunk, old.source, self.settings, parts=old.parts if count is None else count)
@@ -108,12 +107,12 @@ class Parts:
         """Join the containers of all parts and publish the result. Raises `TargetError` if one is missing."""
         place = self.place
         with place:
-            work = self.stored()
+            work = None if place.interrupted else self.stored()
             if work is None:
                 return self._clean_up(pool, progress)
             work.workers = pool.count
             count = work.plan.parts or 0
-            if not place.interrupted and (missing := self.missing(count)):
+            if missing := self.missing(count):
                 raise TargetError(
                     f"{place.path} cannot be finished: {missing_words(missing, count)}; pack them with part=i/{count}"
                 )
@@ -122,7 +121,7 @@ class Parts:
             return PackRun(work, place, pool, progress).join(parts)
 
     def _clean_up(self, pool: WorkerPool, progress: PackProgress) -> PackReport:
-        """Finish a run that was killed while its folder was removed, so that the plan is gone."""
+        """End a run that was killed while it was published or its folder removed: the plan may be gone."""
         place = self.place
         work = self.planned()
         if place.interrupted or (work.addition is not None and work.addition.is_published(place)):
@@ -179,6 +178,12 @@ class Parts:
             report = packing.write()
         note_bytes(packing.target.path, report.bytes_in)
         return report
+
+
+def load_parts(place: Target) -> PackPlan | None:
+    """The stored plan of a run; None without one. Raises `TargetError` for another user's folder."""
+    place.check_folder()
+    return load_plan(place.partial / PACK_PLAN)
 
 
 def missing_parts(place: Target, count: int) -> tuple[int, ...]:
