@@ -34,8 +34,8 @@ class ColumnText:
     """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL.
 
     In memory is what was added last, and all of a short column. The rest is in unnamed files, because a manifest may be
-    larger than the memory. After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT, JSON
-    or BYTES per row.
+    larger than the memory. After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT,
+    JSON or BYTES per row.
     """
 
     def __init__(self) -> None:
