@@ -18,7 +18,7 @@ from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
-from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, because, shown
+from iofast.errors import ErrorBudgetError, OptionError, SourceError, StorageError, TargetError, because, shown
 from iofast.machine import cores
 from iofast.opening import open_reader
 from iofast.options import takes_options
@@ -61,9 +61,10 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
     """Pack the images of `source` into the container `target`; its suffix selects the format.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, including those of other programs
-    and patterns of shards. Options are a `PackOptions`, or its fields as keywords, or both (keywords take precedence).
-    Images that fail are listed in `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an
-    interrupted run. Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than
+    and patterns of shards. Folder and manifest, and paths in a manifest, may be URLs of object stores. Options are a
+    `PackOptions`, or its fields as keywords, or both (keywords take precedence). Images that fail are listed in
+    `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an interrupted run. Raises `SourceError`,
+    `TargetError`, `OptionError`; `StorageError` if an object store fails; `ErrorBudgetError` when more images fail than
     `max_errors`.
     """
     for what, path in (("source", source), ("target", target)):
@@ -175,6 +176,8 @@ class _Run:
             raise ErrorBudgetError(
                 f"{error}; mend or delete them, or give a larger max_errors=, and {target.going_on}"
             ) from None
+        except StorageError as error:
+            raise StorageError(f"{error}; {target.going_on}") from None
         except OSError as error:
             if isinstance(error, TargetError) and not target.partial.exists():  # published, except its sidecars
                 raise

@@ -16,7 +16,7 @@ from typing import Any
 
 from iofast import kernel
 from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
-from iofast.errors import DecodeError, SourceError, TargetError, because
+from iofast.errors import DecodeError, SourceError, StorageError, TargetError, because
 from iofast.packing.messages import Frames, Message, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
@@ -64,14 +64,16 @@ class Worker:
                 self._set_up(message["setup"])
             else:
                 self._chunk(message)
-        except (TargetError, SourceError) as error:  # of journal or container; `_chunk` catches those of images
-            self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "target"})
+        except (TargetError, SourceError, StorageError) as error:  # `_chunk` catches those of images
+            kinds = {SourceError: "source", StorageError: "storage", TargetError: "target"}
+            self.send({"fatal": str(error), "of": next(kinds[kind] for kind in kinds if isinstance(error, kind))})
             return False
         return True
 
     def _set_up(self, setup: dict[str, Any]) -> None:
         self._recipe = SampleRecipe.of(setup["recipe"])
         self._origin = origin_of(setup)
+        self._origin.waiting = lambda: self.send({"alive": 0})
         self._journal = JournalWriter(setup["journal"])
 
     def _chunk(self, message: dict[str, Any]) -> None:
@@ -94,6 +96,8 @@ class Worker:
                     continue
                 records.append(record)
                 bytes_in += len(sample.data) + sum(map(len, sample.beside.values()))
+            except StorageError:  # it would fail for every image
+                raise
             except Exception as error:  # a damaged image may raise anything, and must not end the run
                 reason = self._origin.blame(image, _reason(error))
                 failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
