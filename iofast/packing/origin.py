@@ -42,8 +42,16 @@ class Origin(ABC):
 
     waiting: Callable[[], object] | None = None  # called now and then while `read` waits for an object store
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether `begin` may be called for the next chunk, too, before the present one is read."""
+        return False
+
     def begin(self, images: Sequence[Image]) -> None:  # noqa: B027 - files need no preparation
-        """Prepare to read these, one after another. Raises `SourceError` if no sample can be read any more."""
+        """Prepare to read these, one after another. Raises `SourceError` if no sample can be read any more.
+
+        Without images, forget earlier ones.
+        """
 
     @abstractmethod
     def read(self, image: Image) -> ReadSample:
@@ -63,24 +71,32 @@ class FileOrigin(Origin):
     def __init__(self, root: str) -> None:
         self._root = root
         self._ahead: Ahead | None = None
-        self._places: dict[tuple[int, int], int] = {}  # (position, file) -> place in what is fetched ahead
+        self._numbers: dict[tuple[int, int], int] = {}  # (position, file) -> number of an object that is fetched ahead
+
+    @property
+    def overlaps(self) -> bool:
+        """See `Origin.overlaps`."""
+        return self._ahead is not None
 
     def begin(self, images: Sequence[Image]) -> None:
-        """Begin to fetch the objects of a chunk, in the order of `read`. See `Origin.begin`."""
-        if self._ahead is not None:
+        """Begin to fetch the objects of these, in the order of `read`. See `Origin.begin`."""
+        if self._ahead is not None and not images:
             self._ahead.close()
-            self._ahead = None
-        wanted: list[Wanted] = []
-        self._places = {}
-        for image in images:
-            for number in range(len(image.versions)):
-                if is_url(self._path(image, number)):
-                    self._places[image.position, number] = len(wanted)
-                    wanted.append(self._wanted(image, number))
-        if wanted:
-            from iofast.remote.ahead import Ahead  # here: workers of files start without object stores
+            self._numbers = {}
+        objects = [
+            (image.position, number, self._wanted(image, number))
+            for image in images
+            for number in range(len(image.versions))
+            if is_url(self._path(image, number)) and (image.position, number) not in self._numbers
+        ]
+        objects = [each for each in objects if each[2].size <= MAX_BYTES]
+        if not objects:
+            return
+        from iofast.remote.ahead import Ahead  # here: workers of files start without object stores
 
-            self._ahead = Ahead(wanted, MOST_AHEAD)
+        self._ahead = self._ahead or Ahead(MOST_AHEAD)
+        numbers = self._ahead.add(wanted for _, _, wanted in objects)
+        self._numbers |= {(position, file): at for at, (position, file, _) in zip(numbers, objects, strict=True)}
 
     def read(self, image: Image) -> ReadSample:
         """See `Origin.read`. Raises `StorageError` if an object store fails."""
@@ -105,21 +121,24 @@ class FileOrigin(Origin):
         if not is_url(path):
             return read_file(os.fsencode(path), empty=empty)
         wanted = self._wanted(image, number)
-        if wanted.etag and (wanted.size > MAX_BYTES or not (wanted.size or empty)):
-            raise DecodeError("the object is larger than 1 GiB" if wanted.size else "the object is empty")
+        if wanted.size > MAX_BYTES:
+            raise DecodeError("the object is larger than 1 GiB")
         try:
-            return self._fetched(image.position, number, wanted)
+            data = self._fetched(image.position, number, wanted)
         except ObjectMissingError:
             raise DecodeError("the object does not exist") from None
         except ObjectConflictError:
             raise DecodeError("the object changed after it was listed") from None
+        if not data and not empty:
+            raise DecodeError("the object is empty")
+        return data
 
     def _fetched(self, position: int, number: int, wanted: Wanted) -> bytes:
         from iofast.remote import ahead, requests
 
-        place = self._places.pop((position, number), None)
-        if place is not None and self._ahead is not None:
-            return self._ahead.take(place, self.waiting)
+        at = self._numbers.pop((position, number), None)
+        if at is not None and self._ahead is not None:
+            return self._ahead.take(at, self.waiting)
         return requests.run(ahead.fetch(wanted), self.waiting)
 
     def _wanted(self, image: Image, number: int) -> Wanted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from iofast.remote import requests
@@ -22,50 +22,58 @@ class Wanted(NamedTuple):
 
 
 class Ahead:
-    """`wanted` objects, fetched in order while `most` bytes of them are enough, and at least one at a time."""
+    """Objects in the order in which they will be needed: fetched while `most` bytes are enough, at least one at a time.
 
-    def __init__(self, wanted: Sequence[Wanted], most: int) -> None:
-        self._wanted, self._most = wanted, most
-        self._futures: list[concurrent.futures.Future[bytes] | None] = []
-        self._taken = self._held = 0  # objects, bytes
+    For one thread.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[int, Wanted] = {}  # by number, in order
+        self._begun: dict[int, tuple[int, concurrent.futures.Future[bytes]]] = {}  # size and result by number
+        self._next = self._held = 0
+
+    def add(self, wanted: Iterable[Wanted]) -> range:
+        """Queue objects, and return their numbers."""
+        start = self._next
+        for each in wanted:
+            self._waiting[self._next] = each
+            self._next += 1
         self._fill()
+        return range(start, self._next)
 
     def take(self, number: int, waiting: Callable[[], object] | None = None) -> bytes:
-        """The bytes of object `number`; earlier ones are dropped. Raises as `Store.get` does.
+        """The bytes of an object that was not taken yet; earlier ones are dropped. Raises as `Store.get` does.
 
         `waiting` is called now and then during a wait.
         """
         self._drop(number)
         self._fill()
-        future = self._futures[number]
-        assert future is not None, "each object can be taken once"
-        data = requests.finish(future, waiting)
+        data = requests.finish(self._begun[number][1], waiting)
         self._drop(number + 1)
         self._fill()
         return data
 
     def close(self) -> None:
-        """Cancel what is not fetched yet."""
-        self._drop(len(self._wanted))
+        """Drop everything."""
+        self._drop(self._next)
 
     def _drop(self, stop: int) -> None:
-        while self._taken < min(stop, len(self._futures)):
-            future, self._futures[self._taken] = self._futures[self._taken], None
-            if future is not None:
-                future.cancel()
-                self._held -= self._wanted[self._taken].size
-            self._taken += 1
-        while len(self._futures) < stop:  # never begun
-            self._futures.append(None)
-            self._taken += 1
+        for number in [each for each in self._begun if each < stop]:
+            size, future = self._begun.pop(number)
+            future.cancel()
+            self._held -= size
+        for number in [each for each in self._waiting if each < stop]:
+            del self._waiting[number]
 
     def _fill(self) -> None:
-        while len(self._futures) < len(self._wanted):
-            size = self._wanted[len(self._futures)].size
-            if self._held and (self._held + size > self._most or len(self._futures) - self._taken >= _REQUESTS):
+        while self._waiting:
+            number, wanted = next(iter(self._waiting.items()))
+            if self._begun and (self._held + wanted.size > self._most or len(self._begun) >= _REQUESTS):
                 return
-            self._futures.append(requests.start(fetch(self._wanted[len(self._futures)])))
-            self._held += size
+            del self._waiting[number]
+            self._begun[number] = wanted.size, requests.start(fetch(wanted))
+            self._held += wanted.size
 
 
 async def fetch(wanted: Wanted) -> bytes:
