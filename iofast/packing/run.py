@@ -56,9 +56,10 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
     """Pack the images of `source` into the container `target`; its suffix selects the format.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, including those of other programs
-    and patterns of shards. Options are a `PackOptions`, or its fields as keywords, or both (keywords take precedence).
-    Images that fail are listed in `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an
-    interrupted run. Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than
+    and patterns of shards. Folder and manifest, and paths in a manifest, may be URLs of object stores. Options are a
+    `PackOptions`, or its fields as keywords, or both (keywords take precedence). Images that fail are listed in
+    `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an interrupted run. Raises `SourceError`,
+    `TargetError`, `OptionError`; `StorageError` if an object store fails; `ErrorBudgetError` when more images fail than
     `max_errors`.
     """
     for what, path in (("source", source), ("target", target)):
