@@ -31,6 +31,7 @@ from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
+from iofast.remote.urls import is_url, require_text
 
 FilePath = str | os.PathLike[str]
 
@@ -75,11 +76,12 @@ def run(
 ) -> PackReport:
     """`pack` with a progress display and a pool whose workers are starting already."""
     started = time.monotonic()
+    require_text(target)
+    if is_url(target):
+        return _run_to_store(source, os.fspath(target), options, progress, pool)
     sidecars = names_of(options.sidecars)
     place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
-    if not os.fspath(source):  # `Path` would take it for the current folder
-        raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
-    _check_paths(Path(os.path.abspath(source)), place)
+    _check_paths(source, place)
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
@@ -138,7 +140,27 @@ def _run_parts(
     return parts.finish(pool, progress)
 
 
-def _check_paths(source: Path, place: Target) -> None:
+def _run_to_store(
+    source: FilePath, url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
+) -> PackReport:
+    """Pack into an object store."""
+    from iofast.packing import to_store  # here: local targets need no object stores
+
+    started = time.monotonic()
+    to_store.check_options(options, url)
+    with to_store.work_folder(url) as folder:
+        place = to_store.StoreTarget(url, folder, overwrite=options.overwrite)
+        _check_paths(source, place)
+        _check_possible(options, place)
+        planned = partial(_planned, source, place, options, progress, pool.count)
+        run = to_store.StoreRun(os.fspath(source), place, options, planned, pool, progress, started)
+        return run.dry_run() if options.dry_run else run.run()
+
+
+def _check_paths(given: FilePath, place: Target) -> None:
+    if not os.fspath(given):  # `Path` would take it for the current folder
+        raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
+    source = Path(os.path.abspath(given))
     place.check_folder()
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
         raise TargetError(f"{place.path} lies inside the source {source}: the next scan would find it; put it outside")

@@ -10,12 +10,13 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from iofast.errors import StateError
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 _TICK = 0.25  # seconds between calls of `waiting`
 _lock = threading.Lock()
 _loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # with the process that runs it
@@ -56,3 +57,30 @@ def finish(future: concurrent.futures.Future[_T], waiting: Callable[[], object] 
 def run(work: Coroutine[Any, Any, _T], waiting: Callable[[], object] | None = None) -> _T:
     """Start work and wait for it."""
     return finish(start(work), waiting)
+
+
+async def each(
+    work: Callable[[_Item], Coroutine[Any, Any, _T]],
+    items: Sequence[_Item],
+    most: int,
+    done: Callable[[], object] | None = None,
+) -> list[_T]:
+    """The results of `work` for all items, at most `most` of them at once. The first error ends the others.
+
+    `done` is called after each.
+    """
+    room = asyncio.Semaphore(most)
+
+    async def one(item: _Item) -> _T:
+        async with room:
+            result = await work(item)
+        if done is not None:
+            done()
+        return result
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

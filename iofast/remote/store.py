@@ -101,31 +101,40 @@ class Store:
         mode: PutMode = "create" if if_none_match else {"e_tag": if_match} if if_match else "overwrite"
         return requests.run(self._put_bytes(key, data, mode))
 
-    def put_file(self, key: str, path: str | os.PathLike[str]) -> str:
+    def put_file(self, key: str, path: str | os.PathLike[str], waiting: Callable[[], object] | None = None) -> str:
         """Write a local file as an object, in parts of at least 8 MiB, and return its ETag.
 
         The object appears when it is complete. Parts are removed after an error or interrupt, but not after a kill:
-        let a rule of the bucket remove incomplete uploads. Raises `OSError` for the file.
+        let a rule of the bucket remove incomplete uploads. `waiting` is called now and then; an error of it ends the
+        upload. Raises `OSError` for the file.
         """
         upload = Upload(path)
         try:
-            return requests.run(self._patiently("written", key, lambda: self._put_file(key, upload)))
+            return requests.run(self._patiently("written", key, lambda: self._put_file(key, upload)), waiting)
         except BaseException:
             upload.stop()
             raise
 
     def copy(self, key: str, target: str) -> None:
         """Copy an object within the store, without its bytes passing here. S3 copies at most 5 GB at once."""
+        requests.run(self.duplicate(key, target))
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        requests.run(self.remove(key))
+
+    async def duplicate(self, key: str, target: str) -> None:
+        """As `copy`, in the loop of `requests`."""
 
         async def copied() -> None:
             import obstore
 
             await obstore.copy_async(self._connected(WRITE), self._key(key), self._key(target))
 
-        requests.run(self._patiently("copied", key, copied))
+        await self._patiently("copied", key, copied)
 
-    def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
+    async def remove(self, key: str) -> None:
+        """As `delete`, in the loop of `requests`."""
 
         async def deleted() -> None:
             import obstore
@@ -133,7 +142,7 @@ class Store:
             await obstore.delete_async(self._connected(WRITE), self._key(key))
 
         with contextlib.suppress(ObjectMissingError):
-            requests.run(self._patiently("deleted", key, deleted))
+            await self._patiently("deleted", key, deleted)
 
     async def fetch(self, key: str, etag: str = "", size: int | None = None) -> bytes:
         """As `get`, in the loop of `requests`. With `size`, another size is an `ObjectConflictError`."""
