@@ -31,7 +31,7 @@ from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
-from iofast.remote.urls import is_url, require_text
+from iofast.remote.urls import RemotePath, is_url, require_text
 
 FilePath = str | os.PathLike[str]
 
@@ -145,11 +145,13 @@ def _run_to_store(
 ) -> PackReport:
     """Pack into an object store."""
     from iofast.packing import to_store  # here: local targets need no object stores
+    from iofast.packing.store_target import StoreTarget
 
     started = time.monotonic()
     to_store.check_options(options, url)
+    url = str(RemotePath.of(url))
     with to_store.work_folder(url) as folder:
-        place = to_store.StoreTarget(url, folder, overwrite=options.overwrite)
+        place = StoreTarget(url, folder, overwrite=options.overwrite)
         _check_paths(source, place)
         _check_possible(options, place)
         planned = partial(_planned, source, place, options, progress, pool.count)

@@ -52,9 +52,7 @@ def check_options(options: PackOptions, url: str) -> None:
     if options.append:
         raise OptionError(f"append=True needs a local target, found the URL of {name}: pack into another set, or here")
     if names_of(options.sidecars):
-        raise OptionError(
-            f"sidecars needs a local target, found the URL of {name}: run iofast sidecars on a local copy"
-        )
+        raise OptionError(f"sidecars needs a local target, found the URL of {name}: make them for a local copy")
     if parse_size(options.shard_size or SHARD_SIZE) > MOST_SHARD:
         raise OptionError(
             f"shard_size={options.shard_size} is too much for an object store, which copies 5 GiB at most: expected up "
@@ -104,9 +102,9 @@ class StoreRun:
         resumed = 0
         if part is not None:
             report = self._pack_one(parts, part, part.number in stored)
-            missing = tuple(sorted({*range(1, count + 1)} - parts.stored_parts(count).keys()))
-            if missing or not options.finish_when_complete:
-                return self._described(replace(report, missing=missing))
+            left = tuple(sorted({*range(1, count + 1)} - parts.stored_parts(count).keys()))
+            if left or not options.finish_when_complete:
+                return self._described(replace(report, missing=left))
         elif not options.finish:
             missing = [Part(each, count) for each in range(1, count + 1) if each not in stored]
             if missing and not is_new:  # other machines may be at work: begin anywhere
@@ -227,11 +225,7 @@ def work_folder(url: str) -> Iterator[Path]:
     try:
         base.mkdir(0o700, parents=True, exist_ok=True)
         _remove_old(base)
-        for number in itertools.count():
-            folder = base / f"pack-{digest}-{number}"
-            descriptor = _lock(folder)
-            if descriptor is not None:
-                break
+        folder, descriptor = _free_folder(base / f"pack-{digest}")
     except OSError as error:
         raise TargetError(f"{base} cannot be used: {because(error)}; {WORK} names another folder") from None
     try:
@@ -252,6 +246,12 @@ def base_folder() -> Path:
     if folder is None:
         raise TargetError(f"there is no cache folder in which the parts could be made: set {WORK} to a folder")
     return folder / "packing"
+
+
+def _free_folder(stem: Path) -> tuple[Path, int]:
+    """The first folder whose name begins so and that no other process has, and its descriptor."""
+    folders = (stem.with_name(f"{stem.name}-{number}") for number in itertools.count())
+    return next((folder, locked) for folder in folders if (locked := _lock(folder)) is not None)
 
 
 def _lock(folder: Path) -> int | None:

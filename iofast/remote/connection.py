@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -27,6 +28,14 @@ _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP", "gs": "GOOGLE_A
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "IOFAST_ALLOW_HTTP")
 
 
+def require_obstore(store: str) -> None:
+    """Raise `OptionError` without obstore."""
+    try:
+        import_module("obstore")
+    except ImportError:
+        raise OptionError(f"{store} needs obstore: pip install 'iofast[remote]'") from None
+
+
 def connect(store: str, limits: Limits, purpose: str) -> ObjectStore:
     """The store of `RemotePath.store`. Raises `OptionError`, and `StorageError` without an account.
 
@@ -38,11 +47,9 @@ def connect(store: str, limits: Limits, purpose: str) -> ObjectStore:
 
 @functools.lru_cache(maxsize=64)
 def _connect(store: str, limits: Limits, purpose: str, environment: int) -> ObjectStore:  # noqa: ARG001 - of the cache
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
-    except ImportError:
-        raise OptionError(f"{store} needs obstore: pip install 'iofast[remote]'") from None
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
     scheme, _, name = store.partition("://")
     endpoint = store if scheme == "http" else _endpoint(scheme)
     options: dict[str, Any] = {

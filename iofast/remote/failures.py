@@ -15,7 +15,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 # (what the text has, the reason, whether another attempt may succeed); the first that fits
 _TRANSPORT = (
-    (r"169\.254\.|TokenRequest|security-credentials|MissingAccount|redential", "no credentials were found", False),
+    (r"169\.254\.|TokenRequest|security-credentials|Missing(Account|\w*Key)", "no credentials were found", False),
     (r"kind: Timeout", "no answer in time", True),
     (r"dns error", "host name not found", True),
     (r"certificate|InvalidContentType|TLS", "the secure connection failed", False),

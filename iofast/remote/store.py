@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, OptionError
 from iofast.remote import requests
-from iofast.remote.connection import ONCE, READ, WRITE, connect
+from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
 from iofast.remote.failures import ShortAnswerError, failure_of
 from iofast.remote.limits import Limits
 from iofast.remote.upload import Upload
@@ -218,6 +218,7 @@ class Store:
 
     async def _patiently(self, done: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """The result of `attempt`, repeated after passing failures until the patience ends."""
+        require_obstore(self.place.store)
         from obstore.exceptions import BaseError
 
         start, number = time.monotonic(), 0
