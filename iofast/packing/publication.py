@@ -20,6 +20,7 @@ from iofast.remote.store import ObjectInfo, Store
 
 MARKER = "publishing"
 REQUESTS = 16  # copies or removals in flight at once
+_TOGETHER = 1000  # objects that one request removes
 _TRIES = 3  # another machine may publish the same set at the same time
 
 
@@ -144,8 +145,8 @@ class Publisher:
     def remove(self, keys: Iterable[str]) -> None:
         """Remove objects."""
         names = list(keys)
-        with open_bar(len(names), " objects", "removing work", delay=2) as bar:
-            requests.run(requests.each(self.store.remove, names, REQUESTS, bar.update))
+        together = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
+        requests.run(requests.each(self.store.remove, together, REQUESTS))
 
     def _hide(self, publication: Publication) -> str:
         """Empty the manifest of the old set. Returns the ETag of the object that the new manifest replaces, or ""."""

@@ -50,12 +50,17 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for all tests, so that they share workers."""
+    return tmp_path_factory.mktemp("machine") / "work"
+
+
 @pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for the work on this machine."""
-    folder = tmp_path / "work"
-    monkeypatch.setenv("IOFAST_WORK", os.fspath(folder))
-    return folder
+    monkeypatch.setenv("IOFAST_WORK", os.fspath(machine))
+    return machine
 
 
 def options_of(**options: Any) -> dict[str, Any]:
@@ -99,4 +104,77 @@ def test_bucket_and_folder_get_equal_bytes(
     assert report.failed == 3
     assert report.duplicates > 20
     assert bucket.unfinished_uploads() == 0
+    assert not any(work.iterdir())
+
+
+def target_in(bucket: Bucket) -> str:
+    return f"s3://{bucket.name}/out/t.tar"
+
+
+@pytest.fixture(scope="module")
+def expected(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The digests of a local run that drops duplicates."""
+    return locally(images, tmp_path_factory.mktemp("expected") / "out", "t.tar", drop_duplicates=True)[1]
+
+
+def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
+    return pack(images, target_in(bucket), **options_of(drop_duplicates=True, **options))
+
+
+# Children of one process, which has imported everything, are killed after a number of requests until one ends.
+_KILLED = """
+import json, os, random, signal, sys
+sys.path.insert(0, "tests/support")
+from iofast.packing import pack, to_store
+from iofast.packing.pool import WorkerPool
+from iofast.remote.store import Store
+from object_store import Bucket
+
+source, url, options, endpoint, name, seed, least = json.loads(sys.argv[1])
+bucket, chance, kills = Bucket(endpoint, name), random.Random(seed), 0
+
+def killed(left, first):
+    whole = Store._patiently
+    async def patiently(self, *arguments):
+        nonlocal left
+        left -= 1
+        if left == 0 and first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = await whole(self, *arguments)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    Store._patiently = patiently
+    pack(source, url, **options)
+    os._exit(0)
+
+while True:
+    child = os.fork()
+    if not child:
+        killed(chance.randrange(5, least * (kills + 1)), chance.random() < 0.5)  # joining begins anew, so leave it time
+    status = os.waitpid(child, 0)[1]
+    if status == 0:
+        break
+    assert os.WIFSIGNALED(status), status
+    kills += 1
+    names = bucket.request("GET", query="?list-type=2&prefix=out/").decode()
+    begun, shown = "/publishing<" in names, "out/t.tar.manifest" in names
+    assert begun or not ("out/t-" in names or shown), names
+print(kills)
+"""
+
+
+@pytest.mark.parametrize("least", [20, 80])
+def test_killed_after_any_request(
+    bucket: Bucket, images: Path, expected: dict[str, str], least: int, work: Path
+) -> None:
+    """Early kills lose most of the work; late ones come while the set is published."""
+    options = options_of(drop_duplicates=True)
+    facts = [str(images), target_in(bucket), options, bucket.endpoint, bucket.name, least, least]
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) >= 2
+    assert stored(bucket) == expected
     assert not any(work.iterdir())
