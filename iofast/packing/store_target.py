@@ -163,8 +163,9 @@ class StoreTarget(ShardTarget):
         try:
             self.store.put_bytes(self.plan, run.to_json(), if_none_match=True)
         except ObjectConflictError:
-            self.store.delete(listing)
-            return False
+            if self.find() != run:
+                self.store.delete(listing)
+                return False
         self.run = run
         with self:
             self.note(RUN, json.loads(run.to_json()))

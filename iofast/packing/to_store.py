@@ -22,7 +22,16 @@ from pathlib import Path
 
 from iofast import owned
 from iofast.containers.shards import SHARD_SIZE, parse_size
-from iofast.errors import ErrorBudgetError, IofastError, ObjectMissingError, OptionError, TargetError, because
+from iofast.errors import (
+    ErrorBudgetError,
+    IofastError,
+    ObjectConflictError,
+    ObjectMissingError,
+    OptionError,
+    StorageError,
+    TargetError,
+    because,
+)
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS
@@ -74,6 +83,15 @@ class StoreRun:
 
     def run(self) -> PackReport:
         """Pack the missing parts, or the one that the options name, and publish when all are there."""
+        try:
+            return self._run()
+        except (KeyboardInterrupt, StorageError, ObjectConflictError, ObjectMissingError) as error:
+            words = str(error) or "interrupted"
+            if self.target.run is None or self.target.going_on in words:
+                raise
+            raise type(error)(f"{words}; {self.target.going_on}") from None
+
+    def _run(self) -> PackReport:
         target, options = self.target, self.options
         target.pull()
         parts = StoreParts(

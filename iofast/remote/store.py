@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, OptionError
 from iofast.remote import requests
 from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
-from iofast.remote.failures import ShortAnswerError, failure_of
+from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
 from iofast.remote.limits import Limits
 from iofast.remote.upload import Upload
 from iofast.remote.urls import WEB, RemotePath
@@ -218,7 +218,12 @@ class Store:
         put = obstore.put_async(
             store, self._key(key), parts, use_multipart=True, chunk_size=upload.part, max_concurrency=_UPLOADS
         )
-        return await upload.finish(put)
+        try:
+            return await upload.finish(put)
+        except FileNotFoundError as error:
+            if cause_of(error).lacks_store:
+                raise
+            raise ShortAnswerError from None  # the end of the upload was answered, but the answer was lost
 
     async def _patiently(self, done: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """The result of `attempt`, repeated after passing failures until the patience ends."""

@@ -23,8 +23,12 @@ from packing_runs import digests
 from PIL import Image
 from places import ROOT
 
-from iofast.errors import ErrorBudgetError, OptionError, StorageError, TargetError
-from iofast.packing import PackReport, pack
+from iofast.errors import ErrorBudgetError, ObjectConflictError, OptionError, StorageError, TargetError
+from iofast.packing import PackOptions, PackReport, pack
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
+from iofast.packing.store_target import StoreTarget
 
 RECORDS = 12
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -75,7 +79,9 @@ def names(bucket: Bucket, prefix: str = "") -> list[str]:
 
 def stored(bucket: Bucket, prefix: str = "out/") -> dict[str, str]:
     """Digests of all objects below a prefix."""
-    return {name.removeprefix(prefix): sha256(bucket.request("GET", name)).hexdigest() for name in names(bucket, prefix)}
+    return {
+        name.removeprefix(prefix): sha256(bucket.request("GET", name)).hexdigest() for name in names(bucket, prefix)
+    }
 
 
 def locally(images: Path, folder: Path, name: str, **options: Any) -> tuple[PackReport, dict[str, str]]:
@@ -178,3 +184,245 @@ def test_killed_after_any_request(
     assert int(ended.stdout) >= 2
     assert stored(bucket) == expected
     assert not any(work.iterdir())
+
+
+class TestParts:
+    def test_of_two_machines(self, bucket: Bucket, images: Path, expected: dict[str, str], work: Path) -> None:
+        """The same part twice, one of them while its run is finished by another command."""
+        reports = [packed(images, bucket, part=part) for part in ("3/3", "1/3", "3/3")]
+        assert [(report.part, report.missing) for report in reports] == [
+            ((3, 3), (1, 2)),
+            ((1, 3), (2,)),
+            ((3, 3), (2,)),
+        ]
+        assert reports[0].packed == reports[2].packed > 0
+        with pytest.raises(TargetError, match=r"s3://.*/out/t.tar cannot be finished: part 2 of 3 is missing"):
+            packed(images, bucket, finish=True)
+        with pytest.raises(TargetError, match="a run with 3 parts, not 4 parts"):
+            packed(images, bucket, part="1/4")
+        assert not any("out/t-" in name or name == "out/t.tar.manifest" for name in names(bucket))
+        report = packed(images, bucket, part="2/3", finish_when_complete=True)
+        assert (report.part, report.images) == (None, 100)
+        assert stored(bucket) == expected
+        with pytest.raises(TargetError, match=r"out/t.tar exists already: choose another name, or give overwrite=True"):
+            packed(images, bucket, finish=True)
+
+    def test_at_once(self, bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
+        """The same command on three machines: they share the work, and all report the whole."""
+        found: list[PackReport | BaseException] = []
+
+        def one() -> None:
+            try:
+                with WorkerPool(1) as pool:
+                    options = PackOptions(**options_of(drop_duplicates=True))
+                    found.append(run(images, target_in(bucket), options, PackProgress(), pool))
+            except BaseException as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=one) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(90)
+        assert [(each.packed, each.failed, each.dropped) for each in found if isinstance(each, PackReport)] == [
+            (36, 3, 61)
+        ] * 3, found
+        assert stored(bucket) == expected
+
+
+def faults(seed: int) -> Callable[[Request], Fault | None]:
+    """Something happens to every fifth request; each is tried again in vain once at most."""
+    chance = random.Random(seed)
+    kinds = [
+        Fault(delay=0.05),
+        Fault(status=503, headers={"Retry-After": "0"}),
+        Fault(status=500, body=b""),
+        Fault(reset=True),
+        Fault(cut=100),
+        Fault(cut=0),
+        Fault(headers={"ETag": '"0123456789abcdef0123456789abcdef"'}),
+    ]
+
+    def plan(request: Request) -> Fault | None:
+        fault = chance.choice(kinds) if chance.random() < 0.2 else None
+        # a changed ETag is believed, as that of another writer: only where the version was asked for
+        return None if fault is kinds[-1] and "if-match" not in request.headers else fault
+
+    return plan
+
+
+@pytest.mark.parametrize("small", [8 << 20, 3000], ids=["whole", "ranges"])
+def test_passing_faults(
+    bucket: Bucket,
+    proxy: FaultProxy,
+    images: Path,
+    expected: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    small: int,
+) -> None:
+    """With small requests, files are sent by multipart uploads and brought back in ranges."""
+    monkeypatch.setattr("iofast.packing.store_target.SMALL", small)
+    monkeypatch.setattr("iofast.packing.store_parts.SMALL", small)
+    proxy.plan = faults(small)
+    while True:  # a changed ETag ends the run
+        try:
+            packed(images, bucket)
+            break
+        except ObjectConflictError:
+            assert not any("out/t-" in name or name == "out/t.tar.manifest" for name in names(bucket))
+    assert stored(bucket) == expected
+    assert bucket.unfinished_uploads() == 0
+
+
+class TestFaults:
+    @pytest.mark.parametrize("kind", ["503", "stall"])
+    def test_a_store_that_is_gone(
+        self, bucket: Bucket, proxy: FaultProxy, images: Path, expected: dict[str, str], kind: str, limits: None
+    ) -> None:
+        """The run ends in bounded time, says how it goes on, and loses nothing that was stored."""
+        fault = Fault(status=503) if kind == "503" else Fault(stall=0, delay=3)
+        begun = time.monotonic()
+        proxy.plan = lambda request: fault if "part-000004" in request.path and request.method != "HEAD" else None
+        with pytest.raises(
+            StorageError, match=r"part-000004.* for 2 s; the same command goes on from there; delete s3"
+        ):
+            packed(images, bucket)
+        assert time.monotonic() - begun < 40
+        assert not any("out/t-" in name or name == "out/t.tar.manifest" for name in names(bucket))
+        assert sum("part-" in name and name.endswith(".manifest") for name in names(bucket)) >= 3
+        proxy.plan = lambda _: None
+        assert packed(images, bucket).resumed >= 3 * RECORDS
+        assert stored(bucket) == expected
+
+    @pytest.fixture
+    def limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("IOFAST_STORAGE_LIMITS", "connect=1,read=1,write=1,patience=2")
+
+    def test_an_interrupt_leaves_no_upload(
+        self, bucket: Bucket, proxy: FaultProxy, images: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("iofast.packing.store_target.SMALL", 0)
+
+        def plan(request: Request) -> Fault | None:
+            if request.method == "PUT" and "part-000002-" in request.path:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                return Fault(delay=2)
+            return None
+
+        proxy.plan = plan
+        with pytest.raises(KeyboardInterrupt, match=r"goes on from there; delete s3://.*/t.tar.partial/ to start anew"):
+            packed(images, bucket)
+        assert bucket.unfinished_uploads() == 0
+
+
+class TestOverwriting:
+    def test_the_old_set_stays_until_the_new_one_is_packed(
+        self, bucket: Bucket, images: Path, expected: dict[str, str]
+    ) -> None:
+        pack(images / "a", target_in(bucket), **options_of(shard_records=2))
+        before = stored(bucket)
+        packed(images, bucket, part="1/2", overwrite=True)
+        assert stored(bucket).items() >= before.items()
+        packed(images, bucket, part="2/2", overwrite=True)
+        packed(images, bucket, finish=True, overwrite=True)
+        assert stored(bucket) == expected  # without the further shards of the old set
+
+    def test_a_set_that_another_program_has_written_stays(self, bucket: Bucket, images: Path) -> None:
+        packed(images, bucket, part="1/1")
+        bucket.put("out/t.tar.manifest", b"another")
+        with pytest.raises(
+            TargetError, match=r"out/t.tar cannot be published: .*manifest was written by another program"
+        ):
+            packed(images, bucket, finish=True, overwrite=True)
+        assert bucket.request("GET", "out/t.tar.manifest") == b"another"
+
+    def test_foreign_shards_stay(self, bucket: Bucket, images: Path) -> None:
+        bucket.put("out/t-000002.tar", b"another")
+        with pytest.raises(TargetError, match=r"out/t-000002.tar exists already and is no part of this set: move it"):
+            packed(images, bucket)
+        assert bucket.request("GET", "out/t-000002.tar") == b"another"
+
+
+def test_a_run_whose_work_was_removed(bucket: Bucket, images: Path, expected: dict[str, str], work: Path) -> None:
+    """Nothing of it gets into the run that is begun anew."""
+    packed(images, bucket, part="1/2")
+    for name in names(bucket):
+        bucket.request("DELETE", name)
+    with pytest.raises(TargetError, match=r"has no parts that could be joined"):
+        packed(images, bucket, finish=True)
+    packed(images, bucket)
+    assert stored(bucket) == expected
+
+
+def test_a_listing_in_the_store(bucket: Bucket, images: Path, tmp_path: Path) -> None:
+    """From a bucket into a bucket, in parts: sizes and versions of the source's objects are in the stored listing."""
+    url = bucket.upload(images, "in")
+    local = locally(images, tmp_path / "local", "t.tar")[1]
+    pack(url, target_in(bucket), **options_of(part="2/2"))
+    pack(url, target_in(bucket), **options_of())
+    assert stored(bucket) == local
+
+
+def test_the_disk_holds_two_parts(
+    bucket: Bucket, images: Path, work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sizes, send = [], StoreTarget.send
+
+    def measured(*arguments: Any) -> str:
+        sizes.append(sum(path.stat().st_blocks * 512 for path in work.rglob("*-0*.tar") if path.is_file()))
+        return send(*arguments)
+
+    monkeypatch.setattr(StoreTarget, "send", measured)
+    report = pack(images, target_in(bucket), **options_of(resize=256, format="rgb", shard_records=5))
+    assert report.bytes_out > 15_000_000
+    assert max(sizes) < 5_000_000
+
+
+def test_secrets_are_nowhere(
+    bucket: Bucket, proxy: FaultProxy, images: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "SESSIONTOKENEXAMPLE")
+    secrets = [ENVIRONMENT["AWS_SECRET_ACCESS_KEY"], ENVIRONMENT["AWS_ACCESS_KEY_ID"], "SESSIONTOKENEXAMPLE"]
+    monkeypatch.setenv("IOFAST_STORAGE_LIMITS", "connect=1,read=1,write=1,patience=1")
+    proxy.plan = lambda request: (
+        Fault(status=403, body="".join(secrets).encode()) if "part-000002" in request.path else None
+    )
+    with pytest.raises(StorageError, match="403 access denied") as raised:
+        packed(images, bucket)
+    texts = [str(raised.value).encode(), *(bucket.request("GET", name) for name in names(bucket))]
+    texts += [path.read_bytes() for path in work.rglob("*") if path.is_file()]
+    assert len(texts) > 10
+    assert not [secret for secret in secrets for text in texts if secret.encode() in text]
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("s3://bucket/x.lmdb", {}, "an LMDB file is not made in an object store: expected .tar, .tfrecord"),
+        ("s3://bucket/x.tar", {"append": True}, "append=True needs a local target"),
+        ("s3://bucket/x.tar", {"sidecars": "wids"}, "sidecars needs a local target"),
+        ("s3://bucket/x.tar", {"shard_size": "6GB"}, "shard_size=6GB is too much .* expected up to 4GB"),
+        ("s3://bucket/x.zip", {}, "the suffix of 'x.zip' does not say what to make"),
+        ("s3://bucket/", {}, "the suffix of '' does not say"),
+        ("https://host/x.tar", {}, "a web server takes no files"),
+        ("s3://user:secret@bucket/x.tar", {}, "credentials in a URL are refused"),
+        ("ftp://host/x.tar", {}, "expected a URL of s3://"),
+    ],
+)
+def test_refusals(images: Path, url: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words) as raised:
+        pack(images, url, **options)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_dry_run_writes_nothing(bucket: Bucket, images: Path) -> None:
+    report = packed(images, bucket, dry_run=True)
+    assert report.target == target_in(bucket)
+    assert report.estimate is not None
+    assert names(bucket) == []
+
+
+def test_the_error_budget(bucket: Bucket, images: Path) -> None:
+    with pytest.raises(ErrorBudgetError, match=r"images failed: expected at most 1"):
+        packed(images, bucket, max_errors=1)
+    assert packed(images, bucket, max_errors=3).failed == 3
