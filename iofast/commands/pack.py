@@ -50,6 +50,8 @@ examples:
       transcode a sample, write nothing, estimate size and time
   iofast pack ./images shards/train.tar --resize 256 --part 3/8
       the third of eight parts, on any machine that sees both folders; then once: the same with --finish
+  iofast pack ./images s3://bucket/sets/train.tar --resize 256
+      shards in an object store; the same command on several machines shares the work
   sbatch --array=1-100 ... iofast pack ./images shards/train.tar --resize 256 --part slurm --finish-when-complete
       a part for each task of a SLURM array; the last one joins them
 
@@ -64,7 +66,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL"
     )
-    parser.add_argument("target", metavar="DST", help="container to write: out.lmdb, train.tar or train.tfrecord")
+    parser.add_argument(
+        "target",
+        metavar="DST",
+        help="container to write: out.lmdb, train.tar or train.tfrecord, or a URL of these shards",
+    )
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
         for each in command_line(fields):

@@ -27,7 +27,7 @@ from iofast.containers.register import Register
 from iofast.containers.shard_files import Backing, FullShard, OpenShard, entries_in, find_full
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, write_index
-from iofast.errors import ContainerError, TargetError, because
+from iofast.errors import ContainerError, IofastError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
@@ -343,7 +343,7 @@ class ShardWriter(Writer):
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except TargetError:
+        except IofastError:
             raise
         except OSError as error:
             raise TargetError(f"{self.folder / self.name} cannot be written: {because(error)}") from None

@@ -139,6 +139,8 @@ class StoreTarget(ShardTarget):
     def pull(self) -> bool:
         """Bring plan and listing from the store into the folder. False if the store has no run."""
         self.run = self.find()
+        if self.run is None and not self.partial.exists():
+            return False
         try:
             mine = StoredRun.of(owned.read(self.partial / RUN), "")
         except (OSError, TargetError):

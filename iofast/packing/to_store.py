@@ -251,6 +251,8 @@ def work_folder(url: str) -> Iterator[Path]:
             yield folder
         shutil.rmtree(folder, ignore_errors=True)
     finally:
+        with contextlib.suppress(OSError):  # it has work, or is removed
+            folder.rmdir()
         os.close(descriptor)
     _remove_old(base, f"pack-{digest}-*", -math.inf)
 
