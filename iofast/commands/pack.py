@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="DST",
-        help="container to write: out.lmdb, train.tar or train.tfrecord, or a URL of these shards",
+        help="container to write: out.lmdb, train.tar, train.tfrecord, or a URL of such shards",
     )
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():

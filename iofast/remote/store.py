@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import time
@@ -197,9 +196,14 @@ class Store:
 
             nonlocal tries
             tries += 1
-            purpose = WRITE if mode == "overwrite" else ONCE
+            purpose, condition = WRITE if mode == "overwrite" else ONCE, mode
+            if self.place.scheme == "gs" and isinstance(mode, dict):  # it compares generations
+                meta = await obstore.head_async(self._connected(READ), self._key(key))
+                if _version(meta) != mode["e_tag"]:
+                    raise ObjectConflictError(f"{self.url(key)} has changed")
+                condition = {**mode, "version": meta["version"]}
             done = await obstore.put_async(
-                self._connected(purpose), self._key(key), data, mode=mode, use_multipart=False
+                self._connected(purpose), self._key(key), data, mode=condition, use_multipart=False
             )
             return done["e_tag"] or ""
 

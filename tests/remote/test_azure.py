@@ -74,6 +74,20 @@ def test_packing(container: str, tmp_path: Path) -> None:
     assert digests(tmp_path / "local") == digests(tmp_path / "remote")
 
 
+def test_packing_into_it(container: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set, and one that replaces it."""
+    monkeypatch.setenv("IOFAST_WORK", os.fspath(tmp_path / "work"))
+    folder, store = write(tmp_path / "images", CLASSES), Store.of(f"{container}/out")
+    for overwrite, options in ((False, {"shard_records": 2}), (True, {"shard_records": 5, "drop_duplicates": True})):
+        local = tmp_path / str(overwrite)
+        local.mkdir()
+        pack(folder, local / "out.tar", resize=24, workers=1, **options)
+        pack(folder, f"{container}/out/out.tar", part="2/2", resize=24, workers=1, overwrite=overwrite, **options)
+        pack(folder, f"{container}/out/out.tar", resize=24, workers=1, overwrite=overwrite, **options)
+        found = {each.key: hashlib.sha256(store.get(each.key)).hexdigest() for each in store.list()}
+        assert found == digests(local)
+
+
 def test_operations(container: str, tmp_path: Path) -> None:
     store = Store.of(f"{container}/prefix")
     etag = store.put_bytes("x", b"hello", if_none_match=True)
