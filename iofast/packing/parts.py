@@ -71,10 +71,9 @@ class Parts:
         old = load_parts(place)
         if old is None:
             return None
-        own = PackPlan(old.images, old.chunk, old.source, self.settings, parts=old.parts if count is None else count)
+        expected = old.parts or 1 if count is None else count
+        own = PackPlan(old.images, old.chunk, old.source, self.settings, parts=expected)
         own.check_same(old, place.partial)
-        if old.parts is None:
-            raise TargetError(f"{place.partial} holds the work of a run without parts: give that command again")
         return self._loaded(old)
 
     def of(self, part: Part, work: PackWork) -> PackWork:
