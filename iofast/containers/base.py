@@ -104,9 +104,18 @@ class Reader(ABC):
             return self.locate(indices)
         return self.locate(indices, fields[0]).nowhere()
 
+    def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The labels of these records, int32 (N,), -1 for none. Containers of iofast read nothing else for them."""
+        return self.columns(indices).label
+
+    def positions(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The positions of these records in the packing order, uint64 (N,): the numbers in the keys."""
+        return np.asarray(indices).astype(np.uint64)
+
     def keys(self, located: Located) -> list[str]:
         """The keys of the records in `located`."""
-        return [format_key(position, self.manifest.key_width) for position in located.position.tolist()]
+        width = self.manifest.key_width
+        return [format_key(position, width) for position in self.positions(located.indices).tolist()]
 
     @abstractmethod
     def record(self, index: int) -> Record:

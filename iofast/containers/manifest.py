@@ -11,9 +11,8 @@ from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
-VERSION = 1
-CHUNK_LIMIT = 10_000  # chunks of an index: their numbers have four digits
-MAX_COUNT = 65_536 * CHUNK_LIMIT
+VERSION = 2
+MAX_COUNT = 1 << 40  # also the most samples of an order
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096
@@ -136,7 +135,9 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 
 def _check_version(version: object) -> None:
     if version != VERSION or isinstance(version, bool):
-        raise ContainerError(f"manifest version must be {VERSION}, found {version!r:.40}")
+        earlier = isinstance(version, int) and 0 < version < VERSION
+        advice = ", of an earlier iofast: pack the images again" if earlier else ""
+        raise ContainerError(f"manifest version must be {VERSION}, found {version!r:.40}{advice}")
 
 
 def _check_fields(fields: tuple[str, ...]) -> None:

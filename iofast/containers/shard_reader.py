@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,44 +47,43 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
 
-    def placed(self) -> Iterator[tuple[int, RecordEntry]]:
-        """All records of the index, each with the number of its shard."""
-        opened = self._open()
-        groups = self._groups(self.manifest)
+    def placed(self) -> Iterator[RecordEntry]:
+        """All records of the index."""
         for start in range(0, len(self), _STEP):
-            for row in opened.index.rows(np.arange(start, min(start + _STEP, len(self)), dtype=np.int64)):
-                places = zip(groups, row["place"].tolist(), strict=True)
-                there = [(name, place) for name, place in places if place[0] != ABSENT]
-                fields = tuple((name, length, crc, offset) for name, (_, offset, length, crc) in there)
-                info = ImageInfo(*(int(row[name]) for name in ("label", "width", "height", "orientation")))
-                yield there[0][1][0], RecordEntry(int(row["position"]), info, fields)
+            indices = np.arange(start, min(start + _STEP, len(self)), dtype=np.int64)
+            located = self.columns(indices)
+            infos = zip(located.label, located.width, located.height, located.orientation, strict=True)
+            fields: list[list[tuple[str, int, int, int]]] = [[] for _ in indices]
+            for name in self.manifest.fields:
+                own = self.locate(indices, name)
+                columns = own.length.tolist(), np.asarray(own.crc).tolist(), own.offset.tolist()
+                for row, place in enumerate(zip(*columns, strict=True)):
+                    if own.file[row] != ABSENT:
+                        fields[row].append((name, *place))
+            for position, info, places in zip(self.positions(indices).tolist(), infos, fields, strict=True):
+                yield RecordEntry(position, ImageInfo(*map(int, info)), tuple(places))
 
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard and the key."""
-        row, paths = self._row(index), self._files().paths
-        file = int(row["place"]["file"].min(initial=ABSENT))
-        return f"{paths[file] if file < len(paths) else self.path}: {self._key(row)}"
-
-    def _groups(self, manifest: Manifest) -> Sequence[str]:
-        """The location groups of an index row."""
-        return manifest.fields
+        opened, key = self._open(), self._key(index)
+        return f"{opened.files.paths[int(opened.files_of(np.array([index]))[0])]}: {key}"
 
     def _files(self) -> OpenFiles:
         return self._open().files
 
     def _open_files(self) -> _OpenedSet:
-        return _OpenedSet(self.path, self._groups)
+        return _OpenedSet(self.path)
 
 
 class _OpenedSet:
     """One opening of the set: manifest, index, and the shards as they are used."""
 
-    def __init__(self, path: str, groups: Callable[[Manifest], Sequence[str]]) -> None:
+    def __init__(self, path: str) -> None:
         place = Path(path)
         self.manifest = manifest = read_manifest(place)
         index = place.with_name(place.name + INDEX_SUFFIX)
         try:
-            self.index = open_index(index, manifest, groups(manifest))
+            self.index = open_index(index, manifest)
         except OSError as error:
             raise ContainerError(f"{index} cannot be read: {because(error)}") from None
         if manifest.count and self.index.stamp() != Stamp():
@@ -100,11 +99,16 @@ class _OpenedSet:
             _check_shard(manifest, paths[number], number, status)
 
         self.files = OpenFiles(paths, check)
+        self._ends = np.cumsum([shard.count for shard in manifest.shards], dtype=np.int64)
         self._sizes = np.array([shard.size for shard in manifest.shards] or [0], np.uint64)
 
     def is_stale(self) -> bool:
         """Never: each shard is checked when it is opened."""
         return False
+
+    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The shard of each record: the manifest has their counts."""
+        return np.searchsorted(self._ends, indices, "right").astype(np.uint32)
 
     def sizes(self) -> NDArray[np.uint64]:
         """Bytes of each shard; of an empty set, one file without bytes."""

@@ -37,7 +37,6 @@ class EncodedRecord(NamedTuple):
     pieces: Sequence[bytes]
     length: int  # of all pieces
     offsets: Sequence[int]
-    whole: tuple[int, int, int] | None = None  # offset, length and CRC32C for the location group ""
 
 
 class ShardWriter(Writer):
@@ -80,7 +79,7 @@ class ShardWriter(Writer):
             number, place = divmod(mark, _MARKS)
             _, entry = next(entries_in(self._rows(number), place))
             shard = FileBytes(os.fspath(self._staged(number)))
-            own = {name: shard[offset : offset + length] for name, length, _, offset in entry.fields if name}
+            own = {name: shard[offset : offset + length] for name, length, _, offset in entry.fields}
         return Record(format_key(entry.position, self._register.key_width), own)
 
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
@@ -91,7 +90,7 @@ class ShardWriter(Writer):
         starts = {start for _, start, _ in ranges}
         splits = iter([name for name, start, stop in ranges for _ in range(start, stop)])
         with self._errors():
-            for index, (_, entry) in enumerate(base.placed()):
+            for index, entry in enumerate(base.placed()):
                 if index in starts:
                     self._register.section()
                 self._register.adopt(entry, next(splits))
@@ -138,9 +137,6 @@ class ShardWriter(Writer):
             encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
             entry = entry.at(shard.size, encoded.offsets)
-            if encoded.whole is not None:
-                offset, length, crc = encoded.whole
-                entry = entry._replace(fields=(*entry.fields, ("", length, crc, shard.size + offset)))
             self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, entry)
 
     def finish(self, description: Description) -> Manifest:
@@ -151,7 +147,7 @@ class ShardWriter(Writer):
             files = zip(self._names(), self._done, strict=True)
             shards = tuple(Shard(name, full.records, full.size) for name, full in files)
             manifest = self._register.manifest(description, shards)
-            chunks = encode_rows(self._entries(), manifest.count, self._groups(manifest.fields), Stamp())
+            chunks = encode_rows(self._entries(), manifest.fields, Stamp())
             write_index(self.folder / (self.name + INDEX_SUFFIX), chunks)
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             self._link()
@@ -201,10 +197,6 @@ class ShardWriter(Writer):
     def _own_shape(self) -> tuple[object, ...]:
         """The part of the shape that depends on the format."""
         return ()
-
-    def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        """The location groups of an index row: the fields, and "" if records have `EncodedRecord.whole`."""
-        return fields
 
     @property
     def _old(self) -> list[str]:
@@ -272,14 +264,14 @@ class ShardWriter(Writer):
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
-    def _entries(self) -> Iterator[tuple[int, RecordEntry]]:
-        """Yield (number of the shard, record) for all records."""
+    def _entries(self) -> Iterator[RecordEntry]:
+        """Yield all records."""
         old = 0
         if self._grown is not None:
             old = len(self._grown.manifest.shards)
             yield from self._grown.placed()
         for number in range(old, len(self._done)):
-            yield from ((number, entry) for _, entry in entries_in(self._rows(number)))
+            yield from (entry for _, entry in entries_in(self._rows(number)))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
