@@ -66,6 +66,10 @@ class Reader(ABC):
         Raises `IndexError` for an index out of range, `KeyError` for a field that the container does not have.
         """
 
+    def places(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads of `field` lie: `locate`, but the other columns (labels, sizes) may be 0."""
+        return self.locate(indices, field)
+
     @abstractmethod
     def payloads(self, located: Located, start: int, stop: int) -> AbstractContextManager[Payloads]:
         """Rows [start, stop) of `located` as the kernel reads them; valid inside the `with` block."""
@@ -95,7 +99,7 @@ class Reader(ABC):
         has one, unless `check` is False. Raises like `locate`, and `ContainerError` (a folder: `SourceError`) for a
         payload that is damaged or cannot be read. With `failed`, such a row is None and its error is stored there.
         """
-        return self._read_located(self.locate(indices, field), field or "image", check, failed)
+        return self._read_located(self.places(indices, field), field or "image", check, failed)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """What the index knows about these records: `locate` of the image, without places if there is no image."""

@@ -48,19 +48,15 @@ class IndexView:
         count = manifest.count
         if count * index.IMAGE_ROW.itemsize > len(data):  # before memory is taken for so many
             raise ContainerError(f"{where} has {len(data)} bytes, too few for an index of {count} records")
-        self.count, self.where, self._manifest = count, where, manifest
-        self._data, self._find = data, find
+        self._where, self._manifest = where, manifest
+        self._heads = _Heads(data, manifest, find, where)
         self._sections: dict[int, _Section] = {}
-        self._positions = np.zeros(index.chunk_count(count), np.uint64)  # of the first row of each opened chunk
-        self._stamp: Stamp | None = None
         names = enumerate(index.KINDS, 1)
         self._kinds = np.array([True, *(name in manifest.fields for _, name in names), False, False])
 
     def stamp(self) -> Stamp:
         """The stamp that all chunks share; zeros if there are no records."""
-        if self._stamp is None:
-            self._stamp = self.head(0)[1].stamp if self.count else Stamp()
-        return self._stamp
+        return self._heads.stamp()
 
     def images(self, indices: NDArray[np.int64]) -> Rows:
         """Rows of `index.IMAGE_ROW`, checked except for their places, which the reader checks."""
@@ -71,7 +67,7 @@ class IndexView:
         if wrong.any():
             row = int(np.argmax(wrong))
             found = f"label {rows['label'][row]}, image of kind {kind[row]}"
-            raise ContainerError(f"{self.where}: the index row of record {indices[row]} is impossible: {found}")
+            raise ContainerError(f"{self._where}: the index row of record {indices[row]} is impossible: {found}")
         return rows
 
     def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -81,7 +77,7 @@ class IndexView:
         wrong = self._impossible(labels)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise ContainerError(f"{self.where}: the label {labels[row]} of record {indices[row]} is impossible")
+            raise ContainerError(f"{self._where}: the label {labels[row]} of record {indices[row]} is impossible")
         return labels
 
     def positions(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -90,14 +86,14 @@ class IndexView:
         for code in (index.POSITIONS, index.LONG_POSITIONS):
             rows, there = self._rows(code, indices)
             steps = rows.astype(np.uint64) if there is None else np.where(there, rows, steps)
-        positions: NDArray[np.uint64] = self._positions[indices >> 16] + steps
+        positions: NDArray[np.uint64] = self._heads.positions[indices >> 16] + steps
         last = np.uint64(min(10**self._manifest.key_width, 1 << 64) - 1)  # longest position in a key
         wrong = (positions > last) | (positions < steps)
         if wrong.any():
             row = int(np.argmax(wrong))
             width = self._manifest.key_width
             found = f"the position {positions[row]} of record {indices[row]} is impossible: keys have {width} digits"
-            raise ContainerError(f"{self.where}: {found}")
+            raise ContainerError(f"{self._where}: {found}")
         return positions
 
     def places(self, indices: NDArray[np.int64], field: int) -> Places:
@@ -108,18 +104,48 @@ class IndexView:
         if (absent & ((rows["length"] | rows["crc"]) != 0)).any():
             row, name = int(np.argmax(absent)), self._manifest.fields[field]
             found = f"it has no place for {name}, but a length or checksum"
-            raise ContainerError(f"{self.where}: the index row of record {indices[row]} is impossible: {found}")
+            raise ContainerError(f"{self._where}: the index row of record {indices[row]} is impossible: {found}")
         offset[absent] = 0
         there = ~absent if there is None else there & ~absent
         return Places(there, offset, rows["length"].astype(np.uint64), rows["crc"].astype(np.uint32))
 
-    def head(self, chunk: int) -> tuple[int, Head]:
+    def _rows(self, code: int, indices: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | None]:
+        if indices.size and (indices.min() < 0 or indices.max() >= self._manifest.count):
+            worst = int(indices.max() if indices.min() >= 0 else indices.min())
+            raise IndexError(f"{self._where}: record {worst} is not in 0 … {self._manifest.count - 1}")
+        section = self._sections.get(code)
+        if section is None:
+            section = self._sections.setdefault(code, _Section(self._heads, code))
+        return section.rows(indices)
+
+    def _impossible(self, labels: NDArray[np.int32]) -> NDArray[np.bool_]:
+        classes = self._manifest.classes
+        top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
+        return (labels < -1) | (labels > top)
+
+
+class _Heads:
+    """The heads of chunks; sections share them, without a reference to the view: a cycle would keep the file open."""
+
+    def __init__(self, data: FileBytes, manifest: Manifest, find: Callable[[int], tuple[int, int]], where: str) -> None:
+        self.data, self.where, self.count = data, where, manifest.count
+        self.positions = np.zeros(index.chunk_count(manifest.count), np.uint64)  # of each first row, once read
+        self._find, self._fields = find, len(manifest.fields)
+        self._stamp: Stamp | None = None
+
+    def stamp(self) -> Stamp:
+        """The stamp of chunk 0, which all chunks share; zeros if there are no records."""
+        if self._stamp is None:
+            self._stamp = self.read(0)[1].stamp if self.count else Stamp()
+        return self._stamp
+
+    def read(self, chunk: int) -> tuple[int, Head]:
         """Read the head of a chunk: its offset in the file, and its content."""
         offset, length = self._find(chunk)
         expected = min(CHUNK_ROWS, self.count - chunk * CHUNK_ROWS), chunk * CHUNK_ROWS
         try:
-            fields = len(self._manifest.fields)
-            head = index.decode_head(self._data[offset : offset + min(length, index.head_limit(fields))], fields)
+            fields = self._fields
+            head = index.decode_head(self.data[offset : offset + min(length, index.head_limit(fields))], fields)
             if (head.rows, head.first) != expected:
                 found = f"{head.rows} rows from row {head.first}"
                 raise ContainerError(f"expected {expected[0]} rows from row {expected[1]}, found {found}")
@@ -129,31 +155,17 @@ class IndexView:
                 raise ContainerError(f"expected the stamp of chunk 0, {self.stamp()}, found {head.stamp}")
         except ContainerError as error:
             raise ContainerError(f"{self.where}: index chunk {chunk} at offset {offset}: {error}") from None
-        self._positions[chunk] = head.position
+        self.positions[chunk] = head.position
         return offset, head
-
-    def _rows(self, code: int, indices: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | None]:
-        if indices.size and (indices.min() < 0 or indices.max() >= self.count):
-            worst = int(indices.max() if indices.min() >= 0 else indices.min())
-            raise IndexError(f"{self.where}: record {worst} is not in 0 … {self.count - 1}")
-        section = self._sections.get(code)
-        if section is None:
-            section = self._sections.setdefault(code, _Section(self, self._data, code))
-        return section.rows(indices)
-
-    def _impossible(self, labels: NDArray[np.int32]) -> NDArray[np.bool_]:
-        classes = self._manifest.classes
-        top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
-        return (labels < -1) | (labels > top)
 
 
 class _Section:
     """The rows of one section in all chunks."""
 
-    def __init__(self, view: IndexView, data: FileBytes, code: int) -> None:
-        self._view, self._data, self._code = view, data, code
+    def __init__(self, heads: _Heads, code: int) -> None:
+        self._heads, self._code = heads, code
         self._type = index.row_type(code)
-        chunks = index.chunk_count(view.count)
+        chunks = index.chunk_count(heads.count)
         self._starts = np.zeros(chunks, np.int64)  # in the file
         self._checked = np.zeros(chunks * _BLOCKS, np.bool_)  # 4 MB for a billion rows, taken as it is used
         self._partial = False  # whether a chunk is known that does not have the section
@@ -173,13 +185,13 @@ class _Section:
         # one gather for all chunks waits for the GIL once
         begin = starts + row * size + (row >> 8) * CRC_SIZE
         if not self._partial or (there := starts > 0).all():
-            return self._data.gather(begin, size).view(self._type).reshape(len(indices)), None
+            return self._heads.data.gather(begin, size).view(self._type).reshape(len(indices)), None
         rows = np.zeros(len(indices), self._type)
-        rows[there] = self._data.gather(begin[there], size).view(self._type).reshape(-1)
+        rows[there] = self._heads.data.gather(begin[there], size).view(self._type).reshape(-1)
         return rows, there
 
     def _open(self, chunk: int) -> None:
-        offset, head = self._view.head(chunk)
+        offset, head = self._heads.read(chunk)
         start = head.starts.get(self._code)
         if start is None:
             self._partial = True
@@ -190,20 +202,20 @@ class _Section:
         """Compare blocks with their checksums."""
         size = self._type.itemsize
         at = self._starts[blocks >> 8] + (blocks & (_BLOCKS - 1)) * (BLOCK_ROWS * size + CRC_SIZE)
-        whole = (blocks + 1) * BLOCK_ROWS <= self._view.count
+        whole = (blocks + 1) * BLOCK_ROWS <= self._heads.count
         for first in range(0, len(blocks), _AT_A_TIME):
             some = np.flatnonzero(whole[first : first + _AT_A_TIME]) + first
-            found = self._data.gather(at[some], BLOCK_ROWS * size + CRC_SIZE)
+            found = self._heads.data.gather(at[some], BLOCK_ROWS * size + CRC_SIZE)
             for number, block in enumerate(some.tolist()):
                 self._compare(int(blocks[block]), int(at[block]), found[number].data)
         if not whole[-1]:  # the last block of the index
             block, start = int(blocks[-1]), int(at[-1])
-            end = start + (self._view.count - block * BLOCK_ROWS) * size + CRC_SIZE
-            self._compare(block, start, memoryview(self._data[start:end]))
+            end = start + (self._heads.count - block * BLOCK_ROWS) * size + CRC_SIZE
+            self._compare(block, start, memoryview(self._heads.data[start:end]))
 
     def _compare(self, block: int, at: int, data: memoryview) -> None:
         first = block * BLOCK_ROWS
         if len(data) < CRC_SIZE or index.block_crc(data[:-CRC_SIZE], first) != _U32.unpack(data[-CRC_SIZE:])[0]:
-            where = f"{self._view.where}: the index is damaged at offset {at}"
+            where = f"{self._heads.where}: the index is damaged at offset {at}"
             raise ContainerError(f"{where}: the CRC32C of rows {first} … of section {self._code} differs")
         self._checked[block] = True
