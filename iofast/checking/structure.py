@@ -71,9 +71,8 @@ def check_index(reader: Reader, findings: Findings) -> None:
             findings.add("it has no field at all", start + int(np.argmax(file)))
         labels = reader.labels(indices)
         for row in np.flatnonzero(labels != first.label)[:1].tolist():
-            findings.add(
-                f"its label is {labels[row]} in the labels of the index, {first.label[row]} elsewhere", start + row
-            )
+            found = f"{labels[row]} among the labels, {first.label[row]} in its own row"
+            findings.add(f"the index has two labels for it: {found}", start + row)
         sums = sums and all(located.crc is not None for located in places.values())
         if sums:
             _hash(digest, places, positions.tolist(), width)

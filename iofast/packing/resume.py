@@ -11,6 +11,7 @@ from iofast.packing.build import Builder
 from iofast.packing.failures import Failures
 from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import WorkerPool
+from iofast.record import key_width
 
 DUPLICATES = ".duplicates.jsonl"
 
@@ -41,9 +42,9 @@ def _begin(
     work: PackWork, place: Target, pool: WorkerPool, base: Reader | None, stop: int | None
 ) -> tuple[Writer, Builder]:
     place.stage().unlink(missing_ok=True)  # an LMDB file is always built from the start
-    key_width = {} if base is None else {"key_width": base.manifest.key_width}
+    width = key_width(len(work.source)) if base is None else base.manifest.key_width
     starts = tuple(work.first + start for _, start, _ in work.source.splits)
-    writer = writer_of(place, work.description(), ShardCut(records=work.plan.shard_records, starts=starts), **key_width)
+    writer = writer_of(place, work.description(), ShardCut(records=work.plan.shard_records, starts=starts), width)
     try:
         builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
         if base is not None:
