@@ -195,17 +195,20 @@ def encode_rows(entries: Iterable[RecordEntry], fields: Sequence[str], stamp: St
 
 def encode_chunk(sections: dict[int, bytes], first: int, rows: int, position: int, stamp: Stamp) -> bytes:
     """A chunk of these sections (code → bytes of its rows), whose first record has this dense index and position."""
-    codes = sorted(sections)
-    head = _HEAD.pack(MAGIC, VERSION, len(codes), rows, first, position, *stamp) + struct.pack(
-        f"<{len(codes)}H", *codes
-    )
-    parts = [head, _U32.pack(crc32c(head))]
-    for code in codes:
+    parts = [encode_head(sorted(sections), first, rows, position, stamp)]
+    for code in sorted(sections):
         data, step = sections[code], BLOCK_ROWS * row_type(code).itemsize
         for number, at in enumerate(range(0, len(data), step)):
             block = data[at : at + step]
             parts.extend((block, _U32.pack(block_crc(block, first + number * BLOCK_ROWS))))
     return b"".join(parts)
+
+
+def encode_head(codes: Sequence[int], first: int, rows: int, position: int, stamp: Stamp) -> bytes:
+    """The head of a chunk with these sections."""
+    head = _HEAD.pack(MAGIC, VERSION, len(codes), rows, first, position, *stamp)
+    head += struct.pack(f"<{len(codes)}H", *codes)
+    return head + _U32.pack(crc32c(head))
 
 
 def decode_head(data: bytes, fields: int) -> Head:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -182,12 +183,17 @@ def write_index(path: Path, chunks: Iterable[bytes]) -> None:
             file.write(bytes(-file.tell() % _ALIGN))
             starts.append(file.tell())
             file.write(chunk)
-        end = file.tell()
-        directory = struct.pack(f"<{len(starts) + 1}Q", *starts, end)
-        file.write(directory + _U32.pack(google_crc32c.value(directory)))
-        file.seek(0)
-        header = _HEADER.pack(_MAGIC, index.VERSION, 0, len(starts), end, 0)
-        file.write(header + _U32.pack(google_crc32c.value(header)))
+        write_directory(file, starts, file.tell())
+
+
+def write_directory(file: BinaryIO, starts: Sequence[int], end: int) -> None:
+    """Write the header and the directory of an index file whose chunks begin at `starts` and end at `end`."""
+    file.seek(end)
+    directory = struct.pack(f"<{len(starts) + 1}Q", *starts, end)
+    file.write(directory + _U32.pack(google_crc32c.value(directory)))
+    file.seek(0)
+    header = _HEADER.pack(_MAGIC, index.VERSION, 0, len(starts), end, 0)
+    file.write(header + _U32.pack(google_crc32c.value(header)))
 
 
 def open_index(path: Path, manifest: Manifest) -> IndexView:
