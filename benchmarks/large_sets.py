@@ -10,8 +10,10 @@ from __future__ import annotations
 import io
 import os
 import struct
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks import measure
 from iofast.containers import index
 from iofast.containers.index import BLOCK_ROWS, CHUNK_ROWS, IMAGES, LABELS, Stamp
 from iofast.containers.manifest import Manifest, Shard
@@ -28,6 +31,9 @@ from iofast.record import key_width
 
 IMAGE_BYTES = 110_000  # of a shard, for each image: those of ImageNet's
 CLASSES = 1000
+COUNTS = [100_000_000, 1_000_000_000]
+ROUNDS = 3
+READER, FIRST, FIRST_COLD, TARGETS = "open_reader, one record", "first batch", "first batch, index cold", "targets"
 BATCH, BATCHES = 256, 32  # batches of a shuffled epoch whose images are there: the loader reads ahead
 WHOLE = 100_000_000  # records of the largest complete index
 
@@ -56,8 +62,7 @@ class SyntheticSet:
             key_width=key_width(count),
         )
         self._image, self._size = picture(), (500, 375)
-        order = Shuffled().bind(Population(count), seed=0)
-        self._read = order.indices(0, np.arange(min(count, BATCH * BATCHES)))
+        self._read = _first(count, BATCH * BATCHES)
         path = folder / (self.path.name + INDEX_SUFFIX)
         if count <= WHOLE:
             write_index(path, (self._chunk(first) for first in range(0, count, CHUNK_ROWS)))
@@ -118,9 +123,83 @@ class SyntheticSet:
             os.close(fd)
 
 
+def _first(count: int, samples: int) -> NDArray[np.int64]:
+    """The first samples of the shuffled epoch that is read."""
+    return Shuffled().bind(Population(count), seed=0).indices(0, np.arange(min(count, samples)))
+
+
 def picture() -> bytes:
     """A JPEG of 500 x 375 pixels."""
     rng, out = np.random.default_rng(0), io.BytesIO()
     coarse = Image.fromarray(rng.integers(0, 256, (38, 50, 3), np.uint8))
     coarse.resize((500, 375), Image.Resampling.BICUBIC).save(out, "jpeg", quality=90)
     return out.getvalue()
+
+
+def section(folder: Path, counts: Sequence[int]) -> str:
+    """The section on synthetic sets."""
+    facts, rows = [], []
+    for count in counts:
+        made = SyntheticSet(folder, count)
+        manifest = made.path.with_name(f"{made.path.name}.manifest").stat().st_size
+        sparse = ", most of it a hole" if count > WHOLE else ""
+        facts.append(
+            f"- {count:,} images: {len(made.manifest.shards):,} shards of 1 GB, a manifest of {manifest / 1e6:.1f} MB, "
+            f"an index of {made.index_bytes / 1e9:.2f} GB ({made.index_bytes / count:.1f} bytes a record{sparse}); "
+            f"made in {made.seconds:.0f} s, {made.disk / 1e9:.1f} GB on the disk"
+        )
+        for what in (READER, FIRST, FIRST_COLD, *([TARGETS] if count <= WHOLE else [])):
+            taken = [_process(what, made.path) for _ in range(ROUNDS)]
+            seconds, memory = map(list, zip(*taken, strict=True))
+            rows.append([what, f"{count:,}", measure.spread(seconds, 2), measure.spread(memory, 0)])
+        made.remove()
+    if not rows:
+        return ""
+    table = measure.table(("", "images", "s: median (least – most)", "MiB more: median (least – most)"), rows)
+    return f"""
+## Large sets
+
+{table}
+
+Sets with the fields cls, jpg and json, {IMAGE_BYTES:,} bytes of a shard for each image, in {ROUNDS} fresh processes
+each that have imported everything. Shards are sparse files; the sampled images are one JPEG of 500 x 375 pixels in each
+shard. A first batch is {BATCH} images of 224 x 224 pixels of a shuffled epoch, from `FastLoader(…)` on, with the
+dataset open; the loader reads further batches ahead. Cold: the index is not in the page cache. `targets` is
+`FastDataset.labels()`, which reads the sections of labels alone.
+
+{chr(10).join(facts)}
+"""
+
+
+def _process(what: str, path: Path) -> tuple[float, float]:
+    """Seconds, and MiB that the process grew by, in a fresh process."""
+    if what == FIRST_COLD:
+        fd = os.open(f"{path}.index", os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    command = [sys.executable, "-m", "benchmarks.bench_scale", "--large-once", what, str(path)]
+    seconds, mebibytes = map(float, subprocess.check_output(command, text=True).split())
+    return seconds, mebibytes
+
+
+def once(what: str, path: str) -> str:
+    """Do one thing with a large set in this fresh process; return seconds and MiB of growth as text."""
+    from iofast import FastDataset, FastLoader, open_reader
+    from iofast import transforms as T
+
+    if what == READER:
+        before, start = measure.pss(), time.perf_counter()
+        reader = open_reader(path)
+        reader.view(_first(len(reader), 1)[0])
+        return f"{time.perf_counter() - start} {(measure.pss() - before) / 1024}"
+    dataset = FastDataset(path)
+    before, start = measure.pss(), time.perf_counter()
+    if what == TARGETS:
+        kept: object = dataset.labels()
+    else:
+        loader = FastLoader(dataset, BATCH, shuffle=True, num_workers=2, transform=[T.RandomResizedCrop(224)])
+        kept = next(iter(loader))
+        if loader.failures:
+            raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
+    return f"{time.perf_counter() - start} {(measure.pss() - before) / 1024}" if kept is not None else ""
