@@ -138,7 +138,7 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 def _check_version(version: object) -> None:
     if version != VERSION or isinstance(version, bool):
         earlier = isinstance(version, int) and 0 < version < VERSION
-        advice = ", of an earlier iofast: pack the images again" if earlier else ""
+        advice = ", of an earlier iofast: remove it and pack again" if earlier else ""
         raise ContainerError(f"manifest version must be {VERSION}, found {version!r:.40}{advice}")
 
 
