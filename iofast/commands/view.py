@@ -128,7 +128,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     if args.label is not None:
         label = label_of(reader, args.label)
         starts = range(0, len(candidates), _STEP)
-        parts = [reader.columns(candidates[start : start + _STEP]).label == label for start in starts]
+        parts = [reader.labels(candidates[start : start + _STEP]) == label for start in starts]
         candidates = candidates[np.concatenate(parts)] if parts else candidates
     if not len(candidates):
         raise OptionError(f"{args.path} has no such record")

@@ -143,7 +143,7 @@ class FilesReader(Reader):
         failed: Failures | None = None,
     ) -> list[bytes | None]:
         """Payloads of one field; see `Reader.values`. Of many files, some are open at a time."""
-        located = self.locate(indices, field)
+        located = self.places(indices, field)
         numbers, place = np.unique(located.file, return_inverse=True)
         step = max(1, min(_AT_A_TIME, self._files().most // 2))
         if len(numbers) <= step:

@@ -119,9 +119,7 @@ class TfrecordWriter(ShardWriter):
         example = encode(features)
         offsets = [HEAD + example.places[feature] for _, feature in sorted(zip(fields, names, strict=True))]
         length = HEAD + example.length + FOOT
-        return EncodedRecord(
-            [head(example.length), *example.pieces, foot(example.crc)], length, offsets, (0, length, example.crc)
-        )
+        return EncodedRecord([head(example.length), *example.pieces, foot(example.crc)], length, offsets)
 
     def _end(self, size: int) -> bytes:  # noqa: ARG002
         return b""
@@ -131,9 +129,6 @@ class TfrecordWriter(ShardWriter):
 
     def _own_shape(self) -> tuple[object, ...]:
         return self._classes, self._base
-
-    def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        return (*fields, "")
 
 
 def _label_base(description: Description) -> int:

@@ -21,7 +21,7 @@ from iofast.copying.to_folder import Shape
 from iofast.errors import ContainerError, OptionError
 from iofast.opening import open_reader
 from iofast.order.permutation import permuted
-from iofast.record import KEY_WIDTH, LABEL_FIELD
+from iofast.record import LABEL_FIELD, key_width
 from iofast.source.listing import few, split_rank
 
 Part = float | Sequence[int]  # a share of the records, or dense indices
@@ -137,7 +137,7 @@ def _drawn(
     """Draw the shares of the records `free` from the seed, for each class separately if `stratify` is set."""
     groups = {"": free}
     if choice.stratify and len(free):
-        found = [reader.columns(free[start : start + STEP]).label for start in range(0, len(free), STEP)]
+        found = [reader.labels(free[start : start + STEP]) for start in range(0, len(free), STEP)]
         labels = np.concatenate(found)
         groups = {str(label): free[labels == label] for label in np.unique(labels).tolist()}
     drawn: dict[str, list[NDArray[np.int64]]] = {name: [] for name in shares}
@@ -275,8 +275,9 @@ def _job(plan: dict[str, object], description: Description, pieces: Sequence[_Pi
 
     splits = tuple(dict.fromkeys(piece.split for piece in pieces)) or (WHOLE,)
     fields = sorted({name for piece in pieces for name in piece.source.reader.manifest.fields})
-    shape = Shape(description.classes, splits, tuple(fields), KEY_WIDTH)
-    return CopyJob(plan, description, shape, sum(len(piece.indices) for piece in pieces), size, copies)
+    count = sum(len(piece.indices) for piece in pieces)
+    shape = Shape(description.classes, splits, tuple(fields), key_width(count))
+    return CopyJob(plan, description, shape, count, size, copies)
 
 
 def _relabelled(copy: CopiedRecord, numbers: NDArray[np.int64]) -> CopiedRecord:

@@ -22,7 +22,7 @@ from iofast.copying.records import CopiedRecord, RecordSource
 from iofast.copying.to_folder import FolderTarget, FolderWriter, Shape
 from iofast.errors import OptionError, TargetError, because
 from iofast.opening import open_reader
-from iofast.record import KEY_WIDTH
+from iofast.record import key_width
 from iofast.version import __version__
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def convert(
             for copy, split in zip(records.records(done=done), itertools.islice(splits, done, None), strict=True):
                 yield copy.position if records.key_width else copy.place, copy, split
 
-        shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, records.key_width or KEY_WIDTH)
+        shape = Shape(
+            manifest.classes, tuple(manifest.splits), manifest.fields, records.key_width or key_width(len(reader))
+        )
         plan: dict[str, object] = {"sources": [source_facts(reader, source)]}
         job = CopyJob(plan, description, shape, len(reader), records.size(), copies)
         kept = run_copy(job, place, options, begin, progress)

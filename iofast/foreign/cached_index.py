@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard
+from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.foreign.options import ForeignOptions
@@ -38,6 +38,7 @@ from iofast.source.cache import (
 from iofast.source.listing import Strings
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
+MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field
 MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
@@ -212,7 +213,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
     where = f"{data.paths[0]} …" if len(data.paths) > 1 else data.paths[0]
     if not np.array_equal(stamps([*data.paths, *data.beside]), before) or data.state() != state:
         raise SourceError(f"{where} was written to while it was indexed: wait until writing ends")
-    if len(index) > MAX_COUNT or len(index.fields) > MAX_FIELDS:
+    if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
     if not index.dtypes:
         index = replace(index, dtypes=("",) * len(index.fields))

@@ -162,7 +162,6 @@ class ForeignReader(FilesReader):
             kind[rows] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
         return Located(
             indices=indices,
-            position=indices.astype(np.uint64),
             label=arrays["label"][indices],
             width=arrays["width"][indices],
             height=arrays["height"][indices],

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
+from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
 from iofast.foreign.cached_index import (
     COLUMNS,
     MAX_NAMES,
+    MAX_RECORDS,
     PARTS,
     ForeignIndex,
     Format,
@@ -220,7 +221,7 @@ def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
     """Concatenate the columns of all shards. Raises `ContainerError` for far more fields than members fill."""
     counts = np.array([scan.count for scan in scans], np.int64)
     count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts
-    if count > MAX_COUNT or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
+    if count > MAX_RECORDS or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
         raise ContainerError(f"{scans[0].path} …: {count} records with {len(fields)} different fields are too many")
     arrays: Arrays = {
         name: np.concatenate([np.array(scan.columns[name], COLUMNS[name]) for scan in scans]) for name in _COLUMNS

@@ -86,7 +86,7 @@ def readahead(spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: 
     def located(batch: int, few: bool) -> list[Located]:
         positions = epochs.schedule.positions(batch)[0]
         indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
-        return [reader.locate(indices, field) for field in fields]
+        return [reader.places(indices, field) for field in fields]
 
     return Readahead(reader, located, epochs.schedule.count) if fields else None
 

@@ -29,6 +29,7 @@ from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
+from iofast.record import key_width
 from iofast.source import cache, stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
@@ -153,7 +154,8 @@ class Parts:
             source = stored.source_of(path.parent if members["kind"] == "manifest" else path, members, arrays)
         except (OSError, ContainerError, LookupError, TypeError) as error:
             raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
-        return PackWork(self.source, source, self.options, plan, 1).grown(self.addition)
+        width = key_width(plan.images)
+        return PackWork(self.source, source, self.options, plan, 1, key_width=width).grown(self.addition)
 
     def _span(self, part: Part, work: PackWork) -> tuple[int, int]:
         return part.span(work.source.splits, work.plan.shard_records or 1)

@@ -31,6 +31,7 @@ from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
+from iofast.record import key_width
 
 FilePath = str | os.PathLike[str]
 
@@ -110,7 +111,8 @@ def _planned(source: FilePath, place: Target, options: PackOptions, progress: Pa
         images = addition.joined(images, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
     plan = make_plan(images, common, estimate.mean_size_in_memory(images, options.recipe()))
-    return PackWork(os.fspath(source), images, options, plan, workers).grown(addition)
+    width = key_width(len(images))
+    return PackWork(os.fspath(source), images, options, plan, workers, key_width=width).grown(addition)
 
 
 def _run_parts(
