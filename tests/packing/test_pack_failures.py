@@ -165,7 +165,8 @@ class TestDyingWorkers:
         monkeypatch.chdir(tmp_path)
         assert pack(source, tmp_path / "out.lmdb").packed == 2
 
-    def test_no_worker_is_left_behind(self, tmp_path: Path) -> None:
+    def test_no_worker_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("iofast.packing.run.WorkerPool", WorkerPool)  # tests share a pool that stays open
         before = psutil.Process().children()  # other tests' children, such as multiprocessing's resource tracker
         pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb", workers=3)
         with pytest.raises(SourceError):
