@@ -112,6 +112,11 @@ class Window:
     looks: int  # samples of the training thread
     doing: dict[Doing, float]  # shares of these samples
 
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which the device ran nothing; 0 without a reading of it."""
+        return self.seconds * min(1.0, max(0.0, self.idle or 0.0))
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
