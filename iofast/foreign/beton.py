@@ -22,7 +22,6 @@ from iofast.foreign.cached_index import ForeignIndex, Format
 from iofast.foreign.columns import TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
 
-SUFFIX = ".beton"
 VERSION = 2
 
 _HEADER = struct.Struct("<HHIQQ")

@@ -13,11 +13,11 @@ from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
 from iofast.containers.base import Reader
+from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
-from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, because, shown
 from iofast.machine import cores
 from iofast.opening import open_reader
@@ -130,7 +130,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
             f"{place.path.name}; leave it out"
         )
-    if options.label_base and place.path.suffix not in TFRECORDS:
+    if options.label_base and place.path.suffix not in TFRECORD:
         raise OptionError(
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
             "leave it out"
