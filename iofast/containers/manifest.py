@@ -94,7 +94,7 @@ class Manifest:
     def indices(self, split: str = WHOLE) -> NDArray[np.int64]:
         """The dense indices of a split, range after range: (n,). Of "all": every index, whatever the splits."""
         spans = ((0, self.count),) if split == WHOLE else self.splits[split]
-        return np.concatenate([np.empty(0, np.int64), *(np.arange(*span, dtype=np.int64) for span in spans)])
+        return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
 
 
 @dataclass(frozen=True, slots=True)

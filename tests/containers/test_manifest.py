@@ -201,10 +201,10 @@ def test_empty_set() -> None:
 
 
 def test_indices_of_a_split() -> None:
-    splits = {"val": ((5, 6),), "train": ((0, 2), (3, 5)), "test": ((2, 3),), "none": ()}
+    splits = {"val": ((5, 6),), "train": ((0, 2), (3, 5)), "test": ((2, 3),)}
     manifest = Manifest(6, (), splits, FINGERPRINT, (Shard("", 6, 8192),))
     found = {name: manifest.indices(name).tolist() for name in (*splits, "all")}
-    assert found == {"val": [5], "train": [0, 1, 3, 4], "test": [2], "none": [], "all": [0, 1, 2, 3, 4, 5]}
+    assert found == {"val": [5], "train": [0, 1, 3, 4], "test": [2], "all": [0, 1, 2, 3, 4, 5]}
 
 
 def test_the_example_in_the_specification() -> None:
