@@ -48,7 +48,7 @@ class Row:
 
     def __init__(self, sample: FirstImages, way: str | None = None) -> None:
         self.sample = sample
-        self.context = kernel.Context(sample.options, timed="all", way=way)
+        self.context = kernel.Context(sample.options, timed="all", decoder=way)
         self.out = np.empty((BUFFER, *sample.size, 3), np.uint8)
         self.counted = sample.all(self.context, self.out).nanoseconds
         self.least: Times = dict.fromkeys(kernel.STAGES, float("inf"))
