@@ -7,8 +7,8 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Bound, Evidence, StallBounds
-from iofast.monitor.snapshot import Doing, Frame
-from iofast.monitor.training import Training, idle_share, mean
+from iofast.monitor.snapshot import Doing, Frame, idle_share
+from iofast.monitor.training import Training, mean
 
 _LAUNCHING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.OTHER)
 _FEW = 8  # stack samples

@@ -16,9 +16,8 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_share
 from iofast.monitor.thresholds import Thresholds
-from iofast.monitor.training import idle_share
 
 _BY_FRAMES = (
     (Frame.COMPILE, Phase.WARM_UP),

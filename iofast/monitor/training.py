@@ -22,6 +22,8 @@ from iofast.monitor.snapshot import (
     WaitSite,
     Window,
     WorkerTask,
+    idle_share,
+    own_devices,
 )
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 
@@ -353,18 +355,6 @@ def pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
             shares.setdefault(replace(site, share=0.0), []).append(site.share * count)
     found = [replace(place, share=fsum(counts) / max(1, looks)) for place, counts in shares.items()]
     return sorted(found, key=lambda site: (-site.share, site.file, site.line, site.call))
-
-
-def own_devices(devices: Iterable[DeviceFigures]) -> list[DeviceFigures]:
-    """Devices on which the job was seen; if it was seen on none, those whose processes the driver does not name."""
-    every = [device for device in devices if device.own is not False]
-    return [device for device in every if device.own] or every
-
-
-def idle_share(windows: Iterable[Window]) -> float | None:
-    """Share of the time of these windows in which the device ran nothing; None without a reading of a device."""
-    seen = [window for window in windows if window.idle is not None and window.seconds > 0]
-    return fsum(window.idle_s for window in seen) / fsum(window.seconds for window in seen) if seen else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields, replace
 
 from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.bounds import exposed
-from iofast.monitor.snapshot import Snapshot
+from iofast.monitor.snapshot import Snapshot, own_devices
 from iofast.monitor.thresholds import THRESHOLDS
-from iofast.monitor.training import Training, mean, own_devices, total
+from iofast.monitor.training import Training, mean, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from iofast.monitor.render.figures import NAMES
 from iofast.monitor.render.history import History, Span
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.style import CSS
-from iofast.monitor.training import Training, own_devices
+from iofast.monitor.snapshot import own_devices
+from iofast.monitor.training import Training
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads and runs nothing
 _SPANS = 40  # rows of the table of verdicts

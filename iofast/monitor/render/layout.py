@@ -14,7 +14,7 @@ from rich.text import Text
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.training import own_devices
+from iofast.monitor.snapshot import own_devices
 
 Lines = list[Text]
 _TALL = 32  # rows for one job from which timelines take two rows each

@@ -12,7 +12,7 @@ from iofast.errors import OptionError, because
 from iofast.monitor.render.escape import label
 from iofast.monitor.render.figures import Figures
 from iofast.monitor.render.moment import Moment, MomentView
-from iofast.monitor.training import own_devices
+from iofast.monitor.snapshot import own_devices
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LONGEST = 120  # characters of a label whose text comes from a watched program
