@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iofast.errors import IofastError, OptionError, because, one_line
 from iofast.monitor.request import GROUPS, Request
-from iofast.options import options_of
+from iofast.option import options_of
 
 if TYPE_CHECKING:
     from iofast.monitor.launch import Program

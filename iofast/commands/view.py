@@ -101,7 +101,7 @@ def draw(reader: Reader, args: argparse.Namespace, indices: Sequence[int], optio
 
     if args.transform is None:
         return contact_sheet(reader, indices, options)
-    from iofast.commands.presets import preset, seen
+    from iofast.commands.view_transform import preset, seen
 
     return views_sheet(reader, seen(args, indices, preset(args.transform)), options)
 

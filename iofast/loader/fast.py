@@ -33,7 +33,7 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
-from iofast.options import takes_options
+from iofast.option import takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting

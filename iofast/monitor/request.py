@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from iofast.errors import OptionError
-from iofast.options import option
+from iofast.option import option
 
 if TYPE_CHECKING:
     from iofast.monitor.findings import Bound

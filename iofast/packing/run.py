@@ -21,7 +21,7 @@ from iofast.containers.targets import target_of
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, because, shown
 from iofast.machine import cores
 from iofast.opening import open_reader
-from iofast.options import takes_options
+from iofast.option import takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.build import Builder, NothingLeftError

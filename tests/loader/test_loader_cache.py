@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
 from loader_sets import digest, eventually, photographs, upright, workers, write_numbered
@@ -290,11 +291,6 @@ def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
         thread.join()
     assert found == [list(range(N))] * 2
     assert loader.stats.stages["decode"].items == N
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
