@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from iofast.monitor.findings import StallBounds
-from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, Window
-from iofast.monitor.training import Training, clamped
+from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, Window, clamped
+from iofast.monitor.training import Training
 
 _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # values of t; 1.01 chooses no window
 # RUNNING time that may belong to next() after a batch has arrived (waking up, unpickling, mapping): a share of all

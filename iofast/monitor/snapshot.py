@@ -117,7 +117,7 @@ class Window:
     @property
     def idle_s(self) -> float:
         """Seconds in which the device ran nothing; 0 without a reading of it."""
-        return self.seconds * min(1.0, max(0.0, self.idle or 0.0))
+        return self.seconds * clamped(self.idle or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +293,8 @@ def idle_share(windows: Iterable[Window]) -> float | None:
     """Share of the time of these windows in which the device ran nothing; None without a reading of a device."""
     seen = [window for window in windows if window.idle is not None and window.seconds > 0]
     return fsum(window.idle_s for window in seen) / fsum(window.seconds for window in seen) if seen else None
+
+
+def clamped(value: float) -> float:
+    """The share in [0, 1] nearest to `value`."""
+    return min(1.0, max(0.0, value))

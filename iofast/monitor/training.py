@@ -22,6 +22,7 @@ from iofast.monitor.snapshot import (
     WaitSite,
     Window,
     WorkerTask,
+    clamped,
     idle_share,
     own_devices,
 )
@@ -367,11 +368,6 @@ def total(values: Iterable[int | None]) -> int | None:
     """Sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def clamped(value: float) -> float:
-    """The share in [0, 1] nearest to `value`."""
-    return min(1.0, max(0.0, value))
 
 
 def _throttled_share(one: Snapshot) -> float | None:
