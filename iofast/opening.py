@@ -64,7 +64,7 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
     if foreign is not None:
         from iofast.foreign.reader import ForeignReader  # here: containers of iofast do not need its imports
 
-        if not isinstance(reader, ForeignReader) or reader.format.says_all:
+        if not isinstance(reader, ForeignReader) or reader.format.names_are_fixed:
             raise not_foreign(path)
     return reader
 

@@ -46,7 +46,7 @@ class BetonFile(Format):
     """One beton file."""
 
     name = "beton"
-    says_all = True
+    names_are_fixed = True
 
     def __init__(self, path: Path) -> None:
         super().__init__([os.fspath(path)], ForeignOptions())

@@ -118,8 +118,8 @@ class ForeignReader(FilesReader):
             return
         for ours, theirs, role, exists in self.format.named_parts(index):
             if not exists:
-                words = f"no record has {role} {theirs!r} (names: {ours}={theirs}); they have {few(index.called, 20)}"
-                raise OptionError(f"{self.path}: {words}")
+                words = f"no record has {role} {theirs!r} (names: {ours}={theirs})"
+                raise OptionError(f"{self.path}: {words}; they have {few(index.names_seen, 20)}")
         base = self.format.options.label_base
         if base and not index.labelled:
             raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
@@ -177,7 +177,7 @@ class ForeignReader(FilesReader):
     def _unplaced_fields(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
         """The fields of one record that are made from the index."""
         label, text = int(index.arrays["label"][row]), index.json[row] if index.json is not None else b""
-        fields = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
+        fields = {LABEL_FIELD: b"%d" % label} if index.label_from_index and label >= 0 else {}
         return fields | ({JSON_FIELD: text} if text else {})
 
     def _key(self, index: int) -> str:

@@ -20,7 +20,7 @@ from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe, Reading
 from iofast.monitor.probe.pages import PagesProbe
-from iofast.monitor.probe.proc import Look, ProcProbe
+from iofast.monitor.probe.proc import ProcProbe, ThreadSample
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot
 
@@ -46,7 +46,7 @@ class Watch:
         self._files = DataFolders()
         self._bursts = Bursts(job) if self.options.stacks != "off" else None
         self._windows = Windows()
-        self._looks: list[Look] = []
+        self._looks: list[ThreadSample] = []
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._device: str | None = None  # uuid
         self._notes: dict[str, None] = {}

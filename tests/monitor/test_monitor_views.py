@@ -293,7 +293,7 @@ class TestLines:
         for each in (moment(3), other, ended):
             lines.update(each)
         assert out.getvalue().splitlines()[-1].startswith("iofast monitor: ended: pid 4242")
-        assert len(lines._said) == 1
+        assert len(lines._printed) == 1
         lines.close([ended, other])
         assert out.getvalue().count(": ended: ") == 1
         assert out.getvalue().splitlines()[-1].startswith("iofast monitor: last: pid 77")
