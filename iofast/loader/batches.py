@@ -98,9 +98,9 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         return FinishedBatch(batch, valid, failures, work, decoded=bus is not None)
 
     def _settle(self, samples: Samples) -> list[Failure]:
-        """Raise, or replace samples, or leave in `reasons` the rows to drop. Return the failures.
+        """Raise an error, replace the failed samples, or leave their rows in `reasons` to be dropped. Return failures.
 
-        A sample that only fills the batch up is not among them: another rank has it and counts it.
+        Failures of samples that only fill the batch up are left out, because another rank counts them.
         """
         failures, action = samples.failures(), self._parts.spec.options.on_error
         if action == "raise" or len(failures) == len(samples) >= SYSTEMATIC:
@@ -108,9 +108,9 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         filling = set(samples.positions[~self._valid].tolist())
         if action == "replace":
             failures += self._replace(samples, sorted(samples.reasons))
-        elif len(samples.reasons) == len(samples):  # never an empty batch: other ranks wait for this rank's
+        elif len(samples.reasons) == len(samples):  # an empty batch would leave other ranks waiting
             failures += self._replace(samples, [0])
-            self._valid[0] = False  # it only fills up: a single rank would have dropped it
+            self._valid[0] = False  # counts as fill: a single rank would have dropped it
         return [failure for failure in failures if failure.position not in filling]
 
     def _replace(self, samples: Samples, rows: list[int]) -> list[Failure]:
