@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
@@ -88,6 +91,11 @@ class Manifest:
         """Split, start and stop of each range that has records, in the order of the records."""
         each = [(name, start, stop) for name, own in self.splits.items() for start, stop in own if stop > start]
         return sorted(each, key=lambda item: item[1])
+
+    def indices(self, split: str = WHOLE) -> NDArray[np.int64]:
+        """The dense indices of a split, range after range: (n,). Of "all": every index, whatever the splits."""
+        spans = ((0, self.count),) if split == WHOLE else self.splits[split]
+        return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from iofast import owned
 from iofast.containers import tar, tfrecord
+from iofast.containers.container_suffixes import TAR, TFRECORD
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.shard_reader import ShardReader
@@ -79,9 +80,9 @@ def check_names(names: Iterable[str], suffix: str) -> tuple[str, ...]:
     for name in wanted:
         if name not in NAMES:
             raise OptionError(f"there is no sidecar {name!r}, only {', '.join(NAMES)}")
-        if suffix not in (tar.SUFFIX, *tfrecord.SUFFIXES):
+        if suffix not in (TAR, *TFRECORD):
             raise OptionError(f"sidecars are for tar and TFRecord shards, not for {suffix or 'a folder'}")
-        if name != "dali" and suffix != tar.SUFFIX:
+        if name != "dali" and suffix != TAR:
             raise OptionError(f"sidecar {name} is for tar shards, and this set is {suffix}: it can have dali")
     return wanted
 
@@ -98,14 +99,14 @@ def belonging(path: Path, shards: Sequence[str]) -> list[str]:
 def _open(place: Path, *, published: bool = True) -> ShardReader:
     if not place.with_name(place.name + MANIFEST_SUFFIX).exists():
         raise OptionError(f"{place} is no set of shards that iofast wrote: it has no {place.name}{MANIFEST_SUFFIX}")
-    kind = tar.TarReader if place.suffix == tar.SUFFIX else tfrecord.TfrecordReader
+    kind = tar.TarReader if place.suffix == TAR else tfrecord.TfrecordReader
     return kind(place, published=published)
 
 
 def _dali(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
     start = 0
     for number, shard in enumerate(reader.manifest.shards):
-        is_tar = place.suffix == tar.SUFFIX
+        is_tar = place.suffix == TAR
         lines = _tar_lines(reader, start, shard.count) if is_tar else _tfrecord_lines(reader, number)
         yield _index_name(shard.name), lines
         start += shard.count

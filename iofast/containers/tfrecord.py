@@ -13,10 +13,10 @@ from iofast.containers.base import Entry
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.tfrecord_framing import HEAD, frames, read_data
-from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter, fields_of
+from iofast.containers.tfrecord_writer import TfrecordWriter, fields_of
 from iofast.errors import ContainerError
 
-__all__ = ["SUFFIXES", "TfrecordReader", "TfrecordWriter", "is_named_so"]
+__all__ = ["TfrecordReader", "TfrecordWriter", "is_named_so"]
 
 # x.tfrecord, x-00000-of-00008.tfrecord; ImageNet's train-00000-of-01024; TensorFlow Datasets' x.tfrecord-00000-of-00008
 _NAMES = re.compile(r".+(\.tfrecords?|\.tfrecords?-\d+-of-\d+|-\d{5,}-of-\d{5,})(\.gz|\.gzip|\.zlib|\.z)?", re.ASCII)

@@ -16,7 +16,6 @@ from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
 
-SUFFIXES = (".tfrecord", ".tfrecords")
 LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
 _FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP"}

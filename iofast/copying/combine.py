@@ -92,8 +92,8 @@ def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
         raise OptionError(f"there are splits already ({', '.join(names)}): say which to divide (of={names[0]})")
     if choice.of is not None and choice.of not in splits:
         raise OptionError(f"there is no split {choice.of!r} to divide, only {', '.join(splits)}")
-    kept = {name: _range(splits[name]) for name in names if name != choice.of}
-    free = _range(splits[choice.of or WHOLE])
+    kept = {name: reader.manifest.indices(name) for name in names if name != choice.of}
+    free = reader.manifest.indices(choice.of or WHOLE)
     taken: dict[str, NDArray[np.int64]] = {}
     if not parts:
         raise OptionError("nothing says how to divide: give a part such as val=0.1")
@@ -116,10 +116,6 @@ def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
     if choice.rest in kept:
         raise OptionError(f"the rest would be called {choice.rest!r}, which is a split of its own already")
     return {**kept, **taken, choice.rest: free}
-
-
-def _range(ranges: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in ranges])
 
 
 def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -236,10 +232,10 @@ def _pieces(
         raise OptionError(f"{one} has splits and {other} has none: divide that first (iofast split)")
     pieces = []
     for place, own in enumerate(records):
-        for split_name, ranges in own.reader.manifest.splits.items():
+        for split_name in own.reader.manifest.splits:
             name = split_name if names is None else check_split_name(names[place])
-            if sum(stop - start for start, stop in ranges):
-                pieces.append(_Piece(name, own, _range(ranges), numbers[place]))
+            if len(indices := own.reader.manifest.indices(split_name)):
+                pieces.append(_Piece(name, own, indices, numbers[place]))
     return sorted(pieces, key=lambda piece: split_rank(piece.split))
 
 

@@ -22,7 +22,6 @@ from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
 from iofast.foreign.columns import TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
 
-SUFFIX = ".beton"
 VERSION = 2
 
 _HEADER = struct.Struct("<HHIQQ")
@@ -47,7 +46,7 @@ class BetonFile(Format):
     """One beton file."""
 
     name = "beton"
-    says_all = True
+    names_are_fixed = True
 
     def __init__(self, path: Path) -> None:
         super().__init__([os.fspath(path)], ForeignOptions())

@@ -67,7 +67,7 @@ class MdsFolder(Format):
     """The shards in the `index.json` files of a folder; sub-folders are splits. `found`: from `find_index`."""
 
     name = "mds"
-    says_all = True
+    names_are_fixed = True
 
     def __init__(self, folder: Path, found: Mapping[str, Path]) -> None:
         self.folder, self.shards, self.splits = os.fspath(folder), list[MdsShard](), list[tuple[str, int, int]]()

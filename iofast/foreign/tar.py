@@ -73,9 +73,9 @@ class TarShards(Format):
             arrays,
             fields,
             keys=Strings.join((scan.keys, scan.ends) for scan in scans),
-            says_label=self.names.says_label,
+            label_from_index=self.names.label_from_index,
             left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
-            called=few_names(scan.called for scan in scans),
+            names_seen=few_names(scan.names_seen for scan in scans),
         )
 
     def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
@@ -83,7 +83,7 @@ class TarShards(Format):
         for ours, theirs in self.options.names.items():
             if ours == "label":
                 member = "json" if theirs.lower().startswith("json/") else theirs.lower()
-                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.called)
+                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.names_seen)
             else:
                 exists = image_field(index.fields) is not None if ours == "image" else ours in index.fields
                 yield ours, theirs, "a member", exists
@@ -105,7 +105,7 @@ class _ShardScan:
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.count, self.keys, self.ends = 0, bytearray(), array("Q")
         self.slots: dict[str, int] = {}
-        self.called: set[str] = set()
+        self.names_seen: set[str] = set()
         self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
         self._key, self._own = "", dict[str, Member]()
         self._label: Member | None = None  # of the current record, if the options name a label member
@@ -134,8 +134,8 @@ class _ShardScan:
         if key != self._key:
             self._end_record(tar)
             self._key = key
-        if own not in self.called and len(self.called) < MAX_NAMES:
-            self.called.add(own)
+        if own not in self.names_seen and len(self.names_seen) < MAX_NAMES:
+            self.names_seen.add(own)
         if own == self.names.label:
             self._label = member
         name = self.names.field(own, self._own)
@@ -165,7 +165,7 @@ class _ShardScan:
             row = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
         except ContainerError as error:
             raise ContainerError(f"{self.path}: {self._key}: {error}") from None
-        if self.names.says_label:
+        if self.names.label_from_index:
             own.pop(LABEL_FIELD, None)
         for name, member in own.items():
             self.record.append(self.count)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
+from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
-from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.options import takes_options
+from iofast.option import takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
@@ -153,7 +153,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
             f"{place.path.name}; leave it out"
         )
-    if options.label_base and place.path.suffix not in TFRECORDS:
+    if options.label_base and place.path.suffix not in TFRECORD:
         raise OptionError(
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
             "leave it out"

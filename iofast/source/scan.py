@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from iofast.containers.container_suffixes import OPENED
 from iofast.containers.manifest import WHOLE
 from iofast.errors import OptionError, SourceError
 from iofast.source.attached import attach, parse_sides
@@ -18,8 +19,6 @@ from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, f
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.walk import Ancestors, Folder, FoundImages, Walk
-
-_CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")
 
 
 class SplitImages(NamedTuple):
@@ -59,7 +58,7 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
         if columns := options.path_column or options.label_column or options.split_column:
             raise OptionError(f"columns are a manifest's, found the folder {path} and the column {columns!r}")
         return _scan_folder(path, options)
-    if path.suffix.lower() in _CONTAINERS:
+    if path.suffix.lower() in OPENED:
         raise SourceError(
             f"source {path} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): "
             "open_reader opens it"

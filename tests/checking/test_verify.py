@@ -217,7 +217,7 @@ class TestDamage:
         assert any("CRC32C" in problem.reason for problem in verify(path).problems)
 
 
-class TestCommand:
+class TestVerifyCommand:
     def test_status_and_summary(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(container)]) == 0
         assert f"all is well ({COUNT} records" in capsys.readouterr().out

@@ -200,6 +200,13 @@ def test_empty_set() -> None:
     assert Manifest.from_json(empty.to_json(), "x") == empty
 
 
+def test_indices_of_a_split() -> None:
+    splits = {"val": ((5, 6),), "train": ((0, 2), (3, 5)), "test": ((2, 3),)}
+    manifest = Manifest(6, (), splits, FINGERPRINT, (Shard("", 6, 8192),))
+    found = {name: manifest.indices(name).tolist() for name in (*splits, "all")}
+    assert found == {"val": [5], "train": [0, 1, 3, 4], "test": [2], "all": [0, 1, 2, 3, 4, 5]}
+
+
 def test_the_example_in_the_specification() -> None:
     example = re.search(r"^```json\n(.*)\n```$", FORMAT.read_text(), re.MULTILINE)
     assert example
