@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
-def open_bar(total: int, unit: str, desc: str | None = None, **options: Any) -> tqdm[NoReturn]:
+def open_bar(total: int | None, unit: str, desc: str | None = None, **options: Any) -> tqdm[NoReturn]:
     """Open a bar that vanishes when it is closed; it shows nothing if stderr is not a terminal. `options` are tqdm's.
 
     Each bar has its own lock: a Ctrl-C while tqdm takes the lock that its bars share would leave it locked, and the

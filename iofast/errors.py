@@ -83,8 +83,20 @@ class ErrorBudgetError(IofastError, RuntimeError):
     """More images failed than `max_errors` allows."""
 
 
+class StorageError(IofastError, OSError):
+    """An object store cannot be reached, refuses access or answers wrongly: the storage is at fault, not a sample."""
+
+
+class ObjectMissingError(IofastError, FileNotFoundError):
+    """An object does not exist."""
+
+
+class ObjectConflictError(IofastError, FileExistsError):
+    """An object is not as a request requires: it has changed, or exists already."""
+
+
 class StateError(IofastError, ValueError):
-    """A loader cannot resume from this state, or would lose its place."""
+    """A loader cannot resume from this state or would lose its place, or a process is a fork and must not go on."""
 
 
 class WorkerError(IofastError, RuntimeError):

@@ -28,6 +28,8 @@ examples:
       raw pixels, which no loader has to decode: about five times the size of JPEG
   iofast pack list.csv out.lmdb --resize 256 --shuffle 1
       the images that a manifest (path, label, ...) names, in a fixed random order
+  iofast pack s3://bucket/photos/ out.lmdb --resize 256
+      an object store, or a manifest with URLs; credentials come from the environment
   iofast pack ./images out.lmdb --resize 640 --mode pad --fields seg.png,json=boxes.json --boxes boxes.json
       640 x 640, with the masks and boxes that lie beside the images
   iofast pack 'originals-{000000..000099}.tar' small.lmdb --resize 256
@@ -60,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.argument_default = argparse.SUPPRESS  # defaults are those of PackOptions
     parser.add_argument(
-        "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container"
+        "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL"
     )
     parser.add_argument("target", metavar="DST", help="container to write: out.lmdb, train.tar or train.tfrecord")
     groups = {title: parser.add_argument_group(title) for title in GROUPS}

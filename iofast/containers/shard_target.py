@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from iofast.containers import sidecars
 from iofast.containers.publish import Target
+from iofast.containers.shard_files import Backing
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, parse_size, read_manifest
 from iofast.errors import ContainerError, IofastError, OptionError, TargetError
 
 
 class ShardTarget(Target):
     """The place of a set of shards that is being made. `suffix` is that of its shards."""
+
+    backing: Backing | None = None  # of the shards that are staged
 
     def __init__(
         self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, append: bool = False

@@ -24,7 +24,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Stamp, encode_rows
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
-from iofast.containers.shard_files import FullShard, OpenShard, entries_in, find_full
+from iofast.containers.shard_files import Backing, FullShard, OpenShard, entries_in, find_full
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, write_index
 from iofast.errors import ContainerError, TargetError, because
@@ -70,6 +70,7 @@ class ShardWriter(Writer):
 
     suffix: str
     resumes = True
+    backing: Backing | None = None  # has the bytes of full shards; only of writers that do not resume
 
     def __init__(
         self, folder: str | os.PathLike[str], name: str, *, cut: ShardCut | None = None, key_width: int = KEY_WIDTH
@@ -102,8 +103,12 @@ class ShardWriter(Writer):
         with self._errors():
             number, place = divmod(mark, _MARKS)
             _, entry = next(entries_in(self._rows(number), place))
+            fields = entry.fields
+            if self.backing is not None and number < len(self._done):
+                ends = (offset + length for _, length, _, offset in fields)
+                self.backing.fetch(self._staged(number), min(offset for *_, offset in fields), max(ends))
             shard = FileBytes(os.fspath(self._staged(number)))
-            own = {name: shard[offset : offset + length] for name, length, _, offset in entry.fields}
+            own = {name: shard[offset : offset + length] for name, length, _, offset in fields}
         return Record(format_key(entry.position, self._register.key_width), own)
 
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
@@ -299,6 +304,8 @@ class ShardWriter(Writer):
         if self._shard is not None:
             self._done.append(self._shard.commit(self._end(self._shard.size), stop, self._shape))
             self._shard = None
+            if self.backing is not None:
+                self.backing.keep(self._staged(len(self._done) - 1))
 
     def _names(self) -> list[str]:
         splits = [full.split for full in self._done]

@@ -28,6 +28,8 @@ def target_of(
 
     `sidecars` are made as a part of publishing; see `containers.sidecars`.
     """
+    if "://" in os.fspath(path):  # the text is not quoted: it may have a secret
+        raise OptionError("the target is a URL: only pack writes into an object store; write a local one and copy it")
     place = Path(os.fspath(path))
     if place.suffix not in WRITTEN:
         suffix = meant(place.suffix) if place.suffix else LMDB
@@ -67,6 +69,10 @@ def writer_of(
     folder, name = target.partial, target.path.name
     if target.path.suffix == LMDB:
         return LmdbWriter(target.stage(), key_width=key_width)
+    backing = target.backing if isinstance(target, ShardTarget) else None
     if target.path.suffix in TFRECORD:
-        return tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
-    return tar.TarWriter(folder, name, cut=cut, key_width=key_width)
+        writer: ShardWriter = tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
+    else:
+        writer = tar.TarWriter(folder, name, cut=cut, key_width=key_width)
+    writer.backing = backing
+    return writer

@@ -13,7 +13,7 @@ from iofast.containers.container_suffixes import LMDB, TAR
 from iofast.containers.publish import Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import SHARD_SIZE, parse_size
-from iofast.errors import IofastError
+from iofast.errors import IofastError, StorageError
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import CHUNK_BYTES
@@ -148,10 +148,17 @@ def _sampled(work: PackWork) -> list[list[int]]:
     """Sizes of all payloads of some records, after transcoding; images that fail are not among them."""
     if work.sampled is None:
         origin, recipe, work.sampled = work.origin(), work.options.sample_recipe(), []
-        for index in spread(len(work.source), _TRANSCODE_SAMPLE):
-            with contextlib.suppress(IofastError, OSError):
-                record = make_record(origin.read(work.image(index)), recipe)
-                if record is not None:
-                    payloads = {**work.source.extra(index), **record.fields}
-                    work.sampled.append([len(payload) for payload in payloads.values()])
+        images = {index: work.image(index) for index in spread(len(work.source), _TRANSCODE_SAMPLE)}
+        if work.source.objects is not None:
+            origin.begin(list(images.values()))
+        for index, image in images.items():
+            try:
+                record = make_record(origin.read(image), recipe)
+            except StorageError:
+                raise
+            except (IofastError, OSError):
+                continue
+            if record is not None:
+                payloads = {**work.source.extra(index), **record.fields}
+                work.sampled.append([len(payload) for payload in payloads.values()])
     return work.sampled

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from iofast import owned
 from iofast.containers.base import Reader
@@ -15,7 +16,7 @@ from iofast.opening import open_reader
 from iofast.packing.duplicates import DUPLICATES, Duplicate, Duplicates
 from iofast.packing.failures import ERRORS, Failures, PackFailure
 
-_TOTALS = ".totals.json"  # what the container and the lists do not say; the suffix of the file beside it
+TOTALS = ".totals.json"  # what the container and the lists do not say; the suffix of the file beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class FinishedPart:
     duplicates: tuple[Duplicate, ...]
 
     @classmethod
-    def load(cls, path: Path, images: int) -> FinishedPart:
+    def load(cls, path: Path, images: int) -> Self:
         """The part of `images` images whose container is at `path`."""
         failures, duplicates = Failures(images, images, _beside(path, ERRORS)), Duplicates(_beside(path, DUPLICATES))
         failures.load()
@@ -44,16 +45,16 @@ class FinishedPart:
 def note_bytes(path: Path, bytes_in: int) -> None:
     """Store the bytes of the image files beside the container of a part."""
     try:
-        with owned.writing(_beside(path, _TOTALS), 0o600) as file:
+        with owned.writing(_beside(path, TOTALS), 0o600) as file:
             file.write(json.dumps({"bytes_in": bytes_in}).encode())
     except OSError as error:
-        raise TargetError(f"{_beside(path, _TOTALS)} cannot be written: {because(error)}") from None
+        raise TargetError(f"{_beside(path, TOTALS)} cannot be written: {because(error)}") from None
 
 
 def bytes_read(path: Path) -> int | None:
     """What `note_bytes` stored; None if it did not."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(owned.read(_beside(path, _TOTALS)))["bytes_in"])
+        return int(json.loads(owned.read(_beside(path, TOTALS)))["bytes_in"])
     return None
 
 

@@ -1,4 +1,4 @@
-"""List the images to pack, in packing order: from a folder, a manifest or a container."""
+"""List the images to pack, in packing order: from a folder, a manifest, a container or an object store."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from iofast.packing.options import PackOptions
 from iofast.packing.origin import OTHER_IMAGES
 from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
+from iofast.remote.urls import is_url, require_text
 from iofast.source import Source, SourceOptions
 from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import RECORD, Column, ContainerRows, Strings, Watched, few, printable, ranges, split_rank
@@ -29,8 +30,13 @@ _STEP = 65_536  # records whose columns are read at once
 
 
 def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
-    """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`."""
-    if is_container(source):
+    """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`, `StorageError`."""
+    require_text(source)
+    if is_url(source):
+        if options.foreign is not None:
+            raise not_foreign(source)
+        images = scan(source, options.source_options())
+    elif is_container(source):
         images = _records(source, options, place)
     elif options.foreign is not None:
         raise not_foreign(source)

@@ -1,4 +1,4 @@
-"""Read the samples of a source: from files, or from the records of a container."""
+"""Read the samples of a source: from files, from object stores, or from the records of a container."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ import json
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iofast.errors import DecodeError, IofastError, SourceError, because
+from iofast.errors import (
+    DecodeError,
+    IofastError,
+    ObjectConflictError,
+    ObjectMissingError,
+    SourceError,
+    StorageError,
+    because,
+)
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image, ReadSample
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field
+from iofast.remote.urls import is_url, join
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from iofast.containers.base import Failures
+    from iofast.remote.ahead import Ahead, Wanted
 
 MOST_AHEAD = 32 << 20  # bytes of a chunk's images that are read at once; chunks are made for 8 MiB
 # images that no container of ours stores, but other programs' do; kernel.transcode reads them
@@ -30,12 +40,22 @@ OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif
 class Origin(ABC):
     """Reads the samples of one source."""
 
+    waiting: Callable[[], object] | None = None  # called now and then while `read` waits for an object store
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether `begin` may be called for the next chunk, too, before the present one is read."""
+        return False
+
     def begin(self, images: Sequence[Image]) -> None:  # noqa: B027 - files need no preparation
-        """Prepare to read these, one after another. Raises `SourceError` if no sample can be read any more."""
+        """Prepare to read these, one after another. Raises `SourceError` if no sample can be read any more.
+
+        Without images, forget earlier ones.
+        """
 
     @abstractmethod
     def read(self, image: Image) -> ReadSample:
-        """Read one sample. Raises `DecodeError`, `OSError`."""
+        """Read one sample. Raises `DecodeError`, `OSError`; `StorageError` if no sample can be read any more."""
 
     def blame(self, image: Image, reason: str) -> str:  # noqa: ARG002 - the path names a file
         """The reason of a failure, with the place of the sample if its path does not name it."""
@@ -46,22 +66,85 @@ class Origin(ABC):
 
 
 class FileOrigin(Origin):
-    """Samples whose images are files below `root`, or at absolute paths."""
+    """Samples whose images are files below `root`, at absolute paths, or objects, if `root` or a path is a URL."""
 
     def __init__(self, root: str) -> None:
-        self._root = os.fsencode(root)
+        self._root = root
+        self._ahead: Ahead | None = None
+        self._numbers: dict[tuple[int, int], int] = {}  # (position, file) -> number of an object that is fetched ahead
+
+    @property
+    def overlaps(self) -> bool:
+        """See `Origin.overlaps`."""
+        return self._ahead is not None
+
+    def begin(self, images: Sequence[Image]) -> None:
+        """Begin to fetch the objects of these, in the order of `read`. See `Origin.begin`."""
+        if self._ahead is not None and not images:
+            self._ahead.close()
+            self._numbers = {}
+        objects = [
+            (image.position, number, self._wanted(image, number))
+            for image in images
+            for number in range(len(image.versions))
+            if is_url(self._path(image, number)) and (image.position, number) not in self._numbers
+        ]
+        objects = [each for each in objects if each[2].size <= MAX_BYTES]
+        if not objects:
+            return
+        from iofast.remote.ahead import Ahead  # here: workers of files start without object stores
+
+        self._ahead = self._ahead or Ahead(MOST_AHEAD)
+        numbers = self._ahead.add(wanted for _, _, wanted in objects)
+        self._numbers |= {(position, file): at for at, (position, file, _) in zip(numbers, objects, strict=True)}
 
     def read(self, image: Image) -> ReadSample:
-        """See `Origin.read`."""
-        data = read_file(os.path.join(self._root, os.fsencode(image.path)))
+        """See `Origin.read`. Raises `StorageError` if an object store fails."""
+        data = self._read(image, 0)
         beside = {}
-        for field, path in image.files:
+        for number, (field, path) in enumerate(image.files, 1):
             try:
-                beside[field] = read_file(os.path.join(self._root, os.fsencode(path)), empty=True)
+                beside[field] = self._read(image, number, empty=True)
+            except StorageError:
+                raise
             except (DecodeError, OSError) as error:
                 reason = because(error) if isinstance(error, OSError) else str(error)
                 raise DecodeError(f"{field}: its file cannot be read ({path!r}: {reason})") from None
         return ReadSample(data, beside, image)
+
+    def _path(self, image: Image, number: int) -> str:
+        """The path or URL of the image (0), or of the file beside it with this number."""
+        return join(self._root, image.files[number - 1][1] if number else image.path)
+
+    def _read(self, image: Image, number: int, *, empty: bool = False) -> bytes:
+        path = self._path(image, number)
+        if not is_url(path):
+            return read_file(os.fsencode(path), empty=empty)
+        wanted = self._wanted(image, number)
+        if wanted.size > MAX_BYTES:
+            raise DecodeError("the object is larger than 1 GiB")
+        try:
+            data = self._fetched(image.position, number, wanted)
+        except ObjectMissingError:
+            raise DecodeError("the object does not exist") from None
+        except ObjectConflictError:
+            raise DecodeError("the object changed after it was listed") from None
+        if not data and not empty:
+            raise DecodeError("the object is empty")
+        return data
+
+    def _fetched(self, position: int, number: int, wanted: Wanted) -> bytes:
+        from iofast.remote import ahead, requests
+
+        at = self._numbers.pop((position, number), None)
+        if at is not None and self._ahead is not None:
+            return self._ahead.take(at, self.waiting)
+        return requests.run(ahead.fetch(wanted), self.waiting)
+
+    def _wanted(self, image: Image, number: int) -> Wanted:
+        from iofast.remote.ahead import Wanted
+
+        return Wanted(self._path(image, number), *image.versions[number])
 
 
 class RecordOrigin(Origin):

@@ -11,7 +11,7 @@ from iofast.containers.base import Reader, Writer
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
-from iofast.errors import ErrorBudgetError, SourceError, TargetError, because
+from iofast.errors import ErrorBudgetError, SourceError, StorageError, TargetError, because
 from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.build import Builder, NothingLeftError
@@ -79,6 +79,8 @@ class PackRun:
             raise ErrorBudgetError(
                 f"{error}; mend or delete them, or give a larger max_errors=, and {target.going_on}"
             ) from None
+        except StorageError as error:
+            raise StorageError(f"{error}; {target.going_on}") from None
         except OSError as error:
             if isinstance(error, TargetError) and not target.partial.exists():  # published, except its sidecars
                 raise

@@ -131,12 +131,13 @@ class PackWork:
         row = (self.first + index, split, source.label(index), os.fsdecode(source.path(index)))
         if source.container is not None:
             return (*row, (), {}, source.row(index))
-        if not source.columns:
+        if not source.columns and source.objects is None:
             return row
         files = [(field, os.fsdecode(path)) for field, path in source.files(index)]
         followed = {self.options.boxes, self.options.keypoints}
         values = source.extra(index) if followed - {None} else {}
-        return (*row, files, {field: value.decode() for field, value in values.items() if field in followed})
+        texts = {field: value.decode() for field, value in values.items() if field in followed}
+        return (*row, files, texts) if source.objects is None else (*row, files, texts, -1, source.versions(index))
 
     def failures(self, done: Done) -> Iterator[PackFailure]:
         """The failed images of a chunk."""

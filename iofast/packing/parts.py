@@ -8,6 +8,7 @@ resumed and run twice. `finish` joins the containers of all parts.
 from __future__ import annotations
 
 import os
+import posixpath
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,12 +25,13 @@ from iofast.packing.finished_part import FinishedPart, bytes_read, note_bytes
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import Part, missing_words
+from iofast.packing.part import MOST_OWN, Part, missing_words, shards_of
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.record import key_width
+from iofast.remote.urls import RemotePath, is_url
 from iofast.source import cache, stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
@@ -47,8 +49,8 @@ class Parts:
     settings: Mapping[str, object]  # of the plan
     addition: Addition | None
 
-    def work(self, count: int) -> PackWork:
-        """The work of the whole run in `count` parts. The plan is made by whoever comes first."""
+    def work(self, count: int | None) -> PackWork:
+        """The work of the whole run in `count` parts, None: as planned. The plan is made by whoever comes first."""
         while True:
             work = self.stored(count)
             if work is not None:
@@ -117,8 +119,12 @@ class Parts:
                     f"{place.path} cannot be finished: {missing_words(missing, count)}; pack them with part=i/{count}"
                 )
             every = (Part(number, count) for number in range(1, count + 1))
-            parts = [FinishedPart.load(each.path(place), len(self.of(each, work).source)) for each in every]
+            parts = [self.finished(each, work) for each in every]
             return PackRun(work, place, pool, progress).join(parts)
+
+    def finished(self, part: Part, work: PackWork) -> FinishedPart:
+        """A finished part."""
+        return FinishedPart.load(part.path(self.place), len(self.of(part, work).source))
 
     def _clean_up(self, pool: WorkerPool, progress: PackProgress) -> PackReport:
         """End a run that was killed while it was published or its folder removed: the plan may be gone."""
@@ -130,8 +136,8 @@ class Parts:
             place.discard()
         raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
 
-    def _begin(self, count: int) -> PackWork:
-        """Make the plan, and store it with the listing."""
+    def _begin(self, count: int | None) -> PackWork:
+        """Make the plan, and store it with the listing. Without `count`, there are as many parts as shards."""
         place, work = self.place, self.planned()
         if (place.partial / COPY_PLAN).exists():
             raise TargetError(f"{place.partial} holds the work of an interrupted convert: finish or delete it")
@@ -142,16 +148,19 @@ class Parts:
             work.addition.save(place)
         work.plan = replace(work.plan, settings=self.settings, parts=count)
         work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
+        if count is None:
+            shards = shards_of(work.source.splits, work.plan.shard_records or 1)
+            work.plan = replace(work.plan, parts=min(shards, MOST_OWN))
         cache.store(place.partial / LISTING, *stored.parts(work.source))
         place.note(PACK_PLAN, asdict(work.plan))
         return work
 
     def _loaded(self, plan: PackPlan) -> PackWork:
         """The work of a stored plan, with its stored listing."""
-        file, path = self.place.partial / LISTING, Path(os.path.abspath(self.source))
+        file = self.place.partial / LISTING
         try:
             members, arrays = cache.load(file, checked=False)
-            source = stored.source_of(path.parent if members["kind"] == "manifest" else path, members, arrays)
+            source = stored.source_of(_root(self.source, members["kind"]), members, arrays)
         except (OSError, ContainerError, LookupError, TypeError) as error:
             raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
         width = key_width(plan.images)
@@ -179,6 +188,15 @@ class Parts:
             report = packing.write()
         note_bytes(packing.target.path, report.bytes_in)
         return report
+
+
+def _root(source: str, kind: str) -> Path | str:
+    """`Source.root` of a source as given."""
+    if is_url(source):
+        place = str(RemotePath.of(source))
+        return posixpath.dirname(place) if kind == "manifest" else place
+    path = Path(os.path.abspath(source))
+    return path.parent if kind == "manifest" else path
 
 
 def load_parts(place: Target) -> PackPlan | None:

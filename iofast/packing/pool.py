@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from iofast.errors import OptionError, SourceError, TargetError, WorkerError
+from iofast.errors import IofastError, OptionError, SourceError, StorageError, TargetError, WorkerError
 from iofast.packing.child import Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
 
 MAX_WORKERS = 1024
@@ -26,6 +26,7 @@ _TICK = 1.0  # seconds: the longest wait for events, and the most that one wait 
 _STILLBORN = 3  # workers in a row that die before they are ready: then the run fails
 _FRUITLESS = 8  # deaths per worker without an announced image or a finished chunk: with more, the run fails
 _READ = 1 << 18
+_FATAL: dict[object, type[IofastError]] = {"source": SourceError, "storage": StorageError}  # by `of` in the message
 
 
 def check_workers(count: int) -> None:
@@ -82,7 +83,7 @@ class WorkerPool:
 
         `setup` is the set-up message of `worker.Worker`; each worker gets a journal of its own in addition.
         Raises `WorkerError` if workers cannot be started, `TargetError` if a journal cannot be written,
-        `SourceError` if a container can no longer be read.
+        `SourceError` if a container can no longer be read, `StorageError` if an object store fails.
         """
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
@@ -192,7 +193,7 @@ class WorkerPool:
 
     def _understand(self, worker: Child, message: dict[str, Any]) -> Done | None:
         if "fatal" in message:
-            raise (SourceError if message.get("of") == "source" else TargetError)(message["fatal"])
+            raise _FATAL.get(message.get("of"), TargetError)(message["fatal"])
         if "ready" in message:
             worker.ready, self._stillborn = True, 0
         if "begin" in message:

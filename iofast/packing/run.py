@@ -32,6 +32,7 @@ from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.record import key_width
+from iofast.remote.urls import RemotePath, is_url, require_text
 
 FilePath = str | os.PathLike[str]
 
@@ -57,9 +58,10 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
     """Pack the images of `source` into the container `target`; its suffix selects the format.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, including those of other programs
-    and patterns of shards. Options are a `PackOptions`, or its fields as keywords, or both (keywords take precedence).
-    Images that fail are listed in `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an
-    interrupted run. Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than
+    and patterns of shards. Folder and manifest, and paths in a manifest, may be URLs of object stores. Options are a
+    `PackOptions`, or its fields as keywords, or both (keywords take precedence). Images that fail are listed in
+    `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an interrupted run. Raises `SourceError`,
+    `TargetError`, `OptionError`; `StorageError` if an object store fails; `ErrorBudgetError` when more images fail than
     `max_errors`.
     """
     for what, path in (("source", source), ("target", target)):
@@ -75,11 +77,12 @@ def run(
 ) -> PackReport:
     """`pack` with a progress display and a pool whose workers are starting already."""
     started = time.monotonic()
+    require_text(target)
+    if is_url(target):
+        return _run_to_store(source, os.fspath(target), options, progress, pool)
     sidecars = names_of(options.sidecars)
     place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
-    if not os.fspath(source):  # `Path` would take it for the current folder
-        raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
-    _check_paths(Path(os.path.abspath(source)), place)
+    _check_paths(source, place)
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
@@ -139,7 +142,29 @@ def _run_parts(
     return parts.finish(pool, progress)
 
 
-def _check_paths(source: Path, place: Target) -> None:
+def _run_to_store(
+    source: FilePath, url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
+) -> PackReport:
+    """Pack into an object store."""
+    from iofast.packing import to_store  # here: local targets need no object stores
+    from iofast.packing.store_target import StoreTarget
+
+    started = time.monotonic()
+    to_store.check_options(options, url)
+    url = str(RemotePath.of(url))
+    with to_store.work_folder(url) as folder:
+        place = StoreTarget(url, folder, overwrite=options.overwrite)
+        _check_paths(source, place)
+        _check_possible(options, place)
+        planned = partial(_planned, source, place, options, progress, pool.count)
+        run = to_store.StoreRun(os.fspath(source), place, options, planned, pool, progress, started)
+        return run.dry_run() if options.dry_run else run.run()
+
+
+def _check_paths(given: FilePath, place: Target) -> None:
+    if not os.fspath(given):  # `Path` would take it for the current folder
+        raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
+    source = Path(os.path.abspath(given))
     place.check_folder()
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
         raise TargetError(f"{place.path} lies inside the source {source}: the next scan would find it; put it outside")

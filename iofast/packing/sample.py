@@ -112,6 +112,7 @@ class Image(NamedTuple):
     files: Sequence[tuple[str, str]] = ()  # field and path of each file beside the image
     texts: Mapping[str, str] = {}  # fields that lie in no file and have to follow the image
     place: int = -1  # of a record: its dense index in the container
+    versions: Sequence[tuple[int, str]] = ()  # size and version of the image and each of `files`, in object stores
 
 
 class ReadSample(NamedTuple):

@@ -8,15 +8,17 @@ worker has died, it announces each image first.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from iofast import kernel
 from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
-from iofast.errors import DecodeError, SourceError, TargetError, because
+from iofast.errors import DecodeError, SourceError, StorageError, TargetError, because
 from iofast.packing.messages import Frames, Message, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
@@ -32,23 +34,25 @@ def main(parent: int | None = None) -> int:
     _die_with(int(sys.argv[1]) if parent is None else parent)
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # libraries must not print between the frames
-    worker = Worker(outgoing)
+    messages = _Incoming(incoming)
+    worker = Worker(outgoing, messages.peek)
     worker.send({"ready": os.getpid()})
-    for message in _messages(incoming):
+    for message in messages:
         if not worker.handle(message):
             return 1
     return 0
 
 
 class Worker:
-    """Turn chunks into journal blocks."""
+    """Turn chunks into journal blocks. `peek` returns the message after the present one, if it has arrived."""
 
-    def __init__(self, outgoing: int) -> None:
-        self._outgoing = outgoing
+    def __init__(self, outgoing: int, peek: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
+        self._outgoing, self._peek = outgoing, peek
         self._recipe = SampleRecipe(kernel.TranscodeRecipe())
         self._origin: Origin = FileOrigin("")
         self._journal: JournalWriter | None = None
         self._last_sent = time.monotonic()
+        self._begun: dict[str, Any] | None = None  # a chunk whose images the origin fetches already
 
     def send(self, message: Message) -> None:
         """Write one frame."""
@@ -64,14 +68,16 @@ class Worker:
                 self._set_up(message["setup"])
             else:
                 self._chunk(message)
-        except (TargetError, SourceError) as error:  # of journal or container; `_chunk` catches those of images
-            self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "target"})
+        except (TargetError, SourceError, StorageError) as error:  # `_chunk` catches those of images
+            kinds = {SourceError: "source", StorageError: "storage", TargetError: "target"}
+            self.send({"fatal": str(error), "of": next(kinds[kind] for kind in kinds if isinstance(error, kind))})
             return False
         return True
 
     def _set_up(self, setup: dict[str, Any]) -> None:
         self._recipe = SampleRecipe.of(setup["recipe"])
         self._origin = origin_of(setup)
+        self._origin.waiting = lambda: self.send({"alive": 0})
         self._journal = JournalWriter(setup["journal"])
 
     def _chunk(self, message: dict[str, Any]) -> None:
@@ -84,6 +90,8 @@ class Worker:
         self._origin.begin([] if message["careful"] else images)  # prefetching would hide which image kills the worker
         for number, image in enumerate(images):
             self._show_life(number, image, message["careful"])
+            if self._origin.overlaps and not message["careful"]:
+                self._begin_next()
             try:
                 if reason := message["skip"].get(str(image.position)):
                     raise DecodeError(reason)
@@ -94,6 +102,8 @@ class Worker:
                     continue
                 records.append(record)
                 bytes_in += len(sample.data) + sum(map(len, sample.beside.values()))
+            except StorageError:  # it would fail for every image
+                raise
             except Exception as error:  # a damaged image may raise anything, and must not end the run
                 reason = self._origin.blame(image, _reason(error))
                 failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
@@ -110,6 +120,13 @@ class Worker:
                 "bytes_out": sum(len(payload) for record in records for payload in record.fields.values()),
             }
         )
+
+    def _begin_next(self) -> None:
+        """Have the next chunk fetched while this one is transcoded."""
+        following = self._peek()
+        if following is not None and following is not self._begun and not following.get("careful", True):
+            self._begun = following
+            self._origin.begin([Image(*row) for row in following["images"]])
 
     def _show_life(self, number: int, image: Image, careful: bool) -> None:
         if careful:
@@ -129,10 +146,29 @@ def _reason(error: Exception) -> str:
     return f"unexpected {type(error).__name__} ({' '.join(str(error).split())})"
 
 
-def _messages(incoming: int) -> Iterator[dict[str, Any]]:
-    frames = Frames()
-    while data := os.read(incoming, _READ):
-        yield from frames.feed(data)
+class _Incoming:
+    """The messages from a pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._frames = fd, Frames()
+        self._arrived: deque[dict[str, Any]] = deque()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while self._arrived or self._read():
+            if self._arrived:
+                yield self._arrived.popleft()
+
+    def peek(self) -> dict[str, Any] | None:
+        """The next message, if it has arrived."""
+        if not self._arrived and select.select([self._fd], [], [], 0)[0]:
+            self._read()
+        return self._arrived[0] if self._arrived else None
+
+    def _read(self) -> bool:
+        """Wait for bytes. Return False at the end of the pipe."""
+        data = os.read(self._fd, _READ)
+        self._arrived.extend(self._frames.feed(data))
+        return bool(data)
 
 
 def _die_with(parent: int) -> None:

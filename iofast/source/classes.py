@@ -38,7 +38,7 @@ def order_classes(names: Collection[str], class_order: str, root: Path, *, exact
     ]
 
 
-def check_distinct(names: Collection[str], root: Path) -> tuple[str, ...]:
+def check_distinct(names: Collection[str], root: Path | str) -> tuple[str, ...]:
     """Class names as stored text. Raises `SourceError` if two become equal."""
     stored = tuple(printable(name) for name in names)
     if len(set(stored)) < len(stored):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.manifest import CLASS_ORDERS
 from iofast.errors import OptionError
+from iofast.remote.urls import is_url, join
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
@@ -139,15 +140,28 @@ class ContainerRows:
     sizes: NDArray[np.uint64]
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Sizes in bytes and versions of objects as they were listed, by listing row; a local file has the version ""."""
+
+    sizes: NDArray[np.uint64]
+    etags: Strings
+
+    def of(self, row: int) -> tuple[int, str]:
+        """(size, version) of one object."""
+        return int(self.sizes[row]), self.etags[row].decode()
+
+
 @dataclass(frozen=True)
 class Source:
     """The images to pack or read, in packing order: split by split, inside a split in listing order.
 
     Indices count in packing order. Arrays are in listing order, except properties. `order` maps an index to its listing
-    row; None means that both orders are equal. The files may have vanished.
+    row; None means that both orders are equal. The files may have vanished. `objects` are those in object stores: of
+    the images under the name "", and of files beside them by field.
     """
 
-    root: Path
+    root: Path | str  # a URL as text
     kind: str  # classes | flat | manifest | records
     classes: tuple[str, ...] | None
     splits: tuple[tuple[str, int, int], ...]  # (name, start, stop) in packing order; only "all" without splits
@@ -158,6 +172,7 @@ class Source:
     columns: tuple[Column, ...] = ()
     order: NDArray[np.int64] | None = None
     container: ContainerRows | None = None
+    objects: Mapping[str, Versions] | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # about left-out files that are usual beside images
 
@@ -175,13 +190,15 @@ class Source:
         return self.paths[self.row(index)]
 
     def file(self, index: int) -> bytes:
-        """The path to open."""
-        return os.path.join(os.fsencode(self.root), self.path(index))
+        """The path or URL to open."""
+        return os.fsencode(join(os.fspath(self.root), os.fsdecode(self.path(index))))
 
     def size(self, index: int) -> int:
         """The size of the image in bytes. Raises `OSError` for an unreadable file."""
         if self.container is not None:
             return int(self.container.sizes[self.row(index)])
+        if self.objects is not None and is_url(self.file(index)):
+            return self.objects[""].of(self.row(index))[0]
         return os.stat(self.file(index)).st_size
 
     def label(self, index: int) -> int:
@@ -217,6 +234,13 @@ class Source:
         paths = ((column.field, column.file(row)) for column in self.columns)
         return [(field, path) for field, path in paths if path is not None]
 
+    def versions(self, index: int) -> list[tuple[int, str]]:
+        """(size, version) of the image and of each of `files`, if any lie in object stores."""
+        if self.objects is None:
+            return []
+        row = self.row(index)
+        return [self.objects[name].of(row) for name in ("", *(field for field, _ in self.files(index)))]
+
     def shuffled(self, seed: int) -> Source:
         """The same images with each split permuted; the order depends only on `seed` and the names of splits.
 
@@ -236,7 +260,10 @@ class Source:
         return replace(self, order=order, splits=tuple(each for each in clipped if each[1] < each[2]))
 
     def fingerprint(self) -> str:
-        """`sha256:<hex>` over the listing in this order, without the root and the contents of files."""
+        """`sha256:<hex>` over the listing in this order, without the root and the contents of files.
+
+        Of objects in stores it covers sizes and versions.
+        """
         members: dict[str, object] = {
             "classes": self.classes,
             "splits": self.splits,
@@ -252,6 +279,10 @@ class Source:
             digest.update(np.ascontiguousarray(strings.bounds).data)
             digest.update(strings.blob)
             digest.update(b"" if states is None else np.ascontiguousarray(states).data)
+        for name, versions in sorted((self.objects or {}).items()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(versions.sizes).data)
+            digest.update(versions.etags.blob)
         return f"sha256:{digest.hexdigest()}"
 
 

@@ -1,8 +1,8 @@
 """A manifest file as a source: its images, with labels, splits and further fields.
 
-Paths are relative to the manifest's folder; `..` and absolute paths are allowed, since the file is the user's own and
-images are only read. Each further column becomes a field of the records. A column name with an extension is the field's
-name (`boxes.json`); otherwise `.txt` is added if all values are text, `.bin` if they are bytes, else `.json`.
+Paths are relative to the manifest's folder; `..`, absolute paths and URLs are allowed, since the file is the user's own
+and images are only read. Each further column becomes a field of the records. A column name with an extension is the
+field's name (`boxes.json`); otherwise `.txt` is added if all values are text, `.bin` if they are bytes, else `.json`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES, WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
+from iofast.remote.urls import RemotePath
 from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
 from iofast.source.listing import (
@@ -29,6 +30,7 @@ from iofast.source.listing import (
     Source,
     SourceOptions,
     Strings,
+    Versions,
     Watched,
     few,
     printable,
@@ -51,8 +53,14 @@ _INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
 
 
-def read_manifest(path: Path, options: SourceOptions) -> Source:
-    """The images of a .csv, .tsv, .jsonl or .parquet file. Raises `SourceError` naming file and line."""
+def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -> Source:
+    """The images of a .csv, .tsv, .jsonl or .parquet file. Raises `SourceError` naming file and line.
+
+    Paths are relative to the URL `root` if that is given. Sizes and versions of objects are asked for; that may raise
+    `StorageError`.
+    """
+    if options.fields:
+        raise OptionError(f"fields are files beside images in a folder, found the manifest {path}: name its columns")
     watched = _watch(path, options)
     table = read_table(path)
     path_column = _find(table, "path", options.path_column, PATH_COLUMNS)
@@ -71,8 +79,9 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
     if ignored:
         warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
     fields += [(name, _field(table, name)) for name in table.columns if name not in ignored]
+    columns = _distinct(path, fields)
     return Source(
-        root=path.parent,
+        root=path.parent if root is None else root,
         kind="manifest",
         classes=classes,
         splits=splits,
@@ -80,10 +89,34 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
         listed_labels=labels,
         watched=watched,
         class_order=options.class_order,
-        columns=_distinct(path, fields),
+        columns=columns,
         order=order,
+        objects=_versions(table, root, paths, columns),
         warnings=tuple(warnings),
     )
+
+
+def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
+    """`Source.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
+    named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
+    if root is None and not any(_has_url(strings.blob) for strings in named.values()):
+        return None
+    from iofast.source.objects import look_up  # here: local sources need no object stores
+
+    for column, strings in named.items():
+        for row, value in enumerate(strings):
+            if b"://" in value:
+                try:
+                    RemotePath.of(os.fsdecode(value))
+                except OptionError as error:
+                    where = f" of {column}" if column else ""
+                    raise OptionError(f"{table.path}, line {table.line(row)}: the path{where}: {error}") from None
+    return {name: look_up(root or os.fspath(table.path.parent), strings) for name, strings in named.items()}
+
+
+def _has_url(blob: bytes | memoryview) -> bool:
+    """Whether `://` is somewhere in a blob, which may be a mapped file larger than memory."""
+    return any(b"://" in bytes(blob[start : start + _STEP + 2]) for start in range(0, len(blob), _STEP))
 
 
 def _watch(path: Path, options: SourceOptions) -> Watched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,13 @@ import numpy as np
 from iofast.containers.container_suffixes import OPENED
 from iofast.containers.manifest import WHOLE
 from iofast.errors import OptionError, SourceError
+from iofast.remote.urls import RemotePath, is_url
 from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.walk import Ancestors, Folder, FoundImages, Walk
+from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, Tree, Walk
 
 
 class SplitImages(NamedTuple):
@@ -34,9 +36,10 @@ class SplitImages(NamedTuple):
 
 @dataclass(slots=True)
 class _Scan:
-    """One scan of a folder, with its warnings so far."""
+    """One scan of a folder, with its warnings so far. `beside`: the folder that may contain a file of classes."""
 
-    root: Path
+    root: Path | str
+    beside: Path
     options: SourceOptions
     walk: Walk
     warnings: list[str] = field(default_factory=list)
@@ -46,37 +49,55 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
     """List the images of a folder or of a manifest file (.csv, .tsv, .jsonl, .parquet). Raises `SourceError`.
 
     Subfolders are splits if all that have images are named train, val, valid, validation or test. Each split, or else
-    the folder itself, has class folders, or is flat: images without classes. No image is decoded.
+    the folder itself, has class folders, or is flat: images without classes. No image is decoded. `root` may be a URL:
+    a prefix in an object store counts as a folder. Then `StorageError` may be raised, too.
     """
     options = options or SourceOptions()
+    if is_url(root):
+        return _scan_url(os.fspath(root), options)
     path = Path(os.path.abspath(root))
     if path.is_dir():
-        if options.mask_columns or options.file_columns:
-            raise OptionError(
-                f"mask and file columns are a manifest's, found the folder {path}: name suffixes with fields="
-            )
-        if columns := options.path_column or options.label_column or options.split_column:
-            raise OptionError(f"columns are a manifest's, found the folder {path} and the column {columns!r}")
-        return _scan_folder(path, options)
-    if path.suffix.lower() in OPENED:
-        raise SourceError(
-            f"source {path} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): "
-            "open_reader opens it"
-        )
+        return _scan_tree(LocalTree(path), path, options)
+    _check_suffix(path)
     if not path.exists():
         raise SourceError(f"source not found: {path}")
     if path.suffix.lower() in SUFFIXES:
-        if options.fields:
-            raise OptionError(
-                f"fields are files beside images in a folder, found the manifest {path}: name its columns"
-            )
         return read_manifest(path, options)
     raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")
 
 
-def _scan_folder(root: Path, options: SourceOptions) -> Source:
+def _scan_url(url: str, options: SourceOptions) -> Source:
+    from iofast.source.objects import ObjectTree, copies  # here: local sources need no object stores
+
+    place = RemotePath.of(url)
+    name = posixpath.basename(place.key)
+    if name.lower().endswith(SUFFIXES):
+        with copies(posixpath.dirname(str(place)), [name], optional=[CLASS_FILE]) as folder:
+            return read_manifest(folder / name, options, posixpath.dirname(str(place)))
+    _check_suffix(place)
+    with copies(str(place), [], optional=[CLASS_FILE] if options.class_order == "file" else []) as folder:
+        return _scan_tree(ObjectTree(str(place)), folder, options)
+
+
+def _check_suffix(place: Path | RemotePath) -> None:
+    """Raise `SourceError` for a container."""
+    if os.path.splitext(str(place))[1].lower() in OPENED:
+        reason = "copy it to this machine first" if isinstance(place, RemotePath) else "open_reader opens it"
+        raise SourceError(
+            f"source {place} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): {reason}"
+        )
+
+
+def _scan_tree(tree: Tree, beside: Path, options: SourceOptions) -> Source:
+    root = tree.root
+    if options.mask_columns or options.file_columns:
+        raise OptionError(
+            f"mask and file columns are a manifest's, found the folder {root}: name suffixes with fields="
+        )
+    if column := options.path_column or options.label_column or options.split_column:
+        raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
     sides = parse_sides(options.fields)
-    scan = _Scan(root, options, Walk(root, sides={side.suffix: {} for side in sides}))
+    scan = _Scan(root, beside, options, Walk(tree, sides={side.suffix: {} for side in sides}))
     splits = list(_splits(scan))
     parts = [part for part in splits if part.total]
     if not parts:
@@ -99,6 +120,7 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
         watched=scan.walk.watched(),
         class_order=options.class_order,
         columns=columns,
+        objects=tree.versions(paths, columns),
         warnings=(*scan.warnings, *scan.walk.warnings(), *attached),
         notes=tuple(scan.walk.notes()),
     )
@@ -143,7 +165,7 @@ def _check_mixed(scan: _Scan, classes: list[str]) -> None:
 def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
     folder = scan.walk.folder(prefix, ancestors)
     if folder is None:
-        raise SourceError(f"{scan.root / prefix} is a link to a folder above it")
+        raise SourceError(f"{os.path.join(scan.root, prefix)} is a link to a folder above it")
     return folder
 
 
@@ -174,8 +196,8 @@ def _classes(scan: _Scan, parts: list[SplitImages]) -> list[str] | None:
             raise SourceError(f"class order 'file' needs class folders to match {CLASS_FILE}: {scan.root} has none")
         return None
     if scan.options.class_order == "file":
-        scan.walk.watch(CLASS_FILE)
-    ordered, warnings = order_classes(names, scan.options.class_order, scan.root, exact=True)
+        scan.walk.watch(scan.beside / CLASS_FILE)
+    ordered, warnings = order_classes(names, scan.options.class_order, scan.beside, exact=True)
     scan.warnings += warnings
     filled = {name for part in parts for name, images in part.groups.items() if images.total}
     if names - filled:

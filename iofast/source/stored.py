@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from iofast.source.cache import Arrays
-from iofast.source.listing import Column, ContainerRows, Source, Strings, Watched
+from iofast.source.listing import Column, ContainerRows, Source, Strings, Versions, Watched
 
 _MEMBERS = ("kind", "classes", "class_order", "splits", "fields", "warnings", "notes")
 
@@ -22,6 +22,10 @@ def parts(source: Source) -> tuple[dict[str, object], Arrays]:
     arrays |= _strings("paths", source.paths) | _strings("watched", source.watched.paths)
     for column in source.columns:
         arrays |= _strings(f"column.{column.field}", column.values) | {f"column.{column.field}.states": column.states}
+    if source.objects is not None:
+        members["objects"] = list(source.objects)
+        for name, versions in source.objects.items():
+            arrays |= _strings(f"objects.{name}.etags", versions.etags) | {f"objects.{name}.size": versions.sizes}
     if source.container is not None:
         rows = source.container
         members["container"] = {"fields": dict(rows.fields), "upright": rows.upright, "state": rows.state}
@@ -29,7 +33,7 @@ def parts(source: Source) -> tuple[dict[str, object], Arrays]:
     return members, arrays
 
 
-def source_of(root: Path, members: Mapping[str, Any], arrays: Arrays) -> Source:
+def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Source:
     """The listing that `parts` described. Raises `KeyError` or `TypeError` for other members; no value is checked."""
 
     def strings(name: str) -> Strings:
@@ -52,6 +56,12 @@ def source_of(root: Path, members: Mapping[str, Any], arrays: Arrays) -> Source:
         container=None
         if rows is None
         else ContainerRows(rows["fields"], tuple(rows["upright"]), rows["state"], arrays["size"]),
+        objects=None
+        if members.get("objects") is None
+        else {
+            name: Versions(etags=strings(f"objects.{name}.etags"), sizes=arrays[f"objects.{name}.size"])
+            for name in members["objects"]
+        },
         warnings=tuple(members["warnings"]),
         notes=tuple(members["notes"]),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -11,7 +11,6 @@ from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import pillow, strangers
 from iofast.kernel.payload import HEAD
-from iofast.source.image_files import beginning
 from iofast.source.listing import few
 
 # ImageFolder's, and some that it lacks
@@ -29,6 +28,8 @@ _NO_IMAGES = (
 # TIFF files by their first bytes, but decoders would take their thumbnail for the image.
 _CAMERA_RAW = (".3fr", ".arw", ".cr2", ".dng", ".erf", ".iiq", ".kdc", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".srw")
 _DECODED = ("jpeg", "png", "webp", "gif", "tiff", "avif", "heic", "ppm", "bmp")
+
+Read = Callable[[str, int], bytes | None]  # the first bytes of a file, None if it cannot be read
 
 _CHUNK = 64  # files per task of a thread
 _THREADS = 16  # as many as read headers
@@ -59,11 +60,12 @@ class Unusual:
     unsupported: dict[str, Files] = field(default_factory=dict)  # by format: images that are not decoded
     other: dict[str, Files] = field(default_factory=dict)  # by suffix: no images
 
-    def images(self, folder: str, prefix: str, names: Sequence[str]) -> list[str]:
-        """Those of `names` in `folder` that are images; the others are counted. `prefix`: the path in messages."""
+    def images(self, paths: Sequence[str], read: Read) -> list[str]:
+        """The names of those of `paths` that are images; the others are counted."""
         images = []
-        for name, format in zip(names, _formats(folder, names), strict=True):
-            path, suffix = os.path.join(prefix, name), os.path.splitext(name)[1].lower() or "without a suffix"
+        for path, format in zip(paths, _formats(paths, read), strict=True):
+            name = os.path.basename(path)
+            suffix = os.path.splitext(name)[1].lower() or "without a suffix"
             if format == "":
                 self.other.setdefault(suffix, Files()).add(path)
             elif format in _DECODED:
@@ -100,26 +102,25 @@ def listed(files: Mapping[str, Files]) -> str:
     return ", ".join(lines) + (f", {rest:,} others" if rest else "")
 
 
-def _formats(folder: str, names: Sequence[str]) -> Iterator[str]:
+def _formats(paths: Sequence[str], read: Read) -> Iterator[str]:
     """For each file one of `_DECODED`, the name of another format, or "" for no image."""
-    chunks = [names[start : start + _CHUNK] for start in range(0, len(names), _CHUNK)]
+    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
     if len(chunks) < 2:
-        return (_format(folder, name) for name in names)
+        return (_format(path, read) for path in paths)
     with ThreadPoolExecutor(_THREADS, "iofast-formats") as pool:
-        found = pool.map(lambda chunk: [_format(folder, name) for name in chunk], chunks)
+        found = pool.map(lambda chunk: [_format(path, read) for path in chunk], chunks)
         return iter([each for chunk in found for each in chunk])
 
 
-def _format(folder: str, name: str) -> str:
-    suffix = os.path.splitext(name)[1].lower()
+def _format(path: str, read: Read) -> str:
+    suffix = os.path.splitext(path)[1].lower()
     if suffix in _NO_IMAGES:
         return ""
-    path = os.fsencode(os.path.join(folder, name))
-    start = beginning(path, _START) or b""
+    start = read(path, _START) or b""
     found = pillow.format_of(start)
     if found == "tiff" and suffix in _CAMERA_RAW:
         return "camera raw"
-    if found in ("bmp", "ppm") and not _has_header(beginning(path, HEAD) or b""):  # texts may begin so
+    if found in ("bmp", "ppm") and not _has_header(read(path, HEAD) or b""):  # texts may begin so
         return ""
     return found or strangers.image_format(start)
 

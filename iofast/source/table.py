@@ -119,10 +119,13 @@ class Table:
     def __len__(self) -> int:
         return self.rows
 
+    def line(self, row: int) -> int:
+        """The line of a row, found by reading the file again."""
+        return next(line for line, _ in itertools.islice(_READERS[self.path.suffix.lower()](self.path), row, None))
+
     def fail(self, row: int, message: str) -> NoReturn:
-        """Raise `SourceError` about one row; its line is found by reading the file again."""
-        line = next(line for line, _ in itertools.islice(_READERS[self.path.suffix.lower()](self.path), row, None))
-        fail(self.path, line, message)
+        """Raise `SourceError` about one row."""
+        fail(self.path, self.line(row), message)
 
 
 def fail(path: Path, line: int, message: str) -> NoReturn:

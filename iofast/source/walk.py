@@ -7,14 +7,16 @@ whole path as text, so that `b-c` comes before `b/d`.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from iofast.errors import SourceError
-from iofast.source.listing import Strings, Watched, few
+from iofast.source.image_files import beginning
+from iofast.source.listing import Column, Strings, Versions, Watched, few
 from iofast.source.suffixes import EXTENSIONS, Unusual, listed
 
 IGNORED_FOLDERS = ("__MACOSX",)  # macOS adds it to ZIP files: resource forks, under the images' names
@@ -44,11 +46,53 @@ class FoundImages(NamedTuple):
         return cls(len(names), os.fsencode(joined))
 
 
-@dataclass(slots=True)
-class Walk:
-    """One walk below `root`: lists folders, and counts the files that it leaves out."""
+class Tree(Protocol):
+    """Folders and files below a root, by paths relative to it."""
+
+    @property
+    def root(self) -> Path | str:
+        """The path or URL, for messages."""
+
+    def status(self, prefix: str) -> tuple[tuple[int, int], int]:
+        """What identifies a folder, and its time of change in ns. Raises `OSError`."""
+
+    def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        """Names in a folder, and which are folders. Raises `OSError`."""
+
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """The first bytes of a file, None if it cannot be read."""
+
+    def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
+        """`Source.objects` for these images and the files beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTree:
+    """A folder of this machine; see `Tree`."""
 
     root: Path
+
+    def status(self, prefix: str) -> tuple[tuple[int, int], int]:
+        status = os.stat(os.path.join(self.root, prefix))
+        return (status.st_dev, status.st_ino), status.st_mtime_ns
+
+    def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        with os.scandir(os.path.join(self.root, prefix)) as entries:
+            for entry in entries:
+                yield entry.name, _is_folder(entry)
+
+    def beginning(self, path: str, length: int) -> bytes | None:
+        return beginning(os.fsencode(os.path.join(self.root, path)), length)
+
+    def versions(self, paths: Strings, columns: Sequence[Column]) -> None:  # noqa: ARG002 - files have none
+        return None
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk of a tree: lists folders, and counts the files that it leaves out."""
+
+    tree: Tree
     hidden: int = 0  # images whose name begins with a dot
     sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
     unusual: Unusual = field(default_factory=Unusual)
@@ -58,19 +102,18 @@ class Walk:
 
     def folder(self, prefix: str, ancestors: Ancestors = ()) -> Folder | None:
         """The folder at `prefix`, None if it is one of its own ancestors. Raises `SourceError` if it is unreadable."""
-        path = os.path.join(self.root, prefix)
         try:
-            status = os.stat(path)
-            identity = (status.st_dev, status.st_ino)
+            identity, changed = self.tree.status(prefix)
             if identity in ancestors:
                 self.loops.append(prefix)
                 return None
-            self.mtimes[prefix] = status.st_mtime_ns
-            with os.scandir(path) as entries:
-                images, folders, others = self._sort_out(prefix, entries)
+            self.mtimes[prefix] = changed
+            images, folders, others = self._sort_out(prefix, self.tree.entries(prefix))
         except OSError as error:
-            raise SourceError(f"cannot list folder {path}: {error.strerror or error}") from None
-        images += self.unusual.images(path, prefix, sorted(others))
+            place = os.path.join(self.tree.root, prefix)
+            raise SourceError(f"cannot list folder {place}: {error.strerror or error}") from None
+        paths = [os.path.join(prefix, name) for name in sorted(others)]
+        images += self.unusual.images(paths, self.tree.beginning)
         return Folder(sorted(images), sorted(folders), (*ancestors, identity))
 
     def images(self, prefix: str, ancestors: Ancestors) -> FoundImages:
@@ -86,10 +129,9 @@ class Walk:
         parts.sort(key=lambda part: part[0])
         return FoundImages(sum(images.total for _, images in parts), b"".join(images.blob for _, images in parts))
 
-    def watch(self, name: str) -> None:
+    def watch(self, path: Path) -> None:
         """Add a file of the root, which may be missing, to those that decide the listing."""
-        path = self.root / name
-        self.mtimes[name] = path.stat().st_mtime_ns if path.exists() else 0
+        self.mtimes[path.name] = path.stat().st_mtime_ns if path.exists() else 0
 
     def watched(self) -> Watched:
         """Every folder that was listed, and every file given to `watch`."""
@@ -121,12 +163,11 @@ class Walk:
         )
         return " and ".join(text for count, text in parts if count) or "an empty folder"
 
-    def _sort_out(self, prefix: str, entries: os._ScandirIterator[str]) -> tuple[list[str], list[str], list[str]]:
+    def _sort_out(self, prefix: str, entries: Iterable[tuple[str, bool]]) -> tuple[list[str], list[str], list[str]]:
         """Names of images by their suffix, of folders, and of other files, none of them hidden."""
         images, folders, others = list[str](), list[str](), list[str]()
-        for entry in entries:
-            name = entry.name
-            if _is_folder(entry):
+        for name, is_folder in entries:
+            if is_folder:
                 if name[0] == "." or name in IGNORED_FOLDERS:
                     self.ignored.append(f"{prefix}/{name}" if prefix else name)
                 else:

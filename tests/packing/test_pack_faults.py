@@ -122,10 +122,10 @@ FAKE = """
 import os, sys
 from iofast.packing import origin, worker
 real = origin.read_file
-def read_file(path):
+def read_file(path, **options):
     if os.path.basename(path) == b"07.jpg":
         os.unlink(path)
-    return real(path)
+    return real(path, **options)
 origin.read_file = read_file
 sys.exit(worker.main())
 """

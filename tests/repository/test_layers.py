@@ -19,7 +19,7 @@ LAYERS = tuple(
     for units in (
         "errors option owned record ops work version",
         "kernel containers order choices meter machine bars",
-        "source foreign transforms pixels gpu prefetch places",
+        "source remote foreign transforms pixels gpu prefetch places",
         "opening packing checking copying sheet fields selection dataset loader bench monitor commands",
         "cli __main__",
     )
@@ -31,6 +31,7 @@ SIDEWAYS = {
     **dict.fromkeys(("packing", "checking", "copying"), frozenset({"opening"})),
     "containers": {"kernel"},
     "__main__": {"cli"},
+    "source": {"remote"},
     "foreign": {"source"},
     "gpu": {"pixels"},
     "dataset": {"opening", "fields", "selection"},

@@ -1,0 +1,102 @@
+"""Turn errors of `obstore` into errors of iofast. Their texts quote URLs with signatures and what a server answered.
+
+A reason is put together from known words alone: the status of HTTP, a server's error code, the kind of a transport
+failure. Nothing else of the text is passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, SourceError, StorageError
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+# (what the text has, the reason, whether another attempt may succeed); the first that fits
+_TRANSPORT = (
+    (r"169\.254\.|TokenRequest|security-credentials|Missing(Account|\w*Key)", "no credentials were found", False),
+    (r"kind: Timeout", "no answer in time", True),
+    (r"dns error", "host name not found", True),
+    (r"certificate|InvalidContentType|TLS", "the secure connection failed", False),
+    (r"ConnectionRefused", "connection refused", True),
+    (r"kind: Connect\b", "connection failed", True),
+    (r"kind: Interrupted|kind: Body|Content-Range", "the connection broke", True),
+    (r"BadScheme", "plain HTTP is refused", False),
+    (r"redirect|incorrectly configured region", "redirected: the region may be wrong", False),
+    (r"", "the request failed", True),
+)
+_STATUS_WORDS = {
+    301: "redirected: the region may be wrong",
+    307: "redirected: the region may be wrong",
+    400: "bad request",
+    401: "not authenticated",
+    403: "access denied",
+    404: "not found",
+    408: "time-out",
+    409: "conflict",
+    412: "precondition failed",
+    429: "too many requests",
+    500: "internal error",
+    503: "service unavailable",
+}
+_NO_STORE = ("NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted")  # a 404 that is not an object's
+_TRANSIENT_CODES = ("SlowDown", "RequestTimeout", "InternalError", "ServerBusy", "OperationTimedOut")
+_TRANSIENT = (408, 429)
+_CREDENTIALS = re.compile(_TRANSPORT[0][0])  # requests for credentials have a status of their own
+
+
+class Cause(NamedTuple):
+    """Why a request failed: HTTP status (0 without an answer), reason, and whether another attempt may succeed.
+
+    `lacks_store`: the bucket or container itself does not exist.
+    """
+
+    status: int
+    reason: str
+    is_transient: bool
+    lacks_store: bool = False
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause of an error of `obstore`."""
+    text = str(error)
+    status, found = _STATUS.search(text), _CODE.search(text)
+    code = found[1] if found else ""
+    after = f", {code}" if code else ""
+    if status is None or _CREDENTIALS.search(text):
+        reason, transient = next((words, again) for pattern, words, again in _TRANSPORT if re.search(pattern, text))
+        return Cause(0, reason + after, transient)
+    number = int(status[1])
+    transient = code in _TRANSIENT_CODES or number in _TRANSIENT or number >= 500
+    return Cause(number, f"{number} {_STATUS_WORDS.get(number, '')}".strip() + after, transient, code in _NO_STORE)
+
+
+class ShortAnswerError(Exception):
+    """An answer ended before its length."""
+
+
+def failure_of(error: Exception, url: str, what: str, patience: float) -> tuple[IofastError, bool]:
+    """The error to raise for one of obstore, and whether another attempt may succeed.
+
+    `what` says what failed ("cannot be read"), `patience` for how many seconds it was tried.
+    """
+    from obstore import exceptions
+
+    cause = cause_of(error)
+    if isinstance(error, FileNotFoundError) and not cause.lacks_store:
+        return ObjectMissingError(f"{url} does not exist"), False
+    if isinstance(error, exceptions.PreconditionError | exceptions.NotModifiedError):
+        return ObjectConflictError(f"{url} has changed"), False
+    if isinstance(error, exceptions.AlreadyExistsError):
+        return ObjectConflictError(f"{url} exists already"), False
+    if cause.status == 416:
+        return ObjectConflictError(f"{url} has fewer bytes"), False
+    if isinstance(error, exceptions.InvalidPathError) or type(error) is ValueError:
+        return SourceError(f"{url} {what}: a name in it is no path (an empty part, . or ..)"), False
+    if isinstance(error, ShortAnswerError):
+        return StorageError(f"{url} {what}: its answers are too short, for {patience:g} s"), True
+    if cause.lacks_store:
+        return StorageError(f"{url} {what}: the bucket or container does not exist"), False
+    more = f", for {patience:g} s" if cause.is_transient else ""
+    return StorageError(f"{url} {what}: {cause.reason}{more}"), cause.is_transient

@@ -1,0 +1,86 @@
+"""Run requests in one thread with an event loop, so that many are in flight and Ctrl-C ends a wait at once.
+
+`obstore` has threads of its own, which a fork does not copy: requests in a fork would wait for ever. So a fork of a
+process that has sent requests raises `StateError` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from iofast.errors import StateError
+
+_T = TypeVar("_T")
+_Item = TypeVar("_Item")
+_TICK = 0.25  # seconds between calls of `waiting`
+_lock = threading.Lock()
+_loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # with the process that runs it
+
+
+def start(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+    """Start work in the loop of this process. Raises `StateError` in a fork of a process that has sent requests."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="iofast-requests", daemon=True).start()
+            _loop = (os.getpid(), loop)
+        owner, loop = _loop
+    if owner != os.getpid():
+        work.close()
+        raise StateError(
+            "object stores cannot be used in a fork of a process that has used them: start processes with the method "
+            f"spawn or forkserver, or fork before the first request (process {owner}, fork {os.getpid()})"
+        )
+    return asyncio.run_coroutine_threadsafe(work, loop)
+
+
+def finish(future: concurrent.futures.Future[_T], waiting: Callable[[], object] | None = None) -> _T:
+    """Wait for started work, calling `waiting` now and then. An interrupt cancels the work."""
+    try:
+        while waiting is not None:
+            done, _ = concurrent.futures.wait((future,), _TICK)
+            if done:
+                break
+            waiting()
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def run(work: Coroutine[Any, Any, _T], waiting: Callable[[], object] | None = None) -> _T:
+    """Start work and wait for it."""
+    return finish(start(work), waiting)
+
+
+async def each(
+    work: Callable[[_Item], Coroutine[Any, Any, _T]],
+    items: Sequence[_Item],
+    most: int,
+    done: Callable[[], object] | None = None,
+) -> list[_T]:
+    """The results of `work` for all items, at most `most` of them at once. The first error ends the others.
+
+    `done` is called after each.
+    """
+    room = asyncio.Semaphore(most)
+
+    async def one(item: _Item) -> _T:
+        async with room:
+            result = await work(item)
+        if done is not None:
+            done()
+        return result
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

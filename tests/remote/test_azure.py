@@ -1,0 +1,103 @@
+"""Packing from Azure's emulator Azurite, and writing to it; skipped where it is not installed (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import hmac
+import os
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from object_store import ENVIRONMENT, free_port, served
+from packing_runs import digests
+from test_pack_remote import CLASSES, SIDES, write
+
+from iofast.errors import ObjectConflictError, ObjectMissingError, StorageError
+from iofast.packing import pack
+from iofast.remote.store import Store
+
+AZURITE = shutil.which("azurite-blob") or os.environ.get("AZURITE_BLOB", "")
+pytestmark = pytest.mark.skipif(not AZURITE, reason="needs Azurite: npm install azurite")
+# The emulator's account, which its documentation publishes.
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    port, options = free_port(), ["--inMemoryPersistence", "--skipApiVersionCheck", "--silent"]
+    with served([AZURITE, "--blobHost", "127.0.0.1", "--blobPort", str(port), *options], port) as url:
+        yield f"{url}/{ACCOUNT}"
+
+
+@pytest.fixture
+def container(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    for name, value in {
+        "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+        "AZURE_STORAGE_ENDPOINT": server,
+        "IOFAST_STORAGE_LIMITS": ENVIRONMENT["IOFAST_STORAGE_LIMITS"],
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = "c" + hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
+    _create(server, name)
+    return f"az://{name}"
+
+
+def _create(server: str, name: str) -> None:
+    """Create a container; the signature is that of Azure's shared keys."""
+    date = datetime.datetime.now(datetime.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    headers = {"x-ms-date": date, "x-ms-version": "2023-11-03"}
+    lines = [f"{key}:{value}" for key, value in headers.items()]
+    text = "\n".join(["PUT", *[""] * 11, *lines, f"/{ACCOUNT}/{ACCOUNT}/{name}", "restype:container"])
+    signature = base64.b64encode(hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()).decode()
+    headers["Authorization"] = f"SharedKey {ACCOUNT}:{signature}"
+    request = urllib.request.Request(f"{server}/{name}?restype=container", None, headers, method="PUT")
+    urllib.request.urlopen(request, timeout=20).close()
+
+
+def test_packing(container: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "images", CLASSES | SIDES)
+    store = Store.of(container)
+    for path in folder.rglob("*.*"):
+        store.put_file(f"p/{path.relative_to(folder)}", path)
+    (tmp_path / "local").mkdir()
+    (tmp_path / "remote").mkdir()
+    pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=1, fields="txt")
+    pack(f"{container}/p/", tmp_path / "remote" / "out.tar", resize=24, workers=1, fields="txt")
+    assert digests(tmp_path / "local") == digests(tmp_path / "remote")
+
+
+def test_operations(container: str, tmp_path: Path) -> None:
+    store = Store.of(f"{container}/prefix")
+    etag = store.put_bytes("x", b"hello", if_none_match=True)
+    with pytest.raises(ObjectConflictError, match="exists already"):
+        store.put_bytes("x", b"hello", if_none_match=True)
+    assert store.get("x", etag) == b"hello"
+    newer = store.put_bytes("x", b"other", if_match=etag)
+    for call in (lambda: store.put_bytes("x", b"", if_match=etag), lambda: store.get("x", etag)):
+        with pytest.raises(ObjectConflictError, match="has changed"):
+            call()
+    assert store.get_range("x", 1, 3, newer) == b"th"
+    (tmp_path / "file").write_bytes(os.urandom(20 << 20))
+    store.put_file("big", tmp_path / "file")
+    store.copy("big", "copied")
+    store.delete("big")
+    store.delete("big")
+    assert store.get("copied") == (tmp_path / "file").read_bytes()
+    assert [each.key for each in store.list()] == ["copied", "x"]
+    with pytest.raises(ObjectMissingError):
+        store.head("big")
+
+
+def test_failures(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StorageError, match="container does not exist"):
+        list(Store.of("az://none").list())
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"wrong" * 12).decode())
+    with pytest.raises(StorageError, match=r"403 access denied, \w+$"):
+        Store.of(container).get("x")

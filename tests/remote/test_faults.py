@@ -1,0 +1,270 @@
+"""Storage that is slow, broken or gone: bounded retries, no wrong byte, and errors that say whose fault it is."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from object_store import Bucket, Fault, FaultProxy, Plan, first
+from packing_runs import digests
+from test_pack_remote import below, photos, write
+
+from iofast.errors import ObjectConflictError, StorageError
+from iofast.packing import pack
+from iofast.remote.limits import VARIABLE, Limits
+from iofast.remote.store import Store
+
+QUICK = Limits(connect=1, read=1, write=2, patience=10)
+BRIEF = Limits(connect=1, read=0.5, write=1, patience=2)
+DATA = os.urandom(300_000)
+
+PASSING = {
+    "503": Fault(status=503, headers={"Retry-After": "1"}),
+    "429": Fault(status=429, headers={"Retry-After": "1"}),
+    "500": Fault(status=500, body=b""),
+    "reset": Fault(reset=True),
+    "no answer": Fault(delay=3, status=503),
+    "stall": Fault(stall=1000, delay=3),
+    "cut": Fault(cut=1000),
+}
+LASTING = {
+    **PASSING,
+    "403": Fault(status=403, body=b"<Error><Code>AccessDenied</Code></Error>"),
+    "401": Fault(status=401, body=b""),
+    "expired": Fault(status=400, body=b"<Error><Code>ExpiredToken</Code></Error>"),
+}
+REASONS = {
+    "503": "503 service unavailable, SlowDown, for 2 s",
+    "429": "429 too many requests, SlowDown, for 2 s",
+    "500": "500 internal error, for 2 s",
+    "reset": "the connection broke, for 2 s",
+    "no answer": "no answer in time, for 2 s",
+    "403": "403 access denied, AccessDenied",
+    "401": "401 not authenticated",
+    "expired": "400 bad request, ExpiredToken",
+}
+
+
+def always(fault: Fault, part: str = "") -> Plan:
+    return lambda request: fault if part in request.path else None
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_passing_faults_are_waited_out(bucket: Bucket, proxy: FaultProxy, name: str) -> None:
+    store = Store.of(f"s3://{bucket.name}", QUICK)
+    etag = store.put_bytes("x", DATA)
+    proxy.plan = first(1, PASSING[name])
+    assert store.get("x", etag) == DATA
+    assert proxy.count("GET") == 2
+    proxy.plan = first(2, PASSING[name], part="list-type")
+    assert [each.key for each in store.list()] == ["x"]
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_lasting_faults_end_in_time(bucket: Bucket, proxy: FaultProxy, name: str) -> None:
+    store = Store.of(f"s3://{bucket.name}", BRIEF)
+    store.put_bytes("x", DATA)
+    proxy.plan = always(LASTING[name])
+    start = time.monotonic()
+    with pytest.raises(StorageError, match=rf"s3://{bucket.name}/x cannot be read: ") as caught:
+        store.get("x")
+    passed = time.monotonic() - start
+    if name in PASSING:
+        assert passed < 8
+        assert 2 <= proxy.count("GET") < 60
+    else:
+        assert proxy.count("GET") == 1
+    assert REASONS.get(name, "for 2 s") in str(caught.value)
+    assert bucket.endpoint.rpartition(":")[2] not in str(caught.value)
+
+
+@pytest.mark.parametrize("length", ["4", "5000000"])
+def test_a_wrong_length(bucket: Bucket, proxy: FaultProxy, length: str) -> None:
+    """An answer that claims another length than it has is never taken."""
+    store = Store.of(f"s3://{bucket.name}", BRIEF)
+    etag = store.put_bytes("x", DATA)
+    proxy.plan = always(Fault(cut=len(DATA), headers={"Content-Length": length}))
+    with pytest.raises((StorageError, ObjectConflictError)):
+        _fetched(store, etag)
+
+
+def _fetched(store: Store, etag: str) -> bytes:
+    from iofast.remote import requests
+
+    return requests.run(store.fetch("x", etag, len(DATA)))
+
+
+def test_another_version_is_never_taken(bucket: Bucket, proxy: FaultProxy) -> None:
+    """Not from a server that ignores If-Match, and not after an answer broke off."""
+    store = Store.of(f"s3://{bucket.name}", QUICK)
+    etag = store.put_bytes("x", DATA)
+    proxy.plan = always(Fault(headers={"ETag": '"other"'}))
+    with pytest.raises(ObjectConflictError, match="has changed"):
+        store.get("x", etag)
+    proxy.plan = lambda request: bucket.put("x", b"new" * 100_000) if request.number else Fault(cut=1000)
+    with pytest.raises(ObjectConflictError, match="has changed"):
+        store.get("x", etag)
+
+
+class TestUploads:
+    def test_parts_are_tried_again(self, bucket: Bucket, proxy: FaultProxy, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(DATA * 60)
+        proxy.plan = lambda request: Fault(status=503) if "partNumber" in request.path and not request.number else None
+        store = Store.of(f"s3://{bucket.name}", QUICK)
+        store.put_file("shard", tmp_path / "file")
+        assert store.get("shard") == DATA * 60
+        assert bucket.unfinished_uploads() == 0
+
+    @pytest.mark.parametrize("part", ["partNumber=2", "uploadId"])
+    def test_nothing_is_left_of_a_failure(self, bucket: Bucket, proxy: FaultProxy, tmp_path: Path, part: str) -> None:
+        (tmp_path / "file").write_bytes(DATA * 60)
+        proxy.plan = lambda request: (
+            LASTING["403"] if part in request.path and request.method in ("PUT", "POST") else None
+        )
+        store = Store.of(f"s3://{bucket.name}", QUICK)
+        with pytest.raises(StorageError, match=r"shard cannot be written: 403 access denied"):
+            store.put_file("shard", tmp_path / "file")
+        assert list(store.list()) == []
+        assert bucket.unfinished_uploads() == 0
+
+    def test_a_file_that_changes(self, bucket: Bucket, proxy: FaultProxy, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(DATA * 100)
+        proxy.plan = lambda request: os.truncate(tmp_path / "file", 10) if "uploads" in request.path else None
+        store = Store.of(f"s3://{bucket.name}", QUICK)
+        with pytest.raises(OSError, match="file changed while it was uploaded"):
+            store.put_file("shard", tmp_path / "file")
+        assert list(store.list()) == []
+        assert bucket.unfinished_uploads() == 0
+
+    def test_a_lost_answer_of_a_conditional_write(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """The object was written, but its answer was lost: the next attempt finds it, and it counts as written."""
+        store = Store.of(f"s3://{bucket.name}", QUICK)
+        proxy.plan = lambda request: Fault(cut=0, headers={"Content-Length": "9"}) if request.number == 0 else None
+        etag = store.put_bytes("marker", DATA, if_none_match=True)
+        assert store.head("marker").etag == etag
+        with pytest.raises(ObjectConflictError, match="exists already"):
+            store.put_bytes("marker", DATA, if_none_match=True)
+
+
+def test_memory_of_an_upload_is_flat(bucket: Bucket, tmp_path: Path) -> None:
+    """It is measured in a process of its own, against a server that drops what it gets."""
+    import subprocess
+    import sys
+
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(400 << 20)
+    program = (
+        "import resource, sys\n"
+        "from iofast.remote.store import Store\n"
+        "store = Store.of(sys.argv[1])\n"
+        "store.put_bytes('x', b'1')\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "store.put_file('big', sys.argv[2])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, f"s3://{bucket.name}", str(tmp_path / "file")],
+        capture_output=True, text=True, check=True, timeout=110,
+    )  # fmt: skip
+    assert int(run.stdout) < 150 << 10  # KiB
+
+
+class TestPacking:
+    @pytest.fixture
+    def url(self, bucket: Bucket, tmp_path: Path) -> str:
+        folder = write(tmp_path / "images", below("a", photos(40)) | below("b", photos(40, start=100)))
+        (tmp_path / "local").mkdir()
+        pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=2)
+        return bucket.upload(folder, "p")
+
+    def _check(self, tmp_path: Path) -> None:
+        assert digests(tmp_path, "out") == digests(tmp_path / "local")
+
+    @pytest.mark.parametrize("name", [*PASSING, "slow"])
+    def test_no_record_is_lost_or_doubled(
+        self, proxy: FaultProxy, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setenv(VARIABLE, "connect=2,read=1,patience=30")
+        fault = {"slow": Fault(delay=0.03), **PASSING}[name]
+        proxy.plan = lambda request: (
+            fault if request.number == 0 and (name == "slow" or hash(request.path) % 7 == 0) else None
+        )
+        report = pack(url, tmp_path / "out.tar", resize=24, workers=2)
+        assert (report.packed, report.failed) == (80, 0)
+        self._check(tmp_path)
+
+    @pytest.mark.parametrize("name", ["503", "403", "reset", "bucket"])
+    def test_a_failing_store_ends_the_run_and_it_resumes(
+        self, proxy: FaultProxy, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setenv(VARIABLE, "connect=1,read=1,patience=2")
+        gone = Fault(status=404, body=b"<Error><Code>NoSuchBucket</Code></Error>")
+        proxy.plan = always({"bucket": gone, **LASTING}[name], "/p/b/02")
+        start = time.monotonic()
+        with pytest.raises(StorageError, match=r"/p/b/02\d\.jpg cannot be read: .*the same command goes on") as caught:
+            pack(url, tmp_path / "out.tar", resize=24, workers=2)
+        assert time.monotonic() - start < 30
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out.tar.errors.jsonl").exists()
+        proxy.plan = lambda _: None
+        before = proxy.count("GET", "/p/")
+        report = pack(url, tmp_path / "out.tar", resize=24, workers=2)
+        assert report.resumed > 0
+        assert report.failed == 0
+        assert proxy.count("GET", "/p/") - before <= 80 - report.resumed
+        self._check(tmp_path)
+
+    def test_a_store_that_is_gone_from_the_start(
+        self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        monkeypatch.setenv(VARIABLE, "connect=1,patience=1")
+        with pytest.raises(StorageError, match="cannot be listed: connection refused, for 1 s"):
+            pack(url, tmp_path / "out.tar")
+        assert not list(tmp_path.glob("out.tar*"))
+
+    def test_waiting_for_the_store_is_no_stuck_image(
+        self, proxy: FaultProxy, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A worker gives signs of life while it waits, so that its images are not blamed."""
+        from iofast.packing.options import PackOptions
+        from iofast.packing.pool import WorkerPool
+        from iofast.packing.progress import PackProgress
+        from iofast.packing.run import run
+
+        monkeypatch.setenv(VARIABLE, "connect=1,read=9,patience=20")
+        proxy.plan = first(1, Fault(delay=4), part="/p/a/003")
+        with WorkerPool(1, silence=2) as pool:
+            report = run(url, tmp_path / "out.tar", PackOptions(resize=24), PackProgress(), pool)
+        assert report.failed == 0
+        self._check(tmp_path)
+
+    def test_images_are_fetched_ahead(self, proxy: FaultProxy, url: str, tmp_path: Path) -> None:
+        """80 requests of 0.2 s take 16 s one after another."""
+        pack(url, tmp_path / "out.tar", resize=24, workers=1, dry_run=True)  # starts a worker
+        proxy.plan = always(Fault(delay=0.2), "/p/")
+        start = time.monotonic()
+        pack(url, tmp_path / "out.tar", resize=24, workers=1)
+        assert time.monotonic() - start < 10
+        self._check(tmp_path)
+
+
+def test_what_is_held_ahead_is_bounded(bucket: Bucket) -> None:
+    from iofast.remote.ahead import Ahead, Wanted
+
+    store = Store.of(f"s3://{bucket.name}")
+    etag = store.put_bytes("x", DATA)
+    ahead = Ahead(3 * len(DATA))
+    numbers = ahead.add([Wanted(store.url("x"), len(DATA), etag)] * 10)
+    held: list[int] = []
+    for number in numbers:
+        held.append(len(ahead._begun))
+        if number % 4 != 1:  # some are never taken
+            assert ahead.take(number) == DATA
+    assert max(held) == 3
+    ahead.add([Wanted(store.url("x"), 1 << 40, "")])  # larger than all: alone
+    assert len(ahead._begun) == 1
+    ahead.close()
+    assert not ahead._begun

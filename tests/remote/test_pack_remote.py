@@ -1,0 +1,213 @@
+"""Packing from a bucket: equal bytes as from a folder, resuming, changed and missing objects, manifests with URLs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from folder_images import image
+from object_store import ENVIRONMENT, Bucket, FaultProxy, Request
+from packing_runs import digests, interrupt
+
+from iofast.errors import SourceError, TargetError
+from iofast.opening import open_reader
+from iofast.packing import pack
+from iofast.packing.run import FilePath
+from iofast.source import SourceOptions
+from iofast.source.scan import scan
+
+ANY = {"max_errors": 100}
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def photos(number: int, suffix: str = "jpg", start: int = 0) -> dict[str, bytes]:
+    return {f"{each:03d}.{suffix}": image(40, 30, seed=start + each) for each in range(number)}
+
+
+def below(prefix: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{prefix}/{name}": data for name, data in files.items()}
+
+
+CLASSES = below("cat", photos(5)) | below("dog-x", photos(4, "JPEG", 10)) | below("dog/deep", photos(3, "png", 20))
+ODD = {
+    "cat/odd": image(20, 20),  # known by its first bytes
+    "cat/words.md": b"no image",
+    "cat/.hidden.jpg": image(10, 10),
+    "cat/damaged.jpg": b"no image",
+    "__MACOSX/x.jpg": b"",
+    "loose.jpg": image(9, 9),
+}
+SIDES = {path.rpartition(".")[0] + ".txt": path.encode() for path in CLASSES if "dog-x" not in path}
+FOLDERS = {
+    "flat": (photos(6), {}),
+    "classes": (CLASSES, {}),
+    "splits": (below("train", CLASSES) | below("val", CLASSES) | below("test", photos(2)), {}),
+    "odd": (CLASSES | ODD, {}),
+    "fields": (CLASSES | SIDES | {"lone.txt": b"x"}, {"fields": "txt"}),
+    "natural": (below("10", photos(2)) | below("9", photos(2)), {"class_order": "natural"}),
+    "file": (CLASSES | {"classes.txt": b"dog\ndog-x\ncat\n"}, {"class_order": "file"}),
+    "unlike names": (below("ü #?%41", photos(2)) | below("a b", photos(2)), {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # those about the folders are compared below
+@pytest.mark.parametrize("name", FOLDERS)
+def test_bucket_and_folder_give_equal_bytes(bucket: Bucket, tmp_path: Path, name: str) -> None:
+    files, options = FOLDERS[name]
+    folder = write(tmp_path / "images", files)
+    url = bucket.upload(folder, "data/photos")
+    bucket.put("data/photos/cat/", b"")  # marks a folder, as consoles make them
+    bucket.put("data/photos-other/x.jpg", b"no image")
+    local = pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=2, **ANY, **options)
+    remote = pack(url, tmp_path / "remote" / "out.tar", resize=24, workers=2, **ANY, **options)
+    assert digests(tmp_path / "local") == digests(tmp_path / "remote")
+    assert remote.source == url
+    same = ("images", "packed", "failed", "classes", "splits", "errors", "bytes_in", "bytes_out", "notes")
+    assert [getattr(remote, each) for each in same] == [getattr(local, each) for each in same]
+    assert [text.replace(url.rstrip("/"), str(folder)) for text in remote.warnings] == list(local.warnings)
+
+
+@pytest.mark.parametrize("prefix", ["data/photos/", "data/photos", ""])
+def test_any_prefix(bucket: Bucket, tmp_path: Path, prefix: str) -> None:
+    bucket.upload(write(tmp_path / "images", photos(3)), "data/photos")
+    source = scan(f"s3://{bucket.name}/{prefix}")
+    assert len(source) == 3
+    assert source.file(0).decode() == f"s3://{bucket.name}/data/photos/000.jpg"
+    assert source.size(0) == len(photos(1)["000.jpg"])
+
+
+def test_a_prefix_without_images(bucket: Bucket) -> None:
+    with pytest.raises(SourceError, match=r"no images in s3://bucket-\d+/nothing: .* an empty folder"):
+        scan(f"s3://{bucket.name}/nothing/")
+
+
+def _resume(source: FilePath, target: Path) -> list[str]:
+    report = pack(source, target, resize=24, workers=2)
+    assert report.resumed > 0
+    return list(digests(target.parent, target.name).values())
+
+
+def test_resuming(bucket: Bucket, tmp_path: Path) -> None:
+    folder = write(tmp_path / "images", below("a", photos(70)) | below("b", photos(60, start=100)))
+    url = bucket.upload(folder, "p")
+    pack(folder, tmp_path / "whole.lmdb", resize=24, workers=2)
+    interrupt(url, tmp_path / "out.lmdb", 20, resize=24)
+    assert _resume(url, tmp_path / "out.lmdb") == list(digests(tmp_path, "whole.lmdb").values())
+
+
+@pytest.mark.parametrize("change", ["other bytes", "another object", "one less"])
+def test_a_changed_bucket_is_not_resumed(bucket: Bucket, tmp_path: Path, change: str) -> None:
+    url = bucket.upload(write(tmp_path / "images", photos(130)), "p")
+    interrupt(url, tmp_path / "out.lmdb", 20, resize=24)
+    if change == "one less":
+        bucket.request("DELETE", "p/000.jpg")
+    else:
+        bucket.put("p/129.jpg" if change == "other bytes" else "p/130.jpg", image(40, 30, seed=999))
+    with pytest.raises(TargetError, match=r"129 images|131 images|130 images|the source as it was before it changed"):
+        pack(url, tmp_path / "out.lmdb", resize=24, workers=2)
+
+
+def test_objects_that_change_or_vanish_after_the_listing(bucket: Bucket, proxy: FaultProxy, tmp_path: Path) -> None:
+    """They fail alone; never are other bytes taken."""
+    url = bucket.upload(write(tmp_path / "images", photos(12) | {"012.jpg": b""}), "p")
+
+    def change(request: Request) -> None:
+        if "/p/005.jpg" in request.path and request.number == 0:
+            bucket.put("p/005.jpg", image(40, 30, seed=999))
+        if "/p/007.jpg" in request.path and request.number == 0:
+            bucket.request("DELETE", "p/007.jpg")
+
+    proxy.plan = change
+    report = pack(url, tmp_path / "out.lmdb", workers=2, **ANY)
+    assert report.packed == 10
+    assert dict(report.errors) == {
+        "the object changed after it was listed": 1,
+        "the object does not exist": 1,
+        "the object is empty": 1,
+    }
+    with open_reader(tmp_path / "out.lmdb") as reader:
+        assert reader.record(4).fields["jpg"] == photos(12)["004.jpg"]
+    gets = [each for each in proxy.requests if each.path.endswith(".jpg")]
+    assert all(each.headers.get("if-match", "").startswith('"') for each in gets)
+
+
+def test_manifests_with_urls(bucket: Bucket, tmp_path: Path) -> None:
+    """Stores and local files may be mixed; masks may be objects; a manifest may be an object itself."""
+    files = below("cat", photos(3)) | {"mask.png": image(40, 30, "PNG"), "note.txt": b"hello"}
+    folder = write(tmp_path / "images", files)
+    bucket.upload(folder, "p")
+    base = f"s3://{bucket.name}/p"
+    rows = [
+        {"path": f"{base}/cat/000.jpg", "label": "a", "mask": f"{base}/mask.png", "n": 1},
+        {"path": "images/cat/001.jpg", "label": "b", "mask": "images/mask.png", "n": 2},
+        {"path": f"{base}/cat/none.jpg", "label": "b", "mask": None, "n": 3},
+        {"path": f"{base}/cat/002.jpg", "label": "b", "mask": f"{base}/none.png", "n": 4},
+        {"path": f"{base}/cat/002.jpg", "label": "b", "mask": None, "n": 5},
+    ]
+    manifest = tmp_path / "list.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = pack(manifest, tmp_path / "out.lmdb", workers=2, mask_column="mask", **ANY)
+    assert dict(report.errors) == {"the object does not exist": 1, "mask.png: its file cannot be read": 1}
+    with open_reader(tmp_path / "out.lmdb") as reader:
+        records = [reader.record(number) for number in range(len(reader))]
+        paths = [json.loads(record.fields["json"])["path"] for record in records]
+    assert paths == [rows[0]["path"], rows[1]["path"], rows[4]["path"]]
+    assert records[0].fields["mask.png"] == records[1].fields["mask.png"]
+    for each in rows:
+        each["path"] = each["path"].removeprefix(f"{base}/").removeprefix("images/")
+        each["mask"] = each["mask"] and each["mask"].removeprefix(f"{base}/").removeprefix("images/")
+    bucket.put("p/list.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    report = pack(f"{base}/list.jsonl", tmp_path / "other.lmdb", workers=2, mask_column="mask", **ANY)
+    assert report.packed == 3
+    assert scan(f"{base}/list.jsonl").fingerprint() != scan(manifest).fingerprint()
+
+
+def test_errors_of_a_manifest_in_a_store_name_its_url(bucket: Bucket) -> None:
+    bucket.put("p/list.csv", b"path,label\na.jpg\n")
+    with pytest.raises(SourceError, match=rf"s3://{bucket.name}/p/list.csv, line 2: expected 2 columns"):
+        scan(f"s3://{bucket.name}/p/list.csv")
+    with pytest.raises(SourceError, match=rf"source not found: s3://{bucket.name}/p/none.csv"):
+        scan(f"s3://{bucket.name}/p/none.csv")
+    bucket.put("p/list.csv", b"path,label\na.jpg,cat\n")
+    with pytest.raises(SourceError, match=rf"s3://{bucket.name}/p/classes.txt, one class per line"):
+        scan(f"s3://{bucket.name}/p/list.csv", SourceOptions(class_order="file"))
+
+
+def test_the_fingerprint_covers_versions_but_no_place(bucket: Bucket, tmp_path: Path) -> None:
+    folder = write(tmp_path / "images", CLASSES)
+    first, second = bucket.upload(folder, "p"), bucket.upload(folder, "q")
+    before = scan(first).fingerprint()
+    assert before == scan(second).fingerprint() != scan(folder).fingerprint()
+    bucket.put("p/cat/000.jpg", image(40, 30, seed=77))
+    assert scan(first).fingerprint() != before
+
+
+def test_no_secret_gets_into_files(bucket: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    url = bucket.upload(write(tmp_path / "images", photos(70) | {"999.jpg": b"no image"}), "p")
+    shutil.rmtree(tmp_path / "images")
+    interrupt(url, tmp_path / "out.tar", 10, resize=24)
+    pack(url, tmp_path / "done.tar", resize=24, workers=2, **ANY)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    written += "".join(capfd.readouterr()).encode()
+    assert b"plan" in b" ".join(bytes(path) for path in tmp_path.rglob("*"))
+    for secret in (ENVIRONMENT["AWS_SECRET_ACCESS_KEY"], ENVIRONMENT["AWS_ACCESS_KEY_ID"]):
+        assert secret.encode() not in written
+
+
+def test_more_ways_of_packing(bucket: Bucket, tmp_path: Path) -> None:
+    """A dry run, appending, shuffling, and shards whose size needs a sample of transcoded images."""
+    folder = write(tmp_path / "images", CLASSES)
+    url = bucket.upload(folder, "p")
+    assert pack(url, tmp_path / "x.lmdb", dry_run=True, workers=2).estimate is not None
+    for source, name in ((folder, "local"), (url, "remote")):
+        pack(source, tmp_path / name / "out.tar", shuffle=1, workers=2, shard_size=200_000)
+        pack(source, tmp_path / name / "out.tar", shuffle=1, workers=2, append=True)
+    assert digests(tmp_path / "local") == digests(tmp_path / "remote")

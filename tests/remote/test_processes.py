@@ -1,0 +1,123 @@
+"""Object stores in forked and new processes, interrupts, and what is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from object_store import Bucket, Fault, FaultProxy
+from test_pack_remote import photos, write
+
+PROGRAM = """
+import multiprocessing, os, sys
+from iofast.remote.store import Store
+from iofast.errors import StateError
+
+url, method, used = sys.argv[1:]
+
+def read(_=None):
+    return Store.of(url).get("x")
+
+def tried():
+    try:
+        return read()
+    except StateError as error:
+        return str(error)
+
+if __name__ == "__main__":
+    if used == "used":
+        read()
+    if method == "fork":
+        receiver, sender = os.pipe()
+        if not os.fork():
+            result = tried()
+            os.write(sender, result if isinstance(result, bytes) else result.encode())
+            os._exit(0)
+        print(os.read(receiver, 1000).decode())
+    else:
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            print(pool.map(read, range(2))[0].decode())
+"""
+
+
+@pytest.mark.parametrize("used", ["used", "unused"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes(bucket: Bucket, tmp_path: Path, method: str, used: str) -> None:
+    """A fork of a process that has used stores would wait for ever; it says so instead."""
+    bucket.put("p/x", b"hello")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    run = subprocess.run(
+        [sys.executable, program, f"s3://{bucket.name}/p", method, used], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    if (method, used) == ("fork", "used"):
+        assert "object stores cannot be used in a fork of a process that has used them" in run.stdout
+    else:
+        assert run.stdout == "hello\n"
+
+
+def _pack(url: str, target: Path, before: str = "") -> subprocess.Popen[str]:
+    program = f"{before}\nimport sys\nfrom iofast.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "pack", url, str(target), "--resize", "24", "--workers", "2"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_the_command_forks_before_stores_are_used(bucket: Bucket, tmp_path: Path, used: bool) -> None:
+    """Where they were used before, it has threads, and its workers are new processes."""
+    url = bucket.upload(write(tmp_path / "images", photos(70)), "p")
+    before = f"from iofast.remote.store import Store\nStore.of({url!r}).get('000.jpg')" if used else ""
+    run = _pack(url, tmp_path / "out.lmdb", before)
+    out, errors = run.communicate(timeout=60)
+    assert run.returncode == 0, errors
+    assert "packed 70 images" in out
+
+
+@pytest.mark.parametrize("during", ["listing", "reading"])
+def test_an_interrupt_ends_a_wait(bucket: Bucket, proxy: FaultProxy, tmp_path: Path, during: str) -> None:
+    import time
+
+    url = bucket.upload(write(tmp_path / "images", photos(70)), "p")
+    proxy.plan = lambda request: Fault(delay=15) if during == "listing" or "/p/03" in request.path else None
+    run = _pack(url, tmp_path / "out.lmdb")
+    part = "list-type" if during == "listing" else "/p/03"
+    end = time.monotonic() + 60
+    while not proxy.count("GET", part) and time.monotonic() < end:
+        time.sleep(0.05)
+    start = time.monotonic()
+    os.kill(run.pid, signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert time.monotonic() - start < 8
+    assert run.returncode == 130
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])",
+        "import iofast.packing.worker",
+        "from iofast.packing.run import pack\npack(sys.argv[1], sys.argv[2], resize=24, workers=1)",
+    ],
+)
+def test_local_work_does_not_import_obstore(tmp_path: Path, statement: str) -> None:
+    folder = write(tmp_path / "images", photos(3))
+    program = f"import sys\n{statement}\nprint(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", program, str(folder), str(tmp_path / "out.lmdb")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(run.stderr.split())
+    assert "iofast" in loaded
+    assert not loaded & {"obstore", "asyncio", "iofast.remote.store", "iofast.source.objects"}
+
+
+def test_without_obstore(tmp_path: Path) -> None:
+    program = "import sys\nsys.modules['obstore'] = None\nfrom iofast.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "pack", "s3://bucket/p", str(tmp_path / "out.lmdb")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "s3://bucket needs obstore: pip install 'iofast[remote]'" in run.stderr

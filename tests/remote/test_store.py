@@ -1,0 +1,159 @@
+"""Operations on an S3 server: reading, listing, writing, and what is raised."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from object_store import ENVIRONMENT, Bucket
+
+from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError, StorageError
+from iofast.remote.limits import VARIABLE, Limits
+from iofast.remote.store import ObjectInfo, Store
+
+DATA = os.urandom(1 << 16)
+
+
+@pytest.fixture
+def store(bucket: Bucket) -> Store:
+    return Store.of(f"s3://{bucket.name}/some/prefix/")
+
+
+def test_reading(store: Store) -> None:
+    etag = store.put_bytes("a/x.bin", DATA)
+    assert store.get("a/x.bin") == store.get("a/x.bin", etag) == DATA
+    assert store.get_range("a/x.bin", 10, 20, etag) == DATA[10:20]
+    assert store.get_range("a/x.bin", 10, 10) == b""
+    assert store.head("a/x.bin") == ObjectInfo("a/x.bin", len(DATA), etag)
+    assert store.url("a/x.bin").endswith("/some/prefix/a/x.bin")
+
+
+def test_what_is_missing_or_otherwise(store: Store) -> None:
+    store.put_bytes("x", DATA)
+    for call in (lambda: store.get("y"), lambda: store.head("y"), lambda: store.copy("y", "z")):
+        with pytest.raises(ObjectMissingError, match=r"prefix/y does not exist"):
+            call()
+    with pytest.raises(ObjectConflictError, match="prefix/x has changed"):
+        store.get("x", '"other"')
+    with pytest.raises(ObjectConflictError, match="expected bytes up to 65537, found 65536"):
+        store.get_range("x", 0, len(DATA) + 1)
+    with pytest.raises(ObjectConflictError, match="fewer bytes"):
+        store.get_range("x", len(DATA) + 1, len(DATA) + 2)
+    with pytest.raises(SourceError, match="no path"):
+        store.get("a//b")
+
+
+def test_listing_in_pages(store: Store, bucket: Bucket) -> None:
+    names = [f"n/{number:04d}.jpg" for number in range(1203)]
+    for name in names:
+        bucket.put(f"some/prefix/{name}", b"")
+    bucket.put("some/prefix-2/x", b"1")
+    bucket.put("some/prefix/", b"")  # marks a folder
+    bucket.put("some/prefix/n2/odd ü?#%41.jpg", b"12")
+    found = list(store.list())
+    assert [each.key for each in found] == [*names, "n2/odd ü?#%41.jpg"]
+    assert found[-1].size == 2
+    assert found[-1] == store.head("n2/odd ü?#%41.jpg")
+    assert [each.key for each in store.list("n2")] == ["n2/odd ü?#%41.jpg"]
+    assert list(store.list("nothing")) == []
+
+
+def test_a_name_that_is_no_path(store: Store, bucket: Bucket) -> None:
+    bucket.put("some/prefix/a//b.jpg", b"1")
+    with pytest.raises(SourceError, match="no path"):
+        list(store.list())
+
+
+@pytest.mark.parametrize("size", [0, 1, (8 << 20) - 1, 8 << 20, (20 << 20) + 7])
+def test_files_are_uploaded(store: Store, bucket: Bucket, tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(DATA * (size // len(DATA)) + DATA[: size % len(DATA)])
+    etag = store.put_file("shard", path)
+    assert store.head("shard") == ("shard", size, etag)
+    assert store.get("shard") == path.read_bytes()
+    assert bucket.unfinished_uploads() == 0
+
+
+def test_conditional_writes(store: Store) -> None:
+    etag = store.put_bytes("marker", b"1", if_none_match=True)
+    with pytest.raises(ObjectConflictError, match="exists already"):
+        store.put_bytes("marker", b"2", if_none_match=True)
+    newer = store.put_bytes("marker", b"3", if_match=etag)
+    with pytest.raises(ObjectConflictError, match="has changed"):
+        store.put_bytes("marker", b"4", if_match=etag)
+    assert store.get("marker", newer) == b"3"
+    store.put_bytes("marker", b"5")
+    assert store.get("marker") == b"5"
+
+
+def test_copy_and_delete(store: Store) -> None:
+    store.put_bytes("x", DATA)
+    store.copy("x", "y/z")
+    assert store.get("y/z") == DATA
+    store.delete("x")
+    store.delete("x")
+    assert [each.key for each in store.list()] == ["y/z"]
+
+
+def test_a_bucket_that_does_not_exist(bucket: Bucket) -> None:
+    for call in (
+        lambda store: list(store.list()),
+        lambda store: store.get("x"),
+        lambda store: store.put_bytes("x", b""),
+    ):
+        with pytest.raises(StorageError, match="bucket or container does not exist"):
+            call(Store.of("s3://bucket-that-is-not"))
+
+
+def test_web_servers_have_no_listing() -> None:
+    with pytest.raises(OptionError, match="no listing"):
+        list(Store.of("https://host/photos").list())
+
+
+def test_a_pickled_store_has_no_secret(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put_bytes("x", DATA)
+    pickled = pickle.dumps(store)
+    for secret in (ENVIRONMENT["AWS_SECRET_ACCESS_KEY"], ENVIRONMENT["AWS_ACCESS_KEY_ID"]):
+        assert secret.encode() not in pickled
+        assert secret not in repr(store)
+    assert pickle.loads(pickled).get("x") == DATA
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variables", "refused"),
+    [
+        ("http://storage.example", {}, True),
+        ("http://storage.example", {"AWS_ALLOW_HTTP": "false"}, True),
+        ("http://127.0.0.1:1", {}, False),
+        ("http://localhost:1", {}, False),
+        ("http://[::1]:1", {}, False),
+        ("http://127.0.0.1:1", {"AWS_ALLOW_HTTP": "true"}, False),
+    ],
+)
+def test_plain_http_is_for_loopback(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, endpoint: str, variables: dict[str, str], refused: bool
+) -> None:
+    monkeypatch.setenv(VARIABLE, "connect=1,patience=0.2")
+    for name, value in {"AWS_ENDPOINT_URL": endpoint, **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        OptionError if refused else StorageError, match="plain HTTP" if refused else "connection refused"
+    ):
+        Store.of("s3://bucket").get("x")
+
+
+@pytest.mark.parametrize("text", ["patience=0", "patience=x", "patienc=1", "patience", "read=-1"])
+def test_limits_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(OptionError, match=VARIABLE):
+        Limits.of_environment()
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "patience=60, read=20")
+    assert Limits.of_environment() == Limits(connect=5, read=20, patience=60)
+    waits = [[Limits().wait(attempt, chance) for chance in (0.0, 0.999)] for attempt in (0, 1, 5, 500)]
+    assert waits[0][0] < waits[0][1] < 2 * waits[0][0]
+    assert waits[-1][1] <= 15 < 2.1 * waits[-1][0]
