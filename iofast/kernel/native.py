@@ -163,9 +163,10 @@ def _encoded(
         reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
         raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
     # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
-    # the window needs is decoded, and damage elsewhere would not show in any pixel.
+    # the window needs is decoded, and damage elsewhere would not show in any pixel. The nearest pixels may not include
+    # the last.
     by_planes = kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
-    if window != size and not by_planes:
+    if recipe.filter == "nearest" or (window != size and not by_planes):
         check(data, header.orientation, recipe.max_pixels)
     with borrowed(recipe.filter, math.prod(original)) as context:
         status, payload = _native.transcode(
