@@ -179,7 +179,7 @@ class Decoder:
         """Status and payload of a whole image of `size`, transcoded on this path."""
         box = (0, 0, *size, *recipe.goal, 0, 0)
         sampling = (2, 2) if recipe.subsampling == "420" else (1, 1)
-        numbers = (*recipe.goal, recipe.orientation, 90, *sampling, 2, recipe.scale, recipe.kind)
+        numbers = (*recipe.goal, recipe.orientation, 90, *sampling, 2, recipe.scale, recipe.kind, None)
         return native._native.transcode(self.contexts[route].handle, data, box, *numbers)
 
 

@@ -18,6 +18,7 @@ from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import DecodeOptions, Parts, native, parts, twin
 from iofast.kernel.contract import Kind
+from tools.odd_images.profiles import WIDE, rgb_profile
 from tools.torture.drivers import Driver
 
 MAX_PIXELS = 1 << 20
@@ -27,7 +28,7 @@ LIBJPEG = ROUTES[-1]
 
 
 def corpus() -> list[bytes]:
-    """Small JPEGs of every kind: gray, colour, CMYK, progressive, subsamplings, restart markers, EXIF."""
+    """Small JPEGs: gray, colour, CMYK, progressive, all subsamplings, restart markers, EXIF, a colour profile."""
     rng = np.random.default_rng(3)
     smooth = np.cumsum(np.cumsum(rng.normal(0, 1, (61, 83, 3)), 0), 1)
     colour = Image.fromarray(np.uint8(255 * (smooth - smooth.min()) / np.ptp(smooth)))
@@ -38,6 +39,7 @@ def corpus() -> list[bytes]:
         {"restart_marker_blocks": 2},
         {"restart_marker_rows": 1, "optimize": True},
         {"exif": exif.tobytes(), "quality": 30},
+        {"icc_profile": rgb_profile(WIDE)},
     ]
     encoded = []
     for mode, each in itertools.product(("RGB", "L", "CMYK"), options):
