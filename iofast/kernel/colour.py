@@ -22,7 +22,7 @@ _SAME = 3  # levels: vendors' sRGB profiles differ by up to 2, other colour spac
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}  # by components
 
 
-@lru_cache(16)  # photographs of one set share a few profiles
+@lru_cache(64)  # photographs of one set share a few profiles; making a transform takes as long as three images
 def transform(profile: bytes, mode: str) -> object | None:
     """Return Pillow's transform of `mode` (L, RGB, CMYK) to sRGB, an `ImageCmsTransform`.
 
@@ -49,7 +49,7 @@ def _changes_little(to_rgb: object) -> bool:
     return bool(np.abs(converted.astype(int) - levels).max() <= _SAME)
 
 
-@lru_cache(16)
+@lru_cache(64)
 def tables(profile: bytes) -> bytes | None:
     """Return the tables by which the C code converts RGB of a profile as `transform` does; None if it cannot."""
     to_rgb = transform(profile, "RGB")
