@@ -124,7 +124,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     needed = memory.of_native(
         original,
         canvas if fits and (both or not kept) else (0, 0),
-        (memory.BY_BOTH if both else memory.NATIVE)[stored],
+        memory.BY_BOTH[stored] if both else memory.NATIVE["rgb" if shaper is not None else stored],
         coefficients=header.components if header.progressive else 0,
         whole=kept or window != size,
     )
