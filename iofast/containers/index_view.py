@@ -172,6 +172,8 @@ class _Section:
 
     def rows(self, indices: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | None]:
         """The checked rows of valid indices, copied, and which of them exist; None for all of them."""
+        if len(indices) > BLOCK_ROWS and (np.diff(indices) == 1).all():
+            return self._run(int(indices[0]), int(indices[-1]) + 1)
         chunks = indices >> 16
         starts = self._starts[chunks]
         if not starts.all():
@@ -189,6 +191,33 @@ class _Section:
         rows = np.zeros(len(indices), self._type)
         rows[there] = self._heads.data.gather(begin[there], size).view(self._type).reshape(-1)
         return rows, there
+
+    def _run(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_] | None]:
+        """`rows` of consecutive indices: one read for each chunk, a tenth of the time for labels."""
+        rows, there = np.zeros(stop - first, self._type), np.ones(stop - first, np.bool_)
+        for chunk in range(first >> 16, (stop - 1 >> 16) + 1):
+            if not self._starts[chunk]:
+                self._open(chunk)
+            low, high = max(first, chunk * CHUNK_ROWS), min(stop, (chunk + 1) * CHUNK_ROWS)
+            if self._starts[chunk] > 0:
+                rows[low - first : high - first] = self._blocks(low, high)
+            else:
+                there[low - first : high - first] = False
+        return rows, None if there.all() else there
+
+    def _blocks(self, low: int, high: int) -> Rows:
+        """Rows `low` to `high` of one chunk, from one read of their blocks."""
+        size, begin = self._type.itemsize, low // BLOCK_ROWS
+        end = min(-(-high // BLOCK_ROWS) * BLOCK_ROWS, self._heads.count)  # of the last block
+        step, number = BLOCK_ROWS * size + CRC_SIZE, -(-end // BLOCK_ROWS) - begin
+        at = int(self._starts[low >> 16]) + begin % _BLOCKS * step
+        data = memoryview(self._heads.data[at : at + (end - begin * BLOCK_ROWS) * size + number * CRC_SIZE])
+        parts = [data[place : place + step] for place in range(0, len(data), step)]
+        for block, part in enumerate(parts, begin):
+            if not self._checked[block]:
+                self._compare(block, at + (block - begin) * step, part)
+        rows = np.frombuffer(b"".join([part[:-CRC_SIZE] for part in parts]), self._type)
+        return rows[low - begin * BLOCK_ROWS : high - begin * BLOCK_ROWS]
 
     def _open(self, chunk: int) -> None:
         offset, head = self._heads.read(chunk)

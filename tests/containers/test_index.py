@@ -113,6 +113,8 @@ def test_several_chunks() -> None:
     own = view(parts, manifest(count))
     for _ in range(2):
         assert everything(own, looked) == [entries[i] for i in looked]
+    for start, stop in ((0, 300), (65_000, 66_000), (131_000, count), (130_816, 131_080), (255, 65_537)):
+        assert everything(own, np.arange(start, stop)) == entries[start:stop]
     with_holes = [index.POSITIONS in index.decode_head(part, len(FIELDS)).starts for part in parts]
     assert with_holes == [False, True, True]
 
