@@ -63,6 +63,10 @@ class TargetError(IofastError, OSError):
     """A target cannot be written: it exists, is locked by another run, is not writable, or the disk is full."""
 
 
+class BusyError(TargetError):
+    """Another run is writing the target now."""
+
+
 class ContainerError(IofastError, ValueError):
     """A container's bytes contradict its format."""
 

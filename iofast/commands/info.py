@@ -41,6 +41,7 @@ EXAMPLES = """\
 examples:
   iofast info out.lmdb                          contents, sizes, classes, splits, recipe
   iofast info ./images                          the same of a plain folder of images
+  iofast info shards/train.tar                  of work in parts that is not finished: which parts are missing
   iofast info out.lmdb --json | jq .classes     for programs
 """
 
@@ -55,10 +56,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the contents of `args.path`."""
+    from iofast.errors import UnfinishedError
     from iofast.opening import open_reader
 
-    with open_reader(args.path, foreign.options(args)) as reader:
-        facts = describe(reader, args.path)
+    try:
+        with open_reader(args.path, foreign.options(args)) as reader:
+            facts = describe(reader, args.path)
+    except UnfinishedError:
+        parts = _unfinished(args.path)
+        if parts is None or args.quiet:
+            raise
+        print(json.dumps({"version": VERSION, "path": args.path, "unfinished": parts}) if args.json else _words(parts))
+        return 1
     if args.json:
         print(json.dumps(facts))  # not sorted: classes are in the order of their numbers
     elif not args.quiet:
@@ -71,6 +80,26 @@ def run(args: argparse.Namespace) -> int:
             _show(facts, console)
         print("\n".join(line.rstrip() for line in shown.get().splitlines()))
     return 0
+
+
+def _unfinished(path: str) -> dict[str, Any] | None:
+    """Return the JSON of a run in parts that is not finished; None if there is no such run."""
+    from iofast.containers.targets import target_of
+    from iofast.packing.parts import load_parts, missing_parts
+
+    place = target_of(path)
+    plan = load_parts(place)
+    if plan is None or plan.parts is None:
+        return None
+    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(place, plan.parts))}
+
+
+def _words(parts: dict[str, Any]) -> str:
+    from iofast.packing.part import missing_words
+
+    missing = parts["missing"]
+    words = missing_words(missing, parts["parts"]) if missing else "all are packed; finish it with --finish"
+    return f"unfinished: {parts['images']:,} images in {parts['parts']:,} parts; {words}"
 
 
 def describe(reader: Reader, path: str) -> dict[str, Any]:

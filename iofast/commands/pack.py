@@ -48,6 +48,10 @@ examples:
       of images that are equal, keep the first
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
+  iofast pack ./images shards/train.tar --resize 256 --part 3/8
+      the third of eight parts, on any machine that sees both folders; then once: the same with --finish
+  sbatch --array=1-100 ... iofast pack ./images shards/train.tar --resize 256 --part slurm --finish-when-complete
+      a part for each task of a SLURM array; the last one joins them
 
 An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
@@ -132,7 +136,9 @@ def summary(report: PackReport) -> list[str]:
         return _forecast(report, report.estimate)
     packed = count(report.packed, "image")
     lines = [f"packed {packed} into {report.target}"]
-    if report.held:
+    if report.part is not None:
+        lines = [f"packed {packed} of part {report.part[0]:,} of {report.part[1]:,} for {report.target}"]
+    elif report.held:
         lines = [f"added {packed} to {report.target}, which held {report.held:,}"]
     if report.resumed:
         lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
@@ -154,7 +160,16 @@ def summary(report: PackReport) -> list[str]:
         )
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
-    return lines + _errors_and_notes(report)
+    lines += _errors_and_notes(report)
+    if report.part is not None:
+        lines.append(f"  next       {_next(report.missing, report.part[1])}")
+    return lines
+
+
+def _next(missing: tuple[int, ...], total: int) -> str:
+    from iofast.packing.part import missing_words
+
+    return f"{missing_words(missing, total)}" if missing else "every part is packed: the same command with --finish"
 
 
 def _errors_and_notes(report: PackReport) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from iofast import owned
-from iofast.errors import TargetError
+from iofast.errors import BusyError, TargetError
 
 LOCK = "lock"
 
@@ -124,7 +124,7 @@ class LockedFolder:
             return os.open(LOCK, flags | os.O_CREAT, 0o600, dir_fd=self._descriptor)
 
     def _take(self, lock: int) -> None:
-        """Lock this file, unless another file is at its path by now. Raises `TargetError` if another run has it."""
+        """Lock this file, unless another file is at its path by now. Raises `BusyError` if another run has it."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.stat(self.path / LOCK, follow_symlinks=False)):
@@ -133,7 +133,7 @@ class LockedFolder:
                 self._lock = lock
         except BlockingIOError:
             pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise TargetError(f"another run of iofast is writing {self._target} (process {pid})") from None
+            raise BusyError(f"another run of iofast is writing {self._target} (process {pid})") from None
         finally:
             if self._lock != lock:
                 os.close(lock)

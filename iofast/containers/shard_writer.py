@@ -6,13 +6,16 @@ index and manifest.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from iofast import owned
 from iofast.containers.base import Description, Kept, Reader, Writer
@@ -37,7 +40,24 @@ class EncodedRecord(NamedTuple):
     pieces: Sequence[bytes]
     length: int  # of all pieces
     offsets: Sequence[int]
-    whole: tuple[int, int, int] | None = None  # offset, length and CRC32C for the location group ""
+
+
+class AdoptedShard(NamedTuple):
+    """Shard `number` of another set, whose records begin at the dense index `first` there and `start` here."""
+
+    reader: ShardReader
+    number: int
+    first: int
+    start: int
+
+    @property
+    def path(self) -> Path:
+        return Path(self.reader.path).with_name(self.reader.manifest.shards[self.number].name)
+
+    def entries(self) -> Iterator[RecordEntry]:
+        """The entries of its records."""
+        records = self.reader.manifest.shards[self.number].count
+        return self.reader.placed(self.first, self.first + records)
 
 
 class ShardWriter(Writer):
@@ -58,13 +78,14 @@ class ShardWriter(Writer):
         self._register = Register(key_width)
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
+        self._adopted: dict[int, AdoptedShard] = {}  # by their number in this set
         self._grown: ShardReader | None = None
         self._begun = self._closed = False
         self._mark = 0
 
     @property
     def mark(self) -> int:
-        """A number for the last record: shard and entry, or -1 - index for a record of the set before the append."""
+        """A number for the last record: shard and entry, or -1 - dense index for a record of an adopted shard."""
         return self._mark
 
     @property
@@ -74,36 +95,50 @@ class ShardWriter(Writer):
 
     def recall(self, mark: int) -> Record:
         """Read a record from its shard; see `Writer.recall`."""
-        if mark < 0 and self._grown is not None:
-            return self._grown.record(~mark)
+        if mark < 0:
+            shards = list(self._adopted.values())
+            adopted = shards[bisect.bisect_right(shards, ~mark, key=lambda each: each.start) - 1]
+            return adopted.reader.record(adopted.first + ~mark - adopted.start)
         with self._errors():
             number, place = divmod(mark, _MARKS)
             _, entry = next(entries_in(self._rows(number), place))
             shard = FileBytes(os.fspath(self._staged(number)))
-            own = {name: shard[offset : offset + length] for name, length, _, offset in entry.fields if name}
+            own = {name: shard[offset : offset + length] for name, length, _, offset in entry.fields}
         return Record(format_key(entry.position, self._register.key_width), own)
 
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Adopt the shards of `base`, which stay unchanged in their place; see `Writer.extend`."""
         if self._begun or self._grown is not None or not isinstance(base, ShardReader):
             raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
-        self._grown, ranges, last = base, base.manifest.ranges(), -1
-        starts = {start for _, start, _ in ranges}
-        splits = iter([name for name, start, stop in ranges for _ in range(start, stop)])
-        with self._errors():
-            for index, (_, entry) in enumerate(base.placed()):
-                if index in starts:
-                    self._register.section()
-                self._register.adopt(entry, next(splits))
-                last, self._mark = entry.position, ~index
-                if seen is not None:
-                    seen(entry.position)
+        self._grown = base
+        begun = {start for _, start, _ in base.manifest.ranges()}
+        for number, split, first in _shards_of(base):
+            if first in begun:
+                self._register.section()
+            self._adopt(base, number, split, first, seen)
         self._register.section()
-        first = 0
-        for shard in base.manifest.shards:
-            split = next(name for name, _, stop in ranges if first < stop)
-            self._done.append(FullShard(split, shard.count, shard.size, last + 1))
-            first += shard.count
+
+    def join(self, part: Reader, left_out: Collection[int] = (), seen: Callable[[int], object] | None = None) -> None:
+        """Adopt the shards of `part`, a set in the writer's folder; see `Writer.join`. `files` has them.
+
+        A shard with records at positions in `left_out` is written again without those.
+        """
+        self._begin()
+        if not isinstance(part, ShardReader):
+            raise ContainerError(f"{self.name}: expected a part that is a set of shards, found {part.container}")
+        left = np.array(sorted(left_out), np.int64)
+        for number, split, first in _shards_of(part):
+            ends = np.array([first, first + part.manifest.shards[number].count - 1], np.int64)
+            low, high = part.positions(ends).tolist()
+            if np.searchsorted(left, low) == np.searchsorted(left, high, "right"):
+                self._leave(low)
+                self._adopt(part, number, split, first, seen)
+                continue
+            for index, entry in enumerate(part.placed(first, int(ends[1]) + 1), first):
+                if entry.position not in left_out:
+                    self.write(entry.position, part.record(index).fields, entry.info, split)
+                    if seen is not None:
+                        seen(entry.position)
 
     def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:
         """Adopt the full shards that an earlier run of the same records left; see `Writer.resume`.
@@ -138,9 +173,6 @@ class ShardWriter(Writer):
             encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
             entry = entry.at(shard.size, encoded.offsets)
-            if encoded.whole is not None:
-                offset, length, crc = encoded.whole
-                entry = entry._replace(fields=(*entry.fields, ("", length, crc, shard.size + offset)))
             self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, entry)
 
     def finish(self, description: Description) -> Manifest:
@@ -151,7 +183,7 @@ class ShardWriter(Writer):
             files = zip(self._names(), self._done, strict=True)
             shards = tuple(Shard(name, full.records, full.size) for name, full in files)
             manifest = self._register.manifest(description, shards)
-            chunks = encode_rows(self._entries(), manifest.count, self._groups(manifest.fields), Stamp())
+            chunks = encode_rows(self._entries(), manifest.fields, Stamp())
             write_index(self.folder / (self.name + INDEX_SUFFIX), chunks)
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             self._link()
@@ -181,6 +213,20 @@ class ShardWriter(Writer):
         """Shards of the set before the append whose name has changed."""
         return sorted(set(self._old) - set(self._names()))
 
+    def _adopt(
+        self, base: ShardReader, number: int, split: str, first: int, seen: Callable[[int], object] | None
+    ) -> None:
+        """Register a shard of another set, and its records."""
+        shard, own = base.manifest.shards[number], AdoptedShard(base, number, first, self._register.count)
+        self._adopted[len(self._done)] = own
+        with self._errors():
+            for entry in own.entries():
+                self._register.adopt(entry, split)
+                self._mark = ~(self._register.count - 1)
+                if seen is not None:
+                    seen(entry.position)
+        self._done.append(FullShard(split, shard.count, shard.size, self._register.position + 1))
+
     @abstractmethod
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
         """The bytes of a record, a function of the arguments only."""
@@ -201,10 +247,6 @@ class ShardWriter(Writer):
     def _own_shape(self) -> tuple[object, ...]:
         """The part of the shape that depends on the format."""
         return ()
-
-    def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        """The location groups of an index row: the fields, and "" if records have `EncodedRecord.whole`."""
-        return fields
 
     @property
     def _old(self) -> list[str]:
@@ -267,19 +309,19 @@ class ShardWriter(Writer):
         return names
 
     def _staged(self, number: int) -> Path:
+        own = self._adopted.get(number)
+        if own is not None and own.reader is not self._grown:
+            return own.path  # of a part, in the same folder
         return self.folder / f"shard-{number:06d}{self.suffix}"
 
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
-    def _entries(self) -> Iterator[tuple[int, RecordEntry]]:
-        """Yield (number of the shard, record) for all records."""
-        old = 0
-        if self._grown is not None:
-            old = len(self._grown.manifest.shards)
-            yield from self._grown.placed()
-        for number in range(old, len(self._done)):
-            yield from ((number, entry) for _, entry in entries_in(self._rows(number)))
+    def _entries(self) -> Iterator[RecordEntry]:
+        """Yield all records."""
+        for number in range(len(self._done)):
+            own = self._adopted.get(number)
+            yield from (entry for _, entry in entries_in(self._rows(number))) if own is None else own.entries()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -289,3 +331,11 @@ class ShardWriter(Writer):
             raise
         except OSError as error:
             raise TargetError(f"{self.folder / self.name} cannot be written: {because(error)}") from None
+
+
+def _shards_of(base: ShardReader) -> Iterator[tuple[int, str, int]]:
+    """Yield the number, the split and the first dense index of each shard."""
+    first, ranges = 0, base.manifest.ranges()
+    for number, shard in enumerate(base.manifest.shards):
+        yield number, next(name for name, _, stop in ranges if first < stop), first
+        first += shard.count

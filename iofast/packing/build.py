@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
-from iofast.packing.duplicates import Duplicates
+from iofast.packing.duplicates import Duplicate, Duplicates
 from iofast.packing.pack_work import PackWork
 
 # Blocks written per finished chunk. With one, a single slow chunk would leave a backlog to the end; with many, a
@@ -45,6 +45,18 @@ class Builder:
         """Begin with the records of the container that grows."""
         self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
 
+    def join(self, part: Reader, listed: Sequence[Duplicate]) -> None:
+        """Append the records of the next part of the run, `listed` being the duplicates within it.
+
+        If duplicates are dropped, the part has none of its own, and records that equal those of earlier parts are left
+        out.
+        """
+        left_out: Collection[int] = ()
+        if self._work.options.drop_duplicates:
+            left_out = self.duplicates.across(self._writer, part, listed, self._label)
+        self._writer.join(part, left_out, self._count)
+        self.next = self._work.plan.chunks  # none is left to be written
+
     def resume(self, stop: int | None = None) -> None:
         """Adopt what an earlier run has written, up to but excluding position `stop`."""
         kept = self._writer.resume(self._count, stop).position
@@ -77,7 +89,7 @@ class Builder:
         self.advance(chunks - self.next)
         if self.next < chunks:
             raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
-        if not self.packed:
+        if not self.packed and self._work.whole is None:
             images, duplicates = len(self._work.source), len(self.duplicates.found)
             reason = "min_size and max_aspect admit none"
             if self._work.options.drop_duplicates and duplicates:
@@ -90,6 +102,11 @@ class Builder:
         if not self._work.options.drop_duplicates:
             return False
         return self.duplicates.is_duplicate(self._writer, position, fields)
+
+    def _label(self, position: int) -> bytes | None:
+        """The label of an image, as a record has it."""
+        label = self._work.source.label(position - self._work.first)
+        return None if label < 0 else b"%d" % label
 
     def _write(self, journal: Path, offset: int) -> None:
         for record in read_block(journal, offset).records:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Writer
+from iofast.containers.base import Reader, Writer
 from iofast.kernel import crc32c
 from iofast.packing.failures import read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
+DUPLICATES = ".duplicates.jsonl"  # the suffix of the list, beside the container
+
+_STEP = 65_536  # records whose checksums are read together
 _RECENT = 1 << 15  # marks that are not sorted yet
 _BITS = 25  # of a key, the index of its bit in a filter of 4 MiB; with a million images 97 % need no search
 
@@ -106,6 +109,31 @@ class Duplicates:
         if key is None or not self._marks.find(key):
             return False
         return self.is_duplicate(writer, position, writer.recall(writer.mark).fields)
+
+    def across(
+        self, writer: Writer, part: Reader, listed: Iterable[Duplicate], label: Callable[[int], bytes | None]
+    ) -> set[int]:
+        """Positions of records in `part` whose image an earlier part has. List them and `listed`, those within `part`.
+
+        A duplicate within the part equals a record that may itself be left out: its first image is then the earlier
+        one. `label` returns the label of an image at a position, as a record has it.
+        """
+        rows: dict[int, int] = {}
+        for start in range(0, len(part), _STEP):
+            located = part.columns(np.arange(start, min(start + _STEP, len(part)), dtype=np.int64))
+            keys = (located.length << np.uint64(32)) | np.asarray(located.crc, np.uint64)
+            for index, (key, position) in enumerate(
+                zip(keys.tolist(), part.positions(located.indices).tolist(), strict=True), start
+            ):
+                if self._marks.find(key) and self.is_duplicate(writer, position, part.record(index).fields):
+                    rows[position] = index
+        for each in listed:
+            self.found[each.position] = each
+            if each.first in rows:
+                fields, own = dict(part.record(rows[each.first]).fields), label(each.position)
+                fields.pop(LABEL_FIELD, None)
+                self.is_duplicate(writer, each.position, fields if own is None else {**fields, LABEL_FIELD: own})
+        return set(rows)
 
     @property
     def other_label(self) -> int:

@@ -14,6 +14,8 @@ from iofast import owned
 from iofast.errors import ErrorBudgetError, TargetError
 from iofast.record import format_key
 
+ERRORS = ".errors.jsonl"  # the suffix of the list, beside the container
+
 
 class PackFailure(NamedTuple):
     """One image that failed: its position in the packing order, its path as `printable` gives it, and the reason."""
@@ -36,6 +38,9 @@ class Failures:
     def __len__(self) -> int:
         return len(self._found)
 
+    def __iter__(self) -> Iterator[PackFailure]:
+        return (failure for _, failure in sorted(self._found.items()))
+
     def add(self, failure: PackFailure) -> None:
         """Count one. Raises `ErrorBudgetError` above the budget, after writing the file."""
         self._found[failure.position] = failure
@@ -55,13 +60,12 @@ class Failures:
 
     def causes(self) -> Mapping[str, int]:
         """Numbers of failed images by cause (the reason without details in brackets), most frequent first."""
-        causes = (failure.reason.split(" (", 1)[0] for _, failure in sorted(self._found.items()))
+        causes = (failure.reason.split(" (", 1)[0] for failure in self)
         return dict(Counter(causes).most_common())
 
     def save(self) -> Path | None:
         """Write one JSON object per failed image, in packing order, or remove an old file. Return the file."""
-        failures = (failure for _, failure in sorted(self._found.items()))
-        lines = ({"key": format_key(each.position), "path": each.path, "reason": each.reason} for each in failures)
+        lines = ({"key": format_key(each.position), "path": each.path, "reason": each.reason} for each in self)
         return self.file if write_lines(self.file, "file of errors", self._first, lines) else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
 
-from iofast.options import option, options_of
+from iofast.option import option, options_of
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
@@ -126,6 +126,9 @@ class RunFields:
     append: bool = _option(False, "add to DST, which must exist; with the same options")
     overwrite: bool = _option(False, "replace DST if it exists")
     dry_run: bool = _option(False, "write nothing; estimate size and time from a sample")
+    part: str | None = _option(None, "pack only part I of N, on any machine; slurm: the task of an array", "I/N")
+    finish: bool = _option(False, "join the parts and publish DST")
+    finish_when_complete: bool = _option(False, "join the parts if this one is the last")
 
 
 GROUPS = {"pixels": PixelFields, "samples": SampleFields, "order": OrderFields, "running": RunFields}

@@ -12,9 +12,10 @@ from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.options import described
+from iofast.option import described
 from iofast.packing.effects import require_effects
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
+from iofast.packing.part import SLURM, Part
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
@@ -53,9 +54,20 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             raise OptionError(f"shard_records must be 1 or more, found {self.shard_records!r}")
         if self.shard_size is not None and self.shard_records is not None:
             raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
+        self._check_parts()
         self.source_options()
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
+
+    def _check_parts(self) -> None:
+        if self.part is not None and self.part != SLURM:
+            Part.parse(self.part, {})
+        if self.part is not None and self.finish:
+            raise OptionError("part packs one part, finish=True joins all: give one of them, or finish_when_complete")
+        if self.finish_when_complete and self.part is None:
+            raise OptionError("finish_when_complete=True has no effect: expected part= beside it; leave it out")
+        if self.dry_run and (self.part is not None or self.finish):
+            raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
 
     def _applied(self, name: str) -> Any:
         """The value of an option, or the usual one if it was not given."""

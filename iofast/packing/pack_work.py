@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import Done
 from iofast.packing.report import PackReport
 from iofast.packing.sample import Image
+from iofast.record import KEY_WIDTH
 from iofast.source import Source
 from iofast.source.listing import printable
 
@@ -34,7 +35,8 @@ class PackWork:
     `finished` maps chunks that an earlier run has done to the journal and offset of their block, or to None if their
     records are in the container. `again` counts their images that had failed. `begun`: there is work to resume.
     `addition` describes the container that grows. Positions are the container's: the first image has `first`.
-    `sampled`: payload sizes of a sample, see `estimate`.
+    `sampled`: payload sizes of a sample, see `estimate`. `whole` is the number of images of the whole run if this is
+    the work of one of its parts, else None.
     """
 
     name: str  # the source as given by the user
@@ -47,13 +49,18 @@ class PackWork:
     finished: dict[int, tuple[Path, int] | None] = field(default_factory=dict)
     again: int = 0
     addition: Addition | None = None
+    first: int = 0
+    key_width: int = KEY_WIDTH
+    whole: int | None = None
+    bytes_whole: int | None = None  # bytes of all image files, if an earlier run has stored them
     sampled: list[list[int]] | None = None
     started: float = field(default_factory=time.monotonic)
 
-    @property
-    def first(self) -> int:
-        """The position of the first image."""
-        return 0 if self.addition is None else self.addition.first
+    def grown(self, addition: Addition | None) -> PackWork:
+        """The same work, added to a container."""
+        if addition is None:
+            return self
+        return replace(self, addition=addition, first=addition.first, key_width=addition.base.key_width)
 
     @property
     def resumed(self) -> int:
@@ -65,10 +72,10 @@ class PackWork:
         start, stop = self.plan.span(chunk)
         return range(self.first + start, self.first + stop)
 
-    def find_finished(self, folder: Path, written: int, spare: Collection[Path] | None) -> None:
+    def find_finished(self, folder: Path, written: int, *, remove: bool) -> None:
         """Find the chunks that an earlier run has finished; the first `written` are in the container already.
 
-        Remove journals without other chunks, except those in `spare`; None spares all.
+        With `remove`, journals without other chunks are removed; workers begin new ones.
         """
         self.finished = dict.fromkeys(range(written))
         for path in sorted(folder.glob("journal-*")):
@@ -78,7 +85,7 @@ class PackWork:
                 if written <= chunk < self.plan.chunks and not journal.read_block(path, where.offset).failures:
                     self.finished.setdefault(chunk, (path, where.offset))
                     wanted = True
-            if not wanted and spare is not None and path not in spare:
+            if remove and not wanted:
                 path.unlink()
 
     def setup(self) -> dict[str, object]:
@@ -163,7 +170,7 @@ class PackWork:
             left_out=left_out,
             classes=None if self.source.classes is None else len(self.source.classes),
             splits={name: stop - start for name, start, stop in self.source.splits},
-            bytes_in=self.bytes_in + self._finished_bytes(),
+            bytes_in=self.bytes_in + self._finished_bytes() if self.bytes_whole is None else self.bytes_whole,
             bytes_out=size,
             seconds=time.monotonic() - self.started,
             workers=self.workers,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from iofast import kernel
@@ -20,7 +21,7 @@ from iofast.packing.options import PackOptions, as_option
 from iofast.source import Source
 from iofast.version import __version__
 
-VERSION = 2
+VERSION = 3
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
 _CHUNKS = 64  # at least so many, so that a small source keeps all workers busy
@@ -30,7 +31,8 @@ _CHUNKS = 64  # at least so many, so that a small source keeps all workers busy
 class PackPlan:
     """`images` in chunks of `chunk`, from a source with the fingerprint `source`, made with `settings`.
 
-    `shard_records`: the most positions of a shard; None for LMDB, and until the run begins.
+    `shard_records`: the most positions of a shard; None for LMDB, and until the run begins. `parts`: how many parts of
+    the run are packed on their own; None for a run as a whole.
     """
 
     images: int
@@ -38,6 +40,7 @@ class PackPlan:
     source: str
     settings: Mapping[str, object]
     shard_records: int | None = None
+    parts: int | None = None
     version: int = VERSION
 
     @property
@@ -48,6 +51,10 @@ class PackPlan:
         """The positions [start, stop) of a chunk."""
         return chunk * self.chunk, min((chunk + 1) * self.chunk, self.images)
 
+    def part(self, images: int) -> PackPlan:
+        """The plan of a part with so many images."""
+        return replace(self, images=images, chunk=max(1, min(self.chunk, images // _CHUNKS)))
+
     def digest(self) -> str:
         """A hash that differs for different work."""
         members = {**asdict(self), "chunk": None, "shard_records": None}
@@ -55,6 +62,11 @@ class PackPlan:
 
     def check_same(self, old: PackPlan, folder: Path) -> None:
         """Raise `TargetError`, naming the difference, if work begun with the plan `old` cannot be resumed."""
+        if self.parts != old.parts:
+            raise TargetError(
+                f"{folder} holds the work of a run {_in_parts(old.parts)}, expected one {_in_parts(self.parts)}: "
+                "go on as it began, or delete the folder to start anew"
+            )
         for name in sorted({*self.settings, *old.settings}):
             now, then = self.settings.get(name), old.settings.get(name)
             if now != then:
@@ -102,6 +114,18 @@ def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[
     if isinstance(place, ShardTarget):
         chosen |= {"shard_size": shard_bytes(options.shard_size, place), "shard_records": options.shard_records}
     return {**recipe(options), **chosen}
+
+
+def shared_settings(
+    source: str | os.PathLike[str], options: PackOptions, place: Target, added_to: str | None
+) -> dict[str, object]:
+    """The settings on which all parts of a run must agree. They do not list the source, so its name stands for it."""
+    columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column")}
+    return {**settings(options, place, added_to), **columns, "source": os.path.basename(os.path.abspath(source))}
+
+
+def _in_parts(count: int | None) -> str:
+    return "without parts" if count is None else f"in {count:,} parts"
 
 
 def _other(folder: Path, difference: str) -> TargetError:

@@ -33,7 +33,8 @@ class PackReport:
     `duplicates` images equal an earlier one, `other_label` of them have another label, and `dropped` of them were not
     packed; `duplicates_file` lists them. `bytes_in` is the size of the source's image files, `bytes_out` that of the
     container, which had `held` records before. An interrupted run had done `resumed` of the images already. `errors`
-    counts failed images by cause; `errors_file` lists them. `notes` mention other files in the source.
+    counts failed images by cause; `errors_file` lists them. `notes` mention other files in the source. `part` is (i, n)
+    if only that part was packed; the parts `missing` are not finished.
     """
 
     source: str
@@ -58,6 +59,8 @@ class PackReport:
     other_label: int = 0
     dropped: int = 0
     duplicates_file: str | None = None
+    part: tuple[int, int] | None = None
+    missing: tuple[int, ...] = ()
     estimate: Estimate | None = None
 
     @property

@@ -8,11 +8,10 @@ from iofast.containers.publish import Target
 from iofast.containers.shards import ShardCut
 from iofast.containers.targets import writer_of
 from iofast.packing.build import Builder
+from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import Failures
 from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import WorkerPool
-
-DUPLICATES = ".duplicates.jsonl"
 
 
 def begin(
@@ -30,7 +29,7 @@ def begin(
             writer.abort()
             writer, builder = _begin(work, place, pool, base, min(mended))
         work.again = len(builder.holes)
-        work.find_finished(place.partial, builder.next, pool.journals() if writer.resumes else None)
+        work.find_finished(place.partial, builder.next, remove=writer.resumes)
     except BaseException:
         writer.abort()
         raise
@@ -40,15 +39,25 @@ def begin(
 def _begin(
     work: PackWork, place: Target, pool: WorkerPool, base: Reader | None, stop: int | None
 ) -> tuple[Writer, Builder]:
+    writer, builder = new_builder(work, place, pool, base)
+    try:
+        builder.resume(stop)
+    except BaseException:
+        writer.abort()
+        raise
+    return writer, builder
+
+
+def new_builder(work: PackWork, place: Target, pool: WorkerPool, base: Reader | None) -> tuple[Writer, Builder]:
+    """Return a writer and its builder, with the records of the container that grows."""
     place.stage().unlink(missing_ok=True)  # an LMDB file is always built from the start
-    key_width = {} if base is None else {"key_width": base.manifest.key_width}
     starts = tuple(work.first + start for _, start, _ in work.source.splits)
-    writer = writer_of(place, work.description(), ShardCut(records=work.plan.shard_records, starts=starts), **key_width)
+    cut = ShardCut(records=work.plan.shard_records, starts=starts)
+    writer = writer_of(place, work.description(), cut, work.key_width)
     try:
         builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
         if base is not None:
             builder.extend(base)
-        builder.resume(stop)
     except BaseException:
         writer.abort()
         raise

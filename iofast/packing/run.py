@@ -1,41 +1,37 @@
-"""`pack`: scan, plan, transcode in workers while the container is built, publish."""
+"""`pack`: check the arguments, list and plan, then run as a whole or in parts."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
-from iofast.containers.base import Reader
-from iofast.containers.manifest import Manifest
-from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
+from iofast.containers.container_suffixes import TFRECORD
+from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
-from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
-from iofast.errors import ErrorBudgetError, OptionError, SourceError, StorageError, TargetError, because, shown
+from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.opening import open_reader
-from iofast.options import takes_options
+from iofast.option import takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
-from iofast.packing.build import Builder, NothingLeftError
 from iofast.packing.dry_run import forecast
-from iofast.packing.duplicates import Duplicates
-from iofast.packing.failures import Failures
 from iofast.packing.inputs import listed
 from iofast.packing.options import PackOptions, names_of
+from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.plan import load_plan, make_plan, settings
+from iofast.packing.part import Part
+from iofast.packing.parts import Parts
+from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
-from iofast.packing.resume import DUPLICATES, begin
+from iofast.record import key_width
 
 FilePath = str | os.PathLike[str]
 
@@ -88,13 +84,15 @@ def run(
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
+    if options.part is not None or options.finish:
+        return _run_parts(source, place, options, progress, pool)
     while True:
         work = _planned(source, place, options, progress, pool.count)
         work.started = started  # include the scan
         if options.dry_run:
             return forecast(work, place.path, pool)
         with place:
-            packing = _Run(work, place, pool, progress)
+            packing = PackRun(work, place, pool, progress)
             if work.addition is None or not work.addition.is_published(place):
                 return packing.write()
             if work.addition.plan == work.plan.digest():
@@ -114,7 +112,32 @@ def _planned(source: FilePath, place: Target, options: PackOptions, progress: Pa
         images = addition.joined(images, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
     plan = make_plan(images, common, estimate.mean_size_in_memory(images, options.recipe()))
-    return PackWork(os.fspath(source), images, options, plan, workers, addition=addition)
+    width = key_width(len(images))
+    return PackWork(os.fspath(source), images, options, plan, workers, key_width=width).grown(addition)
+
+
+def _run_parts(
+    source: FilePath, place: Target, options: PackOptions, progress: PackProgress, pool: WorkerPool
+) -> PackReport:
+    """Pack one part, join all parts, or both."""
+    addition = find_addition(place) if options.append else None
+    parts = Parts(
+        os.fspath(source),
+        place,
+        options,
+        lambda: _planned(source, place, options, progress, pool.count),
+        shared_settings(source, options, place, None if addition is None else addition.base.fingerprint),
+        addition,
+    )
+    if options.part is not None:
+        report = parts.pack(Part.parse(options.part, os.environ), pool, progress)
+        if report.missing or not options.finish_when_complete:
+            return report
+        try:
+            return parts.finish(pool, progress)
+        except BusyError:  # another run, whose part was the last as well, finishes it
+            return report
+    return parts.finish(pool, progress)
 
 
 def _check_paths(source: Path, place: Target) -> None:
@@ -131,7 +154,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
             f"{place.path.name}; leave it out"
         )
-    if options.label_base and place.path.suffix not in TFRECORDS:
+    if options.label_base and place.path.suffix not in TFRECORD:
         raise OptionError(
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
             "leave it out"
@@ -141,145 +164,3 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
             "`iofast doctor` shows the reason"
         )
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run of packing, with its target locked."""
-
-    work: PackWork
-    target: Target
-    pool: WorkerPool
-    progress: PackProgress
-    failures: Failures = field(init=False)
-
-    def __post_init__(self) -> None:
-        images = len(self.work.source)
-        self.failures = Failures(
-            images, self.work.options.allowed_errors(images), self._beside(".errors.jsonl"), self.work.first
-        )
-
-    def write(self) -> PackReport:
-        """Transcode and publish. Errors mention that the same command resumes the run, if it does."""
-        work, target = self.work, self.target
-        try:
-            self._begin_or_resume()
-            if target.interrupted:
-                return self.complete()
-            estimate.require_space(work, target)
-            with contextlib.ExitStack() as stack:
-                base = None if work.addition is None else stack.enter_context(work.addition.open(target))
-                return self._transcode(base)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; {target.going_on}") from None
-        except ErrorBudgetError as error:
-            raise ErrorBudgetError(
-                f"{error}; mend or delete them, or give a larger max_errors=, and {target.going_on}"
-            ) from None
-        except StorageError as error:
-            raise StorageError(f"{error}; {target.going_on}") from None
-        except OSError as error:
-            if isinstance(error, TargetError) and not target.partial.exists():  # published, except its sidecars
-                raise
-            is_ours = isinstance(error, TargetError)
-            words = str(error) if is_ours else f"{target.path} cannot be written: {because(error)}"
-            raise TargetError(f"{words}; {target.going_on}" if work.begun else words) from error
-
-    def complete(self) -> PackReport:
-        """Finish a run that was stopped during publication or cleanup, and report it."""
-        work, target = self.work, self.target
-        if target.interrupted:
-            target.complete()
-        else:
-            target.discard()
-        self.failures.load()
-        duplicates = Duplicates(self._beside(DUPLICATES), work.first)
-        duplicates.load()
-        work.finished = dict.fromkeys(range(work.plan.chunks))
-        with open_reader(target.path) as reader:
-            packed, size = len(reader), self._size(reader.manifest)
-        if work.addition is not None:
-            packed -= work.addition.base.count
-        return work.report(target.path, self.failures, packed, size, duplicates)
-
-    def _begin_or_resume(self) -> None:
-        """Load the plan of an earlier run, or begin with an empty folder. Raises `TargetError` for other work."""
-        work, target = self.work, self.target
-        old = load_plan(target.partial / PACK_PLAN)
-        if old is not None:
-            work.plan.check_same(old, target.partial)
-            # keep the ends of chunks and shards: journals and shards of the earlier run have them
-            work.plan = replace(work.plan, chunk=old.chunk, shard_records=old.shard_records)
-            return
-        if target.interrupted:  # finished by another command than `pack`
-            target.complete()
-            target.acquire()
-        if isinstance(target, ShardTarget) and (target.partial / COPY_PLAN).exists():  # `convert` can resume it
-            raise TargetError(f"{target.partial} holds the work of an interrupted convert: finish or delete it")
-        target.clear()
-        if work.addition is not None:
-            work.addition.save(target)
-        work.plan = replace(work.plan, shard_records=estimate.shard_records(work, target))
-        target.note(PACK_PLAN, asdict(work.plan))
-
-    def _transcode(self, base: Reader | None) -> PackReport:
-        """Transcode all chunks, build the container and publish it."""
-        work, target = self.work, self.target
-        work.begun = True
-        writer, builder = begin(work, target, self.pool, self.failures, base)
-        self.progress.begin(len(work.source), work.resumed)
-        try:
-            self._fill(builder)
-            work.origin().check()
-            manifest = builder.finish(work.description())
-        except NothingLeftError:
-            writer.abort()
-            if work.addition is None:
-                raise
-            self._save_lists(builder)
-            target.discard()
-            return self._report(builder, work.addition.base)
-        except BaseException:
-            writer.abort()
-            raise
-        finally:
-            self.progress.end()
-        self._save_lists(builder)
-        if work.addition is not None:
-            replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(target)
-        target.publish(writer.files, removed=writer.obsolete)
-        return self._report(builder, manifest)
-
-    def _save_lists(self, builder: Builder) -> None:
-        self.failures.save()
-        builder.duplicates.save(self.work.path)
-
-    def _report(self, builder: Builder, manifest: Manifest) -> PackReport:
-        path = self.target.path
-        return self.work.report(path, self.failures, builder.packed, self._size(manifest), builder.duplicates)
-
-    def _fill(self, builder: Builder) -> None:
-        """Write all finished chunks, and transcode the others."""
-        work, failures = self.work, self.failures
-        for chunk, where in work.finished.items():
-            if where is not None:
-                builder.add(chunk, *where)
-        for done in self.pool.results(work.setup(), self.target.partial, work.jobs()):
-            for failure in work.failures(done):
-                failures.add(failure)
-            work.bytes_in += done.bytes_in
-            builder.add(done.chunk, done.journal, done.offset)
-            builder.advance()
-            self.progress.step(len(work.span(done.chunk)), done.bytes_in, len(failures))
-        if len(failures) == len(work.source):
-            raise SourceError(f"no image of {len(failures):,} could be packed: see {failures.save()}")
-
-    def _beside(self, suffix: str) -> Path:
-        """The file beside the container whose name ends in `suffix`."""
-        return self.target.path.with_name(self.target.path.name + suffix)
-
-    def _size(self, manifest: Manifest) -> int:
-        """Bytes of the container, including index and manifest."""
-        files = (self._beside(suffix) for suffix in (".manifest", ".index"))
-        beside = sum(file.stat().st_size for file in files if file.exists())
-        return sum(shard.size for shard in manifest.shards) + beside

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, SourceError
+from iofast.source import stored
 from iofast.source.cache import (
     Arrays,
     cache_file,
@@ -26,7 +27,7 @@ from iofast.source.cache import (
 )
 from iofast.source.image_files import read_header
 from iofast.source.in_threads import in_threads
-from iofast.source.listing import Column, Source, SourceOptions, Strings, Watched
+from iofast.source.listing import Source, SourceOptions
 from iofast.source.scan import scan
 
 LOOKS = 1024  # files whose size and time are compared when a cached index is opened: 3 ms
@@ -78,6 +79,8 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
     """Scan, and read the header of every image in parallel, with a progress bar after a second."""
     began = time.time_ns()
     source = scan(root, options)
+    if source.objects is not None:
+        raise SourceError(f"{os.fspath(root)} names images in object stores, which are not read one by one: pack them")
     ended = time.time_ns()
     count = len(source)
     size, orientation, times = np.zeros(count, np.uint64), np.ones(count, np.uint8), np.zeros(count, np.int64)
@@ -143,51 +146,13 @@ def _loaded(file: Path, root: str | os.PathLike[str]) -> FolderIndex | None:
 
 
 def _parts(index: FolderIndex) -> tuple[dict[str, object], Arrays]:
-    source = index.source
-    arrays: Arrays = {name: getattr(index, name) for name in COLUMNS}
-    arrays |= {"labels": source.listed_labels, "stamps": source.watched.stamps}
-    arrays |= {} if source.order is None else {"order": source.order}
-    arrays |= _strings("paths", source.paths) | _strings("watched", source.watched.paths)
-    for column in source.columns:
-        arrays |= _strings(f"column.{column.field}", column.values) | {f"column.{column.field}.states": column.states}
-    members: dict[str, object] = {
-        "fingerprint": index.fingerprint,
-        "scanned": index.scanned,
-        "kind": source.kind,
-        "classes": source.classes,
-        "class_order": source.class_order,
-        "splits": source.splits,
-        "fields": source.fields,
-        "warnings": source.warnings,
-        "notes": source.notes,
-    }
-    return members, arrays
-
-
-def _strings(name: str, strings: Strings) -> Arrays:
-    return {f"{name}.blob": np.frombuffer(strings.blob, np.uint8), f"{name}.bounds": strings.bounds}
+    members, arrays = stored.parts(index.source)
+    arrays |= {name: getattr(index, name) for name in COLUMNS}
+    return {**members, "fingerprint": index.fingerprint, "scanned": index.scanned}, arrays
 
 
 def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -> FolderIndex:
-    def strings(name: str) -> Strings:
-        return Strings(arrays[f"{name}.blob"].data, arrays[f"{name}.bounds"])
-
-    source = Source(
-        root=path.parent if members["kind"] == "manifest" else path,
-        kind=members["kind"],
-        classes=None if members["classes"] is None else tuple(members["classes"]),
-        splits=tuple((name, start, stop) for name, start, stop in members["splits"]),
-        paths=strings("paths"),
-        listed_labels=arrays["labels"],
-        watched=Watched(strings("watched"), arrays["stamps"]),
-        class_order=members["class_order"],
-        columns=tuple(
-            Column(field, strings(f"column.{field}"), arrays[f"column.{field}.states"]) for field in members["fields"]
-        ),
-        order=arrays.get("order"),
-        warnings=tuple(members["warnings"]),
-        notes=tuple(members["notes"]),
-    )
+    source = stored.source_of(stored.root_of(path, members["kind"]), members, arrays)
     began, ended = members["scanned"]
     columns = {name: arrays[name] for name in COLUMNS}
     _check(file, source, columns)

@@ -177,7 +177,7 @@ class Source:
     notes: tuple[str, ...] = field(default=(), compare=False)  # about left-out files that are usual beside images
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.paths if self.order is None else self.order)
 
     def row(self, index: int) -> int:
         """The listing row of the image at `index`. Raises `IndexError`."""
@@ -252,6 +252,12 @@ class Source:
             digest = hashlib.shake_256(f"iofast/shuffle/{seed}/{name}".encode()).digest(8 * (stop - start))
             order[start:stop] = order[start:stop][np.argsort(np.frombuffer(digest, "<u8"), kind="stable")]
         return replace(self, order=order)
+
+    def run(self, start: int, stop: int) -> Source:
+        """The images [start, stop) of this order alone, with the same listing."""
+        clipped = ((name, max(first, start) - start, min(last, stop) - start) for name, first, last in self.splits)
+        order = np.arange(start, stop, dtype=np.int64) if self.order is None else self.order[start:stop]
+        return replace(self, order=order, splits=tuple(each for each in clipped if each[1] < each[2]))
 
     def fingerprint(self) -> str:
         """`sha256:<hex>` over the listing in this order, without the root and the contents of files.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +37,17 @@ from iofast.source.listing import (
     ranges,
     split_rank,
 )
-from iofast.source.table import BYTES, JSON, SUFFIXES, TEXT, ColumnText, Table, printable_column, read_table
+from iofast.source.parquet import BYTES, JSON, TEXT
+from iofast.source.table import SUFFIXES, ColumnText, Table, printable_column, read_table
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
 LABEL_COLUMNS = ("label", "class", "target")
 SPLIT_COLUMNS = ("split",)
+
+_STEP = 1 << 18  # rows
+_MOST_LABELS = 1 << 22  # different ones that are looked at, before they are taken for numbers or refused
 
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
@@ -95,7 +99,7 @@ def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -
 def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
     """`Source.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
     named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
-    if root is None and not any(b"://" in strings.blob for strings in named.values()):
+    if root is None and not any(_has_urls(strings) for strings in named.values()):
         return None
     from iofast.source.objects import look_up  # here: local sources need no object stores
 
@@ -106,8 +110,12 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
                     RemotePath.of(os.fsdecode(value))
                 except OptionError as error:
                     where = f" of {column}" if column else ""
-                    raise OptionError(f"{table.path}, line {table.lines[row]}: the path{where}: {error}") from None
+                    raise OptionError(f"{table.path}, line {table.line(row)}: the path{where}: {error}") from None
     return {name: look_up(root or os.fspath(table.path.parent), strings) for name, strings in named.items()}
+
+
+def _has_urls(strings: Strings) -> bool:
+    return any(b"://" in bytes(_blob(strings, rows)) for rows in _steps(len(strings)))
 
 
 def _watch(path: Path, options: SourceOptions) -> Watched:
@@ -136,26 +144,42 @@ def _columns(table: Table) -> str:
     return ", ".join(printable_column(name) for name in table.columns)
 
 
+def _steps(rows: int) -> Iterator[slice]:
+    """Slices of `_STEP` rows: what is computed per row is never in memory for all of them."""
+    return (slice(start, min(start + _STEP, rows)) for start in range(0, rows, _STEP))
+
+
+def _blob(strings: Strings, rows: slice) -> bytes | memoryview:
+    """The bytes of some strings, each with the NUL behind it."""
+    return strings.blob[int(strings.bounds[rows.start]) : int(strings.bounds[rows.stop])]
+
+
 def _paths(table: Table, cells: ColumnText) -> Strings:
-    for row, kind in enumerate(cells.kinds):
-        if kind != TEXT or cells.ends[row + 1] == cells.ends[row] + 1:
-            table.fail(row, "the path is empty" if kind in (MISSING, TEXT) else "the path is not text")
-    zeros = np.flatnonzero(np.frombuffer(bytes(cells.blob), np.uint8) == 0)
-    if len(zeros) > len(table):
-        first = int(np.flatnonzero(zeros[: len(table)] + 1 != np.array(cells.ends)[1:])[0])
-        table.fail(first, "the path has a NUL byte")
-    return cells.strings()
+    strings, kinds = cells.strings, cells.kinds
+    for rows in _steps(len(table)):
+        lengths = np.diff(strings.bounds[rows.start : rows.stop + 1])
+        wrong = np.flatnonzero((kinds[rows] != TEXT) | (lengths == 1))
+        if len(wrong):
+            row = rows.start + int(wrong[0])
+            table.fail(row, "the path is empty" if kinds[row] in (MISSING, TEXT) else "the path is not text")
+        zeros = np.flatnonzero(np.frombuffer(_blob(strings, rows), np.uint8) == 0)
+        if len(zeros) > len(lengths):
+            first = int(np.flatnonzero(zeros[: len(lengths)] + 1 != np.cumsum(lengths))[0])
+            table.fail(rows.start + first, "the path has a NUL byte")
+    return strings
 
 
 def _check_text(table: Table, name: str, cells: ColumnText) -> None:
     """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
-    if BYTES in cells.kinds:
-        return
-    try:
-        cells.blob.decode()
-    except UnicodeDecodeError as error:
-        row = int(np.searchsorted(np.array(cells.ends), error.start, "right")) - 1
-        table.fail(row, f"column {name} is not UTF-8")
+    strings, kinds = cells.strings, cells.kinds
+    for rows in _steps(len(table)):
+        if (kinds[rows] == BYTES).any():
+            return
+        try:
+            bytes(_blob(strings, rows)).decode()
+        except UnicodeDecodeError as error:
+            place = strings.bounds[rows.start] + np.uint64(error.start)
+            table.fail(int(np.searchsorted(strings.bounds, place, "right")) - 1, f"column {name} is not UTF-8")
 
 
 def _labels(
@@ -165,15 +189,14 @@ def _labels(
     if cells is None:
         return np.full(len(table), -1, np.int32), None, []
     _check_text(table, "label", cells)
-    values = list(cells.strings())
-    for row, kind in enumerate(cells.kinds):
-        if kind == JSON:
-            values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
-        if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
-            table.fail(row, "the label is neither text nor an integer")
-    given = set(values) - {b""}
+    given: set[bytes] = set()
+    for _, values in _label_values(table, cells):
+        given.update(values)
+        if len(given) > _MOST_LABELS:
+            break
+    given.discard(b"")
     if all(map(_INTEGER.fullmatch, given)):
-        return _numbered(table, values, options)
+        return _numbered(table, cells, options)
     names, warnings = order_classes(
         [name.decode() for name in given], options.class_order, table.path.parent, exact=False
     )
@@ -183,42 +206,73 @@ def _labels(
             f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
         )
     numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
-    return np.array([numbers[value] for value in values], np.int32), tuple(names), warnings
+    labels = np.empty(len(table), np.int32)
+    for rows, values in _label_values(table, cells):
+        labels[rows] = [numbers[value] for value in values]
+    return labels, tuple(names), warnings
+
+
+def _label_values(table: Table, cells: ColumnText) -> Iterator[tuple[slice, list[bytes]]]:
+    """Slices of rows, and their labels as text. Raises `SourceError` unless each is text or an integer."""
+    strings, kinds = cells.strings, cells.kinds
+    for rows in _steps(len(table)):
+        values = [strings[row] for row in range(rows.start, rows.stop)]
+        for row, kind in enumerate(kinds[rows].tolist()):
+            if kind == JSON:
+                values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
+            if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
+                table.fail(rows.start + row, "the label is neither text nor an integer")
+        yield rows, values
 
 
 def _numbered(
-    table: Table, values: list[bytes], options: SourceOptions
+    table: Table, cells: ColumnText, options: SourceOptions
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
     classes = read_class_file(table.path.parent / CLASS_FILE) if options.class_order == "file" else None
-    numbers = [int(value or -1) for value in values]
     most = len(classes) - 1 if classes else (1 << 31) - 1
-    for row, number in enumerate(numbers):
-        if not -1 <= number <= most:
-            table.fail(row, f"the label must be a class number 0 to {most}, or -1 for none, found {number}")
-    return np.array(numbers, np.int32), classes, []
+    labels = np.empty(len(table), np.int32)
+    for rows, values in _label_values(table, cells):
+        numbers = [int(value or -1) for value in values]
+        for row, number in enumerate(numbers):
+            if not -1 <= number <= most:
+                words = f"the label must be a class number 0 to {most}, or -1 for none, found {number}"
+                table.fail(rows.start + row, words)
+        labels[rows] = numbers
+    return labels, classes, []
 
 
 def _splits(
     table: Table, cells: ColumnText | None
 ) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
-    if cells is None or set(cells.kinds) <= {MISSING}:
+    found: dict[bytes, int] = {}  # the splits in the order in which they appear
+    numbers = np.empty(len(table), np.int32)
+    strings, kinds = (Strings.gather(()), np.zeros(0, np.uint8)) if cells is None else (cells.strings, cells.kinds)
+    if not kinds.any():
         return ((WHOLE, 0, len(table)),), None
-    values = list(cells.strings())
-    for row, (value, kind) in enumerate(zip(values, cells.kinds, strict=True)):
-        if kind != TEXT or value == WHOLE.encode():
-            table.fail(row, f"expected the name of a split, in each row or in none, and not {WHOLE!r}")
-        try:
-            check_split_name(value.decode("utf-8", "backslashreplace"))
-        except ContainerError as error:
-            table.fail(row, str(error))
-    names = sorted({value.decode() for value in values}, key=split_rank)
-    numbers = {name.encode(): number for number, name in enumerate(names)}
-    rows = np.array([numbers[value] for value in values])
-    counts = np.bincount(rows, minlength=len(names)).tolist()
-    order = np.argsort(rows, kind="stable").astype(np.int64)
-    moved = bool((np.diff(rows) < 0).any())
+    for rows in _steps(len(table)):
+        values = [strings[row] for row in range(rows.start, rows.stop)]
+        for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
+            if value not in found or kind != TEXT:
+                found[_checked_split(table, row, value, kind)] = len(found)
+        numbers[rows] = [found[value] for value in values]
+    names = sorted((value.decode() for value in found), key=split_rank)
+    ranks = np.array([names.index(value.decode()) for value in found], np.int32)
+    placed = ranks[numbers]
+    counts = np.bincount(placed, minlength=len(names)).tolist()
+    order = np.argsort(placed, kind="stable").astype(np.int64)
+    moved = bool((np.diff(placed) < 0).any())
     return ranges(zip(names, counts, strict=True)), order if moved else None
+
+
+def _checked_split(table: Table, row: int, value: bytes, kind: int) -> bytes:
+    if kind != TEXT or value == WHOLE.encode():
+        table.fail(row, f"expected the name of a split, in each row or in none, and not {WHOLE!r}")
+    try:
+        check_split_name(value.decode("utf-8", "backslashreplace"))
+    except ContainerError as error:
+        table.fail(row, str(error))
+    return value
 
 
 def _file_field(table: Table, name: str, *, mask: bool) -> Column:
@@ -226,10 +280,10 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
     if name not in table.columns:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
     cells = table.columns.pop(name)
-    for row, kind in enumerate(cells.kinds):
-        if kind not in (TEXT, MISSING):
-            table.fail(row, f"column {printable_column(name)}: a path must be text")
-    values = cells.strings()
+    values, kinds = cells.strings, cells.kinds
+    wrong = np.flatnonzero((kinds != TEXT) & (kinds != MISSING))
+    if len(wrong):
+        table.fail(int(wrong[0]), f"column {printable_column(name)}: a path must be text")
     suffixes = {os.path.splitext(value)[1].lower() for value in values if value}
     legal = _legal(name)
     if mask:
@@ -240,8 +294,7 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
         field = field_name(legal, name)
     except OptionError as error:
         raise SourceError(f"{table.path}: column {printable_column(name)}: {error}") from None
-    states = np.where(cells.states() == MISSING, MISSING, FILE).astype(np.uint8)
-    return Column(field, values, states)
+    return Column(field, values, np.where(kinds == MISSING, np.uint8(MISSING), np.uint8(FILE)))
 
 
 def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column, ...]:
@@ -258,14 +311,15 @@ def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column,
 def _field(table: Table, name: str) -> Column:
     """A field from a column of values. Raises `SourceError`."""
     cells = table.columns[name]
-    kinds = set(cells.kinds) - {MISSING}
+    values, each = cells.strings, cells.kinds
+    kinds = set(np.flatnonzero(np.bincount(each)).tolist()) - {MISSING}
     if BYTES in kinds and len(kinds) > 1:
         raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
     _check_text(table, printable_column(name), cells)
-    states = np.where(cells.states() == MISSING, MISSING, PLAIN)
+    states = np.where(each == MISSING, np.uint8(MISSING), np.uint8(PLAIN))
     if kinds == {TEXT, JSON}:
-        states[cells.states() == TEXT] = QUOTED
-    return Column(_field_name(table, name, kinds), cells.strings(), states.astype(np.uint8))
+        states[each == TEXT] = QUOTED
+    return Column(_field_name(table, name, kinds), values, states)
 
 
 def _legal(name: str) -> str:

@@ -3,86 +3,134 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import mmap
+import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
-from iofast.source.listing import Strings, printable
+from iofast.source import parquet
+from iofast.source.listing import Strings
+from iofast.source.parquet import BYTES, JSON, MISSING, TEXT
 from iofast.source.text_files import check_file, encoding_of, lines
 
-MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # ColumnText.kinds
+_SPILL = 1 << 24  # bytes or rows of a column that are kept in memory
 MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
 
 Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
 
 
-@dataclass(slots=True)
 class ColumnText:
-    """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL."""
+    """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL.
 
-    blob: bytearray = field(default_factory=bytearray)
-    ends: array[int] = field(default_factory=lambda: array("Q", [0]))
-    kinds: bytearray = field(default_factory=bytearray)
+    In memory is what was added last, and all of a short column. The rest is in unnamed files, because a manifest may be
+    larger than the memory. After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT,
+    JSON or BYTES per row.
+    """
+
+    def __init__(self) -> None:
+        self._blob, self._ends, self._kinds = bytearray(), array("Q", [0]), bytearray()
+        self._rows = self._size = 0
+        self._files: list[BinaryIO] = []
+
+    def __len__(self) -> int:
+        return self._rows
 
     def add(self, value: object) -> None:
         """Append one value; None and NaN are missing. Raises `ValueError` for text that is not Unicode."""
-        kind = TEXT
+        kind, data = TEXT, b""
         if type(value) is str:
-            self.blob += value.encode("utf-8", "surrogateescape")
+            data = value.encode("utf-8", "surrogateescape")
         elif value is None or value != value:
             kind = MISSING
         elif isinstance(value, bytes):
-            kind = BYTES
-            self.blob += value
+            kind, data = BYTES, value
         else:
             kind = JSON
-            self.blob += json.dumps(value, ensure_ascii=False, default=str, allow_nan=False).encode()
-        self.blob.append(0)
-        self.ends.append(len(self.blob))
-        self.kinds.append(kind)
+            data = json.dumps(value, ensure_ascii=False, default=str, allow_nan=False).encode()
+        self._blob += data
+        self._blob.append(0)
+        self._size += len(data) + 1
+        self._ends.append(self._size)
+        self._kinds.append(kind)
+        self._rows += 1
+        if len(self._blob) >= _SPILL or len(self._kinds) >= _SPILL:
+            self._spill()
+
+    def extend(self, blob: bytes | memoryview, ends: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> None:
+        """Append values that are each followed by a NUL in `blob`, where they end behind it."""
+        self._blob += blob
+        self._ends.frombytes((ends + np.uint64(self._size)).tobytes())
+        self._kinds += kinds.tobytes()
+        self._size, self._rows = self._size + len(blob), self._rows + len(kinds)
+        self._spill()
 
     def pad(self, rows: int) -> None:
         """Append missing values up to `rows`."""
-        for _ in range(rows - len(self.kinds)):
+        for _ in range(rows - self._rows):
             self.add(None)
 
-    def strings(self) -> Strings:
-        """The values; missing ones are empty."""
-        return Strings(bytes(self.blob), np.array(self.ends, np.uint64))
+    def finish(self) -> None:
+        """Map and close the files; no value can be added after this."""
+        if self._files:
+            self._spill()
+            blob, ends, kinds = (_mapped(file) for file in self._files)
+        else:
+            blob, ends, kinds = (memoryview(bytes(part)) for part in (self._blob, self._ends, self._kinds))
+        self.strings = Strings(blob, np.frombuffer(ends, np.uint64))
+        self.kinds = np.frombuffer(kinds, np.uint8)
 
-    def states(self) -> NDArray[np.uint8]:
-        """MISSING, TEXT, JSON or BYTES per row."""
-        return np.frombuffer(bytes(self.kinds), np.uint8)
+    def _spill(self) -> None:
+        """Move everything into files, once there is much."""
+        if not self._files and len(self._blob) < _SPILL and len(self._kinds) < _SPILL:
+            return
+        if not self._files:
+            self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed with the column
+        for file, part in zip(self._files, [bytes(self._blob), self._ends.tobytes(), bytes(self._kinds)], strict=True):
+            file.write(part)
+        self._blob, self._ends, self._kinds = bytearray(), array("Q"), bytearray()
+
+
+def _mapped(file: BinaryIO) -> memoryview:
+    """The content of a file, mapped; the map keeps it after the file is closed."""
+    with file:
+        file.flush()
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 @dataclass(slots=True)
 class Table:
-    """One manifest file, column by column; `lines` has the line of each row in the file."""
+    """One manifest file, column by column."""
 
     path: Path
     columns: dict[str, ColumnText] = field(default_factory=dict)
-    lines: array[int] = field(default_factory=lambda: array("L"))
+    rows: int = 0
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return self.rows
 
     def fail(self, row: int, message: str) -> NoReturn:
         """Raise `SourceError` about one row."""
-        fail(self.path, self.lines[row], message)
+        fail(self.path, self.line(row), message)
+
+    def line(self, row: int) -> int:
+        """The line of a row; it is found by reading the file again."""
+        return next(line for line, _ in itertools.islice(_READERS[self.path.suffix.lower()](self.path), row, None))
 
 
 def fail(path: Path, line: int, message: str) -> NoReturn:
     """Raise `SourceError` about one line of a manifest (one row of a Parquet file)."""
-    raise SourceError(f"{path}, {'row' if path.suffix.lower() == '.parquet' else 'line'} {line}: {message}")
+    raise SourceError(f"{path}, {'row' if path.suffix.lower() == parquet.SUFFIX else 'line'} {line}: {message}")
 
 
 def read_table(path: Path) -> Table:
@@ -90,14 +138,19 @@ def read_table(path: Path) -> Table:
     table = Table(path)
     try:
         check_file(path)
-        for line, values in _READERS[path.suffix.lower()](path):
-            _append(table, line, values)
+        if path.suffix.lower() == parquet.SUFFIX:
+            _fill_from_parquet(table)
+        else:
+            for line, values in _READERS[path.suffix.lower()](path):
+                _append(table, line, values)
     except OSError as error:
         raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
     except UnicodeError as error:
         raise SourceError(f"cannot read manifest {path}: its text is damaged ({error})") from None
-    for cells in table.columns.values():
-        cells.pad(len(table))
+    finally:
+        for cells in table.columns.values():
+            cells.pad(len(table))
+            cells.finish()
     if not len(table):
         raise SourceError(f"manifest {path} has no rows")
     return table
@@ -105,18 +158,24 @@ def read_table(path: Path) -> Table:
 
 def _append(table: Table, line: int, values: dict[str, object]) -> None:
     for name, value in values.items():
-        cells = table.columns.get(name)
-        if cells is None:
-            if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
-                fail(table.path, line, f"more than {MAX_COLUMNS} different columns")
-            cells = table.columns[name] = ColumnText()
-        if len(cells.kinds) < len(table):
+        cells = _column(table, name, line)
+        if len(cells) < len(table):
             cells.pad(len(table))
         try:
             cells.add(value)
         except (ValueError, TypeError, RecursionError) as error:
             fail(table.path, line, f"column {printable_column(name)}: {error}")
-    table.lines.append(line)
+    table.rows += 1
+
+
+def _column(table: Table, name: str, line: int) -> ColumnText:
+    """The column of this name, a new one if none has it. Raises `SourceError` for too many."""
+    cells = table.columns.get(name)
+    if cells is None:
+        if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
+            fail(table.path, line, f"more than {MAX_COLUMNS} different columns")
+        cells = table.columns[name] = ColumnText()
+    return cells
 
 
 def printable_column(name: str) -> str:
@@ -172,35 +231,35 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _fill_from_parquet(table: Table) -> None:
+    """Read a Parquet file; text and integers take no Python object each."""
+    for batch in parquet.batches(table.path):
+        slow = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            texts = parquet.texts(column)
+            if texts is None:
+                slow.append(name)
+            else:
+                _column(table, name, table.rows + 1).extend(*texts)
+        if not slow:
+            table.rows += batch.num_rows
+            continue
+        for values in parquet.rows_of(table.path, batch.select(slow), table.rows):
+            _append(table, table.rows + 1, values)
+
+
 def _read_parquet(path: Path) -> Iterator[Row]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
     row = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=4096):
-                for values in batch.to_pylist():
-                    row += 1
-                    yield row, values
-    except pyarrow.ArrowException as error:
-        raise SourceError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from None
-    except (ValueError, ArithmeticError) as error:  # values without a Python type: years, text, nanoseconds
-        raise SourceError(
-            f"{path} has a value that cannot be read from row {row + 1} on: {_first_line(error)}"
-        ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return printable(next(iter(str(error).splitlines()), type(error).__name__))
+    for batch in parquet.batches(path):
+        for values in parquet.rows_of(path, batch, row):
+            row += 1
+            yield row, values
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": partial(_read_delimited, delimiter=","),
     ".tsv": partial(_read_delimited, delimiter="\t"),
     ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
+    parquet.SUFFIX: _read_parquet,
 }
 SUFFIXES = tuple(_READERS)

@@ -273,8 +273,13 @@ def _killed(dataset: FastDataset) -> Iterator[int]:
 
 
 def _workers() -> list[psutil.Process]:
-    """The processes of map_sample: the resource tracker of multiprocessing is a child too."""
-    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    """The processes of map_sample that run: the resource tracker of multiprocessing is a child too."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # killed before, and not yet waited for
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 class _Number(PrefetchJob[int, int]):

@@ -11,7 +11,7 @@ from dataclasses import Field, field, fields
 from typing import Any
 
 _WIDTH = 120  # columns of a docstring
-_NAME = 20  # columns of an option's name in it
+_NAME = 22  # columns of an option's name in it
 
 
 def option(

@@ -1,0 +1,61 @@
+"""A part of a packing run that is finished: a container in `<DST>.partial/`, and lists beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from iofast import owned
+from iofast.containers.base import Reader
+from iofast.errors import TargetError, because
+from iofast.opening import open_reader
+from iofast.packing.duplicates import DUPLICATES, Duplicate, Duplicates
+from iofast.packing.failures import ERRORS, Failures, PackFailure
+
+_TOTALS = ".totals.json"  # what the container and the lists do not say; the suffix of the file beside it
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPart:
+    """The container at `path`: what became of `images` images, whose files have `bytes_in` bytes."""
+
+    path: Path
+    images: int
+    bytes_in: int
+    failures: tuple[PackFailure, ...]
+    duplicates: tuple[Duplicate, ...]
+
+    @classmethod
+    def load(cls, path: Path, images: int) -> FinishedPart:
+        """The part of `images` images whose container is at `path`."""
+        failures, duplicates = Failures(images, images, _beside(path, ERRORS)), Duplicates(_beside(path, DUPLICATES))
+        failures.load()
+        duplicates.load()
+        return cls(path, images, bytes_read(path) or 0, tuple(failures), tuple(duplicates.found.values()))
+
+    def open(self) -> Reader:
+        """Open the container."""
+        return open_reader(self.path)
+
+
+def note_bytes(path: Path, bytes_in: int) -> None:
+    """Store the bytes of the image files beside the container of a part."""
+    try:
+        with owned.writing(_beside(path, _TOTALS), 0o600) as file:
+            file.write(json.dumps({"bytes_in": bytes_in}).encode())
+    except OSError as error:
+        raise TargetError(f"{_beside(path, _TOTALS)} cannot be written: {because(error)}") from None
+
+
+def bytes_read(path: Path) -> int | None:
+    """What `note_bytes` stored; None if it did not."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(owned.read(_beside(path, _TOTALS)))["bytes_in"])
+    return None
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(os.fspath(path.name) + suffix)

@@ -1,0 +1,333 @@
+"""Packing in parts: any order, twice, killed or at once, the parts give the bytes of one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from container_sets import SUFFIXES
+from pack_kills import kill
+from packing_runs import digests, interrupt
+from PIL import Image
+from places import ROOT
+
+from iofast import open_reader, pack
+from iofast.cli import main
+from iofast.errors import ErrorBudgetError, OptionError, TargetError, UnfinishedError
+from iofast.packing import PackReport
+from iofast.packing.part import Part, missing_words
+
+RECORDS = 7
+PARTS = 5
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"drop_duplicates": True, "shuffle": 3},
+    {"split": "val=0.2,test=0.1", "shuffle": 1, "drop_duplicates": True},
+]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of pictures, many of them equal, some in another class, and three damaged files."""
+    root = tmp_path_factory.mktemp("parts") / "images"
+    rng = np.random.default_rng(5)
+    for number in range(100):
+        path = root / "abc"[number % 3] / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
+    for number in (4, 50, 99):
+        path = root / "abc"[number % 3] / f"{number:03d}.png"
+        path.write_bytes(path.read_bytes()[:40])
+    return root
+
+
+def options_of(name: str, **options: Any) -> dict[str, Any]:
+    shards = {} if name.endswith(".lmdb") else {"shard_records": RECORDS}
+    return {"resize": 12, "max_errors": 20, "workers": 2, **shards, **options}
+
+
+def in_parts(images: Path, target: Path, order: tuple[int, ...] = (3, 1, 5, 4, 2), **options: Any) -> PackReport:
+    """Pack all parts in this order, then join them."""
+    target.parent.mkdir(exist_ok=True)
+    options = options_of(target.name, **options)
+    for number in order:
+        pack(images, target, part=f"{number}/{PARTS}", **options)
+    return pack(images, target, finish=True, **options)
+
+
+def comparable(report: PackReport) -> PackReport:
+    """A report without times and paths."""
+    return replace(report, target="", seconds=0.0, errors_file=None, duplicates_file=None)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "distinct", "splits"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_same_bytes_and_report_as_one_run(
+    images: Path, tmp_path: Path, suffix: str, options: Mapping[str, Any]
+) -> None:
+    one, other = tmp_path / "one" / f"train{suffix}", tmp_path / "other" / f"train{suffix}"
+    one.parent.mkdir()
+    whole = pack(images, one, **options_of(one.name, **options))
+    assert comparable(in_parts(images, other, **options)) == comparable(whole)
+    assert digests(other.parent) == digests(one.parent)
+    assert whole.failed == 3
+    assert whole.duplicates > 20
+    assert whole.other_label > 0
+    assert {path.name for path in other.parent.iterdir()} == {path.name for path in one.parent.iterdir()}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_append(images: Path, tmp_path: Path, suffix: str) -> None:
+    one, other = tmp_path / "one" / f"train{suffix}", tmp_path / "other" / f"train{suffix}"
+    one.parent.mkdir()
+    pack(images / "a", one, **options_of(one.name))
+    shutil.copytree(one.parent, other.parent)
+    whole = pack(images / "b", one, append=True, **options_of(one.name))
+    assert comparable(in_parts(images / "b", other, append=True)) == comparable(whole)
+    assert digests(other.parent) == digests(one.parent)
+    with pytest.raises(TargetError, match="no parts that could be joined"):  # not added a second time
+        pack(images / "b", other, append=True, finish=True, **options_of(other.name))
+
+
+def test_more_parts_than_shards(images: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one" / "t.tar", tmp_path / "other" / "t.tar"
+    one.parent.mkdir()
+    pack(images, one, **options_of("t.tar", shard_records=60))
+    in_parts(images, other, shard_records=60)
+    assert digests(other.parent) == digests(one.parent)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_killed_part_goes_on_and_a_finished_one_is_left_alone(images: Path, tmp_path: Path, suffix: str) -> None:
+    one, other = tmp_path / "one" / f"t{suffix}", tmp_path / "other" / f"t{suffix}"
+    for folder in (one.parent, other.parent):
+        folder.mkdir()
+    options = options_of(one.name)
+    pack(images, one, **options)
+    kill(images, other, 2, part="2/5", **options)
+    interrupt(images, other, 3, part="4/5", **{**options, "workers": None})
+    assert pack(images, other, part="2/5", **options).resumed > 0
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "other" / f"t{suffix}.partial").iterdir()}
+    again = pack(images, other, part="2/5", **options)
+    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / f"other/t{suffix}.partial").iterdir()}
+    assert (again.part, again.missing, again.images) == ((2, 5), (1, 3, 4, 5), 20 if suffix == ".lmdb" else 21)
+    in_parts(images, other)
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_the_same_part_at_once_and_the_last_one_joins(images: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one" / "t.tar", tmp_path / "other" / "t.tar"
+    for folder in (one.parent, other.parent):
+        folder.mkdir()
+    pack(images, one, **options_of("t.tar"))
+    shape = ["--resize", "12", "--max-errors", "20", "--shard-records", str(RECORDS), "--workers", "1", "--quiet"]
+    command = [sys.executable, "-m", "iofast", "pack", str(images), str(other), *shape, "--finish-when-complete"]
+    runs = [subprocess.Popen([*command, "--part", part], cwd=ROOT) for part in ("1/2", "1/2", "2/2")]
+    assert [run.wait(60) for run in runs if run] == [3, 3, 3]  # some images failed
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_the_error_budget_is_that_of_the_whole(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.tar"
+    options = options_of("t.tar", max_errors=2)
+    for number in range(1, PARTS + 1):
+        pack(images, target, part=f"{number}/{PARTS}", **options)  # none has more than two
+    with pytest.raises(ErrorBudgetError, match="3 of 100 images failed: expected at most 2"):
+        pack(images, target, finish=True, **options)
+    with pytest.raises(UnfinishedError):
+        open_reader(target)
+    assert pack(images, target, finish=True, **{**options, "max_errors": 3}).failed == 3
+
+
+def _other_seed(images: Path, target: Path) -> None:
+    pack(images, target, part="1/5", **options_of("t.tar", shuffle=2))
+
+
+def _other_number(images: Path, target: Path) -> None:
+    pack(images, target, part="1/6", **options_of("t.tar"))
+
+
+def _other_source(images: Path, target: Path) -> None:
+    pack(images / "a", target, part="1/5", **options_of("t.tar"))
+
+
+def _whole(images: Path, target: Path) -> None:
+    pack(images, target, **options_of("t.tar"))
+
+
+def _too_early(images: Path, target: Path) -> None:
+    pack(images, target, finish=True, **options_of("t.tar"))
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (_other_seed, "shuffle=None, not 2"),
+        (_other_number, "a run in 5 parts, expected one in 6 parts"),
+        (_other_source, "source images, not a"),
+        (_whole, "a run in 5 parts, expected one without parts"),
+        (_too_early, "parts 1, 2, 4 and 5 of 5 are missing"),
+    ],
+)
+def test_refusals(images: Path, tmp_path: Path, run: Callable[[Path, Path], None], words: str) -> None:
+    target = tmp_path / "t.tar"
+    pack(images, target, part="3/5", **options_of("t.tar"))
+    with pytest.raises(TargetError, match=words):
+        run(images, target)
+
+
+def test_a_plain_run_is_not_continued_in_parts(images: Path, tmp_path: Path) -> None:
+    interrupt(images, tmp_path / "t.tar", 2, **{**options_of("t.tar"), "workers": None})
+    with pytest.raises(TargetError, match="a run without parts, expected one in 5 parts"):
+        pack(images, tmp_path / "t.tar", part="3/5", **options_of("t.tar"))
+
+
+def test_joining_nothing(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no parts that could be joined"):
+        pack(images, tmp_path / "t.tar", finish=True, **options_of("t.tar"))
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_killed_while_joining(images: Path, tmp_path: Path, suffix: str) -> None:
+    """Whatever system call of the publication is the last, the next run ends it."""
+    one, other = tmp_path / "one" / f"t{suffix}", tmp_path / "other" / f"t{suffix}"
+    for folder in (one.parent, other.parent):
+        folder.mkdir()
+    options = options_of(one.name)
+    pack(images, one, **options)
+    for number in range(1, PARTS + 1):
+        pack(images, other, part=f"{number}/{PARTS}", **options)
+    shutil.copytree(other.parent, tmp_path / "begun", copy_function=shutil.copy2)
+    for calls in range(0, 60, 6):
+        shutil.rmtree(other.parent)
+        shutil.copytree(tmp_path / "begun", other.parent, copy_function=shutil.copy2)
+        ended = subprocess.run(
+            [sys.executable, "-c", _DIES_AFTER, str(images), str(other), str(calls), json.dumps(options)], cwd=ROOT
+        )
+        if ended.returncode == 0:
+            break
+        if (other.parent / f"t{suffix}.partial").exists():
+            pack(images, other, finish=True, **options)
+        assert digests(other.parent, "t") == digests(one.parent, "t")  # not a draft of a list, killed before its rename
+    assert calls > 6
+
+
+_DIES_AFTER = """
+import json, os, sys
+from iofast import pack
+left = int(sys.argv[3])
+
+def dying(call):
+    def wrapped(*arguments, **keywords):
+        global left
+        left -= 1
+        if left < 0:
+            os._exit(9)
+        return call(*arguments, **keywords)
+    return wrapped
+
+for name in ("rename", "unlink", "fsync", "replace", "rmdir"):
+    setattr(os, name, dying(getattr(os, name)))
+pack(sys.argv[1], sys.argv[2], finish=True, **json.loads(sys.argv[4]))
+"""
+
+
+class TestPart:
+    @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "1/10000000", " 1/3", ""])
+    def test_texts_that_name_none(self, text: str) -> None:
+        with pytest.raises(OptionError, match="part must be i/n"):
+            Part.parse(text, {})
+
+    @pytest.mark.parametrize(("least", "step", "expected"), [(0, 1, [1, 2, 3]), (1, 1, [1, 2, 3]), (10, 5, [1, 2, 3])])
+    def test_tasks_of_an_array(self, least: int, step: int, expected: list[int]) -> None:
+        tasks = range(least, least + 3 * step, step)
+        assert [Part.parse("slurm", slurm(task, tasks)) for task in tasks] == [(number, 3) for number in expected]
+
+    @pytest.mark.parametrize("environment", [{}, {"SLURM_ARRAY_TASK_ID": "1"}])
+    def test_outside_of_an_array(self, environment: dict[str, str]) -> None:
+        with pytest.raises(OptionError, match="needs the task of a SLURM array"):
+            Part.parse("slurm", environment)
+
+    def test_an_array_with_gaps(self) -> None:
+        with pytest.raises(OptionError, match="without gaps, found 3 tasks from 1 to 9"):
+            Part.parse("slurm", {**slurm(1, range(1, 4)), "SLURM_ARRAY_TASK_MAX": "9"})
+
+    @pytest.mark.parametrize("total", [1, 2, 3, 7, 40])
+    def test_spans_are_whole_shards_and_cover_all(self, total: int) -> None:
+        splits, records = (("train", 0, 50), ("val", 50, 61)), 7
+        spans = [Part(number, total).span(splits, records) for number in range(1, total + 1)]
+        assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
+        assert spans[-1][1] == 61
+        starts = {*range(0, 50, 7), *range(50, 61, 7), 61}
+        assert all(start in starts for start, _ in spans)
+        shards = [sum(start <= each < stop for each in starts - {61}) for start, stop in spans]
+        assert max(shards) - min(shards) <= 1
+
+    def test_words(self) -> None:
+        assert missing_words((3,), 8) == "part 3 of 8 is missing"
+        assert missing_words((2, 5, 7), 8) == "parts 2, 5 and 7 of 8 are missing"
+        assert missing_words(range(1, 13), 2000).endswith(" 9, 10 and 2 more of 2,000 are missing")
+
+
+def slurm(task: int, tasks: range) -> dict[str, str]:
+    """The environment of a task."""
+    facts = {"ID": task, "MIN": tasks[0], "MAX": tasks[-1], "COUNT": len(tasks), "STEP": tasks.step}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in facts.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"part": "1/2", "finish": True}, "give one of them"),
+        ({"finish_when_complete": True}, "expected part= beside it"),
+        ({"dry_run": True, "part": "1/2"}, "leave out part and finish"),
+        ({"part": "one"}, "part must be i/n"),
+    ],
+)
+def test_options_that_exclude_each_other(images: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        pack(images, tmp_path / "t.tar", resize=12, **options)
+
+
+def test_a_part_waits_for_the_plan(images: Path, tmp_path: Path) -> None:
+    """A run that finds the folder locked waits until the other has made the plan."""
+    from iofast.containers.targets import target_of
+
+    place = target_of(tmp_path / "t.tar")
+    place.acquire()
+    found: list[PackReport] = []
+    other = threading.Thread(
+        target=lambda: found.append(pack(images, tmp_path / "t.tar", part="1/5", **options_of("t.tar")))
+    )
+    other.start()
+    other.join(0.6)
+    assert other.is_alive()
+    place.release()
+    other.join(60)
+    assert [report.part for report in found] == [(1, 5)]
+
+
+class TestInfo:
+    def test_of_unfinished_parts(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for number in (1, 4):
+            pack(images, tmp_path / "t.tar", part=f"{number}/5", **options_of("t.tar"))
+        assert main(["info", str(tmp_path / "t.tar")]) == 1
+        assert "parts 2, 3 and 5 of 5 are missing" in capsys.readouterr().out
+        assert main(["info", "--json", str(tmp_path / "t.tar")]) == 1
+        assert json.loads(capsys.readouterr().out)["unfinished"] == {"images": 100, "parts": 5, "missing": [2, 3, 5]}
+
+    def test_of_a_plain_run(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        interrupt(images, tmp_path / "t.tar", 2, **{**options_of("t.tar"), "workers": None})
+        assert main(["info", str(tmp_path / "t.tar")]) == 1
+        assert "was not finished" in capsys.readouterr().err
