@@ -53,6 +53,7 @@ class Worker:
         self._journal: JournalWriter | None = None
         self._last_sent = time.monotonic()
         self._begun: dict[str, Any] | None = None  # a chunk whose images the origin fetches already
+        self._careful = False
 
     def send(self, message: Message) -> None:
         """Write one frame."""
@@ -77,7 +78,7 @@ class Worker:
     def _set_up(self, setup: dict[str, Any]) -> None:
         self._recipe = SampleRecipe.of(setup["recipe"])
         self._origin = origin_of(setup)
-        self._origin.waiting = lambda: self.send({"alive": 0})
+        self._origin.waiting = self._wait
         self._journal = JournalWriter(setup["journal"])
 
     def _chunk(self, message: dict[str, Any]) -> None:
@@ -86,11 +87,12 @@ class Worker:
         records: list[JournalRecord] = []
         failures: list[JournalFailure] = []
         bytes_in = left_out = 0
+        self._careful = message["careful"]
         images = [Image(*row) for row in message["images"]]
         self._origin.begin([] if message["careful"] else images)  # prefetching would hide which image kills the worker
         for number, image in enumerate(images):
             self._show_life(number, image, message["careful"])
-            if self._origin.overlaps and not message["careful"]:
+            if self._origin.overlaps and not self._careful:
                 self._begin_next()
             try:
                 if reason := message["skip"].get(str(image.position)):
@@ -120,6 +122,13 @@ class Worker:
                 "bytes_out": sum(len(payload) for record in records for payload in record.fields.values()),
             }
         )
+
+    def _wait(self) -> None:
+        """Use the time in which the origin waits for an object store."""
+        if time.monotonic() - self._last_sent > _BEAT:
+            self.send({"alive": 0})
+        if not self._careful:
+            self._begin_next()
 
     def _begin_next(self) -> None:
         """Have the next chunk fetched while this one is transcoded."""

@@ -17,7 +17,7 @@ from iofast.errors import StateError
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
-_TICK = 0.25  # seconds between calls of `waiting`
+_TICK = 0.02  # seconds between calls of `waiting`
 _lock = threading.Lock()
 _loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # with the process that runs it
 

@@ -269,4 +269,7 @@ _CHANGED = "changed "  # begins a version of a web server without ETags
 
 
 def _version(meta: ObjectMeta) -> str:
-    return meta["e_tag"] or f"{_CHANGED}{meta['last_modified'].timestamp():.0f}"
+    etag = meta["e_tag"]
+    if not etag:
+        return f"{_CHANGED}{meta['last_modified'].timestamp():.0f}"
+    return etag if etag.endswith('"') else f'"{etag}"'  # Azure lists ETags without quotes

@@ -61,6 +61,7 @@ def _create(server: str, name: str) -> None:
     urllib.request.urlopen(request, timeout=20).close()
 
 
+@pytest.mark.filterwarnings("ignore:images without a file")
 def test_packing(container: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "images", CLASSES | SIDES)
     store = Store.of(container)

@@ -121,6 +121,7 @@ class FaultProxy:
     def __init__(self, target: str) -> None:
         self.plan: Plan = lambda _: None
         self.requests: list[Request] = []
+        self.most = self._present = 0  # requests at one time
         self._counts: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
         self._target = urllib.parse.urlsplit(target).netloc
@@ -160,6 +161,15 @@ class FaultProxy:
             self._counts[handler.command, handler.path] = number + 1
             request = Request(handler.command, handler.path, headers, number)
             self.requests.append(request)
+            self._present += 1
+            self.most = max(self.most, self._present)
+        try:
+            self._pass_on(handler, request, body)
+        finally:
+            with self._lock:
+                self._present -= 1
+
+    def _pass_on(self, handler: http.server.BaseHTTPRequestHandler, request: Request, body: bytes) -> None:
         fault = self.plan(request) or Fault()
         if fault.stall is None:
             time.sleep(fault.delay)
@@ -171,7 +181,7 @@ class FaultProxy:
             self._send(handler, fault, fault.status, {"Content-Length": str(len(fault.body))}, fault.body)
         else:
             upstream = http.client.HTTPConnection(self._target, timeout=60)
-            upstream.request(handler.command, handler.path, body, {**headers, "connection": "close"})
+            upstream.request(handler.command, handler.path, body, {**request.headers, "connection": "close"})
             answer = upstream.getresponse()
             data = answer.read()
             kept = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_CONNECTIONS}
