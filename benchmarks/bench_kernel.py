@@ -1,4 +1,4 @@
-"""How does the time of one image divide into stages, by way of decoding, instruction set, size and crop?
+"""How does the time of one image divide into stages, by decoding path, instruction set, size and crop?
 
 python -m benchmarks.bench_kernel [--photos FOLDER] [--passes 7]
 times the kernel by its own clock, on one thread: read, check, scan, splice, entropy, transform, colour, libjpeg, axes,
@@ -46,9 +46,9 @@ def set_area(sample: FirstImages, area: float) -> None:
 class Row:
     """One row of a table: a sample and the context that decodes it."""
 
-    def __init__(self, sample: FirstImages, way: str | None = None) -> None:
+    def __init__(self, sample: FirstImages, decoder: str | None = None) -> None:
         self.sample = sample
-        self.context = kernel.Context(sample.options, timed="all", way=way)
+        self.context = kernel.Context(sample.options, timed="all", decoder=decoder)
         self.out = np.empty((BUFFER, *sample.size, 3), np.uint8)
         self.counted = sample.all(self.context, self.out).nanoseconds
         self.least: Times = dict.fromkeys(kernel.STAGES, float("inf"))
@@ -88,9 +88,9 @@ def page(photos: Path, folder: Path, passes: int, name: str) -> str:
     for form in ("rgb", "yuv420"):
         raw = sample_of(pack(source, folder / f"{form}.lmdb", 256, "--format", form), train)
         by_transform[f"256, raw {form}: RandomResizedCrop(224)"] = Row(raw)
-    ways = {way: Row(crops, way) for way in ("segments", "splice", "libjpeg")}
+    decoders = {decoder: Row(crops, decoder) for decoder in ("segments", "splice", "libjpeg")}
     plain = pack(source, folder / "plain.lmdb", 256, "--restart", "none")
-    ways["rows (no markers)"] = Row(sample_of(plain, train))
+    decoders["rows (no markers)"] = Row(sample_of(plain, train))
     by_simd = {}
     for simd in SIMD:
         with patch.dict(os.environ, IOFAST_SIMD=simd):
@@ -102,7 +102,7 @@ def page(photos: Path, folder: Path, passes: int, name: str) -> str:
             set_area(square, area)
             by_area[f"{size}: {area:.0%} of the picture"] = Row(square)
     for _ in range(passes):
-        for row in (*by_transform.values(), *ways.values(), *by_simd.values(), *by_area.values()):
+        for row in (*by_transform.values(), *decoders.values(), *by_simd.values(), *by_area.values()):
             row.run()
     return f"""# The kernel: microseconds per image by stage
 
@@ -115,7 +115,7 @@ images, and their sum. The clock itself takes about 8 µs of it, most of them in
 
 Ways to decode the training crops:
 
-{table(ways)}
+{table(decoders)}
 
 Instruction sets:
 

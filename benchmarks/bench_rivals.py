@@ -21,10 +21,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks import measure
-from benchmarks.rivals.programs import LOOKING, PROGRAMS, RUNNING_AHEAD, unseen
 from benchmarks.rivals.side import CLEAR, Pair, Side
 from benchmarks.rivals.tools import INSIDE
-from benchmarks.verdicts.suite import build_nvml
+from benchmarks.rivals.workloads import LOOKING, PROGRAMS, RUNNING_AHEAD, unseen
+from benchmarks.verdicts.program_runs import build_nvml
 from tools import machine
 
 NAMES = {"traceml": "traceml-ai", "gpuprof": "gpuprof"}

@@ -1,11 +1,15 @@
 """What do opening a container and its first sample cost at a thousand, 100,000 and ten million records?
 
-python -m benchmarks.bench_scale [--counts 1000 100000 10000000] [--rounds 11] [--work FOLDER]
+python -m benchmarks.bench_scale [--counts 1000 100000 10000000] [--rounds 11] [--large 100000000 1000000000]
+                                 [--work FOLDER] [--beside]
 writes containers of tiny records (one field, `txt`, of some ten bytes) with `open_writer`, two at a time, opens each in
 fresh processes and takes the record in its middle, as a reader and as a dataset. Times are those of opening and sample
 alone: the process has imported everything and opened a container of one record before. Memory is the proportional set
 size of the process. Everything is in the page cache. The containers, at most 16 GB, go to `--work` (default: the
 temporary folder) and are removed.
+
+`--large` are sets of as many images whose shards are sparse files (`large_sets`, 6 GB of disk for 10^8, 1 GB for
+10^9): opening, the first batch of a shuffled epoch, and all labels. `--beside`: other programs work on this machine.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from benchmarks import measure
+from benchmarks import large_sets, measure
 
 CONTAINERS = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
 COUNTS = [1_000, 100_000, 10_000_000]
@@ -35,11 +39,18 @@ Taken = dict[tuple[str, int], tuple[list[float], list[float], list[float]]]  # m
 
 def main() -> None:
     parser = measure.parser(__doc__, photos=False, counts=COUNTS, rounds=11, work=None)
+    parser.add_argument(
+        "--large", type=int, nargs="*", default=large_sets.COUNTS, help="images of sets with sparse shards"
+    )
+    parser.add_argument("--beside", action="store_true", help="say on the page that other programs worked beside it")
     parser.add_argument("--once", nargs=2, metavar=("WAY", "PATH"), help=argparse.SUPPRESS)
+    parser.add_argument("--large-once", nargs=2, metavar=("WHAT", "PATH"), help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=2, metavar=("PATH", "N"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.once:
         once(*arguments.once)
+    elif arguments.large_once:
+        print(large_sets.once(*arguments.large_once))
     elif arguments.write:
         write(arguments.write[0], int(arguments.write[1]))
     else:
@@ -58,7 +69,11 @@ def report(folder: Path, arguments: argparse.Namespace) -> None:
     for kind in CONTAINERS:
         taken = figures_of(kind, folder, arguments, whole)
         parts.append((kind, {count: facts[count, kind] for count in arguments.counts}, taken))
-    measure.publish("scale", page(parts, arguments), arguments.output, whole)
+    text = page(parts, arguments) + large_sets.section(folder, arguments.large)
+    note = (
+        "- Other programs worked on this machine at the same time: times are provisional\n" if arguments.beside else ""
+    )
+    measure.publish("scale", text + "\n" + note, arguments.output, whole)
 
 
 def written(folder: Path, count: int, kind: str) -> tuple[float, int]:
@@ -112,10 +127,10 @@ def once(way: str, path: str) -> None:
     take = take_record if way == READER else take_sample
     kept: list[object] = [take(str(Path(path).with_name(f"1{Path(path).suffix}")))]  # imports; code that runs once
     gc.collect()
-    before, start = pss(), time.perf_counter()
+    before, start = measure.pss(), time.perf_counter()
     kept.append(take(path))
     seconds = time.perf_counter() - start
-    after = pss()
+    after = measure.pss()
     print(1e3 * seconds, after / 1024, after - before)
 
 
@@ -131,12 +146,6 @@ def take_sample(path: str) -> object:
 
     dataset = FastDataset(path, fields=["txt"])
     return dataset, dataset[len(dataset) // 2]
-
-
-def pss() -> int:
-    """KiB of this process, pages that it shares with others counted in part."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def page(parts: list[tuple[str, dict[int, tuple[float, int]], Taken]], arguments: argparse.Namespace) -> str:

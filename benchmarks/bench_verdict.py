@@ -25,8 +25,8 @@ from tqdm import tqdm
 
 from benchmarks import measure
 from benchmarks.verdicts import score
+from benchmarks.verdicts.program_runs import Place, Run, build_nvml
 from benchmarks.verdicts.programs import SUITES
-from benchmarks.verdicts.suite import Place, Run, build_nvml
 from tools import machine
 
 

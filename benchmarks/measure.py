@@ -140,6 +140,12 @@ def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> float
     return statistics.median(a / b for a, b in zip(figures[one], figures[other], strict=True))
 
 
+def pss() -> int:
+    """KiB of this process, pages that it shares with others counted in part."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
 def spread(values: Sequence[float], digits: int = 0) -> str:
     """`median (least - most)`."""
     middle, least, most = statistics.median(values), min(values), max(values)

@@ -197,7 +197,7 @@ def _decoding(sample: FirstImages, workers: int) -> Callable[[], float]:
     """
     located = sample.located._replace(crc=None)
     options = kernel.DecodeOptions(filter="box", strict=False)  # the mean of all pixels needs them all
-    contexts = [kernel.Context(options, timed="all", way="libjpeg") for _ in range(workers)]
+    contexts = [kernel.Context(options, timed="all", decoder="libjpeg") for _ in range(workers)]
     boxes = np.zeros((sample.count, 8), np.int32)
     boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, 1
     flips = np.zeros(sample.count, np.uint8)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -135,13 +134,12 @@ class FastDataset(Dataset[Any]):
         return self._selection.fingerprint(self.manifest.fingerprint)
 
     def labels(self) -> NDArray[np.int64]:
-        """The labels of all samples, int64 (len,), -1 for none."""
-        return self._columns().label
+        """The labels of all samples, int64 (len,), -1 for none. Of our containers only the labels' part is read."""
+        return self._labels(self._selection)
 
     def sizes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Widths and heights of all images in pixels, int32 (len,) each, 0 for unknown."""
-        columns = self._columns()
-        return columns.width, columns.height
+        return self._sizes(self._selection)
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -179,13 +177,7 @@ class FastDataset(Dataset[Any]):
 
     def locate(self, indices: NDArray[np.int64]) -> Located:
         """The index's rows of the samples `indices`, with size and orientation after the option `orientation`."""
-        located = self.reader.columns(self.resolve(indices))
-        if self.orientation == "apply":
-            return located
-        turned, upright = located.orientation >= 5, np.zeros_like(located.orientation)
-        width = np.where(turned, located.height, located.width)
-        height = np.where(turned, located.width, located.height)
-        return located._replace(width=width, height=height, orientation=upright)
+        return self._turned(self.reader.columns(self.resolve(indices)))
 
     def values(
         self,
@@ -241,22 +233,32 @@ class FastDataset(Dataset[Any]):
     def _select(self, whole: Selection, indices: ArrayLike | None, filter: Filter | None) -> None:
         self._selection = whole if indices is None else whole.pick("indices", indices)
         if filter is not None:
-            columns = self._columns()
-            if indices is not None:
-                columns = replace(columns, index=whole.wrap(np.asarray(indices, np.int64)))
-            self._selection = self._selection.keep(filter(columns))
+            asked = self._selection
+            index = np.arange(len(asked)) if indices is None else whole.wrap(np.asarray(indices, np.int64))
+            columns = Columns(index, lambda: self._labels(asked), lambda: self._sizes(asked))
+            self._selection = asked.keep(filter(columns))
 
-    def _columns(self) -> Columns:
-        """Columns of all samples, read in chunks: a row of the index is several times as large as what is kept."""
-        count = len(self)
-        label = np.empty(count, np.int64)
-        width, height = np.empty(count, np.int32), np.empty(count, np.int32)
-        index = np.arange(count)
-        for start in range(0, count, _CHUNK):
-            rows = slice(start, start + _CHUNK)
-            located = self.locate(index[rows])
-            label[rows], width[rows], height[rows] = located.label, located.width, located.height
-        return Columns(index, label, width, height)
+    def _labels(self, samples: Selection) -> NDArray[np.int64]:
+        labels = np.empty(len(samples), np.int64)
+        for start, records in _chunks(samples):
+            labels[start : start + len(records)] = self.reader.labels(records)
+        return labels
+
+    def _sizes(self, samples: Selection) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        width, height = np.empty(len(samples), np.int32), np.empty(len(samples), np.int32)
+        for start, records in _chunks(samples):
+            located, rows = self._turned(self.reader.columns(records)), slice(start, start + len(records))
+            width[rows], height[rows] = located.width, located.height
+        return width, height
+
+    def _turned(self, located: Located) -> Located:
+        """The columns with size and orientation after the option `orientation`."""
+        if self.orientation == "apply":
+            return located
+        turned, upright = located.orientation >= 5, np.zeros_like(located.orientation)
+        width = np.where(turned, located.height, located.width)
+        height = np.where(turned, located.width, located.height)
+        return located._replace(width=width, height=height, orientation=upright)
 
     def _transformed(self, name: str, indices: NDArray[np.int64], located: Located) -> list[Any]:
         if name == "image":
@@ -324,6 +326,12 @@ def _paths(path: Path | Sequence[Path]) -> list[str]:
     if not paths or not all(isinstance(each, str | os.PathLike) for each in paths):
         raise OptionError(f"path must be a path, or a list of paths, found {shown(path)}")
     return [os.fspath(each) for each in paths]
+
+
+def _chunks(samples: Selection) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The records of all samples in chunks, each with the number of its first sample."""
+    for start in range(0, len(samples), _CHUNK):
+        yield start, samples.resolve(np.arange(start, min(start + _CHUNK, len(samples))))
 
 
 def _opened(paths: Sequence[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:

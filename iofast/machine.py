@@ -15,14 +15,19 @@ from iofast.errors import OptionError
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC_CGROUP = Path("/proc/self/cgroup")
 _PROC = Path("/proc")
+_MEMORY_FILES = {  # limit and usage, by controller; "" is version 2
+    "": ("memory.max", "memory.current"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
 _NO_LIMIT = 1 << 60  # version 1 writes "no limit" as a number near 2^63
 
 # innermost launcher first: srun may start mpirun, which may start torchrun, and all set their variables
-_RANKS = (
+RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+SLURM_RANK = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _LOCAL_RANKS = (  # on one machine
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -63,10 +68,10 @@ def launcher_rank() -> tuple[int, int] | None:
 
     Raises `OptionError` for variables that are invalid, contradictory or incomplete.
     """
-    for rank, size in _RANKS:
+    for rank, size in RANKS:
         if found := _pair(rank, size):
             return found
-    found = _pair("SLURM_PROCID", _slurm_size()) if _slurm_task() else None
+    found = _pair(SLURM_RANK[0], _slurm_size()) if _slurm_task() else None
     return found if found and found[1] > 1 else None
 
 
@@ -97,13 +102,11 @@ def free_memory() -> int:
 
 def _memory_limits() -> Iterator[tuple[int, int | None]]:
     """Yield limit and usage of each control group with a limit, in bytes."""
-    for version, limit_name, usage_name in (
-        ("", "memory.max", "memory.current"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        for group in _own_groups(version):
-            if (limit := number(group / limit_name)) is not None and limit < _NO_LIMIT:
-                yield limit, number(group / usage_name)
+    for controller in _MEMORY_FILES:
+        for group in _own_groups(controller):
+            limit, usage = memory_of(group, controller)
+            if limit is not None:
+                yield limit, usage
 
 
 def _pair(rank: str, size: str) -> tuple[int, int] | None:
@@ -131,12 +134,12 @@ def _slurm_task() -> bool:
     step = os.environ.get("SLURM_STEP_ID", "")
     if not (step.isascii() and step.isdigit()) or int(step) >= _SLURM_NO_TASK or "SLURM_PTY_PORT" in os.environ:
         return False
-    return bool(os.environ.get("SLURM_PROCID"))
+    return bool(os.environ.get(SLURM_RANK[0]))
 
 
 def _slurm_size() -> str:
     """Return the variable with the step's tasks; SLURM_NTASKS may be the whole job's."""
-    return "SLURM_STEP_NUM_TASKS" if os.environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    return SLURM_RANK[1] if os.environ.get(SLURM_RANK[1]) else "SLURM_NTASKS"
 
 
 def _local_ranks() -> tuple[int, str]:
@@ -145,7 +148,7 @@ def _local_ranks() -> tuple[int, str]:
         if os.environ.get(size):
             pair = _pair(rank, size) if os.environ.get(rank) else None
             return (pair[1] if pair else _whole(size, 1)), size
-    return (_slurm_tasks_here() if _slurm_task() else 1), "SLURM_PROCID"
+    return (_slurm_tasks_here() if _slurm_task() else 1), SLURM_RANK[0]
 
 
 def _slurm_tasks_here() -> int:
@@ -251,6 +254,12 @@ def quota_v1(group: Path) -> float | None:
     """Return the cores that a control group of version 1 may use, None without a limit."""
     quota, period = number(group / "cpu.cfs_quota_us"), number(group / "cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
+
+
+def memory_of(group: Path, controller: str) -> tuple[int | None, int | None]:
+    """Return a control group's limit and usage in bytes, None for those that it does not have."""
+    limit, usage = (number(group / name) for name in _MEMORY_FILES[controller])
+    return None if limit is None or limit >= _NO_LIMIT else limit, usage
 
 
 def number(path: Path) -> int | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description, Reader
+from iofast.containers.container_suffixes import BETON, COMPRESSED_TAR, LISTS, LMDB, TAR, TFRECORD
 from iofast.containers.file_bytes import check_access
 from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
@@ -20,7 +21,7 @@ from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_target import shard_bytes
 from iofast.containers.shards import MANIFEST_SUFFIX, ShardCut, check_finished, expand, is_pattern, set_of
-from iofast.containers.targets import LMDB, target_of, writer_of
+from iofast.containers.targets import target_of, writer_of
 from iofast.errors import ContainerError, OptionError, SourceError, because
 from iofast.record import (
     IMAGE_FIELDS,
@@ -37,12 +38,9 @@ from iofast.record import (
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
 
-_SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
-    tfrecord.SUFFIXES, tfrecord.TfrecordReader
+_SETS: dict[str, type[ShardReader]] = {TAR: tar.TarReader} | dict.fromkeys(
+    TFRECORD, tfrecord.TfrecordReader
 )  # containers of several files, by the suffix of the name given to `pack`
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2")
-_LISTS = (".csv", ".tsv", ".jsonl", ".parquet")  # manifests that name image files; source.table reads them
-_BETON = ".beton"
 _FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
 
 Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
@@ -66,7 +64,7 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
     if foreign is not None:
         from iofast.foreign.reader import ForeignReader  # here: containers of iofast do not need its imports
 
-        if not isinstance(reader, ForeignReader) or reader.format.says_all:
+        if not isinstance(reader, ForeignReader) or reader.format.names_are_fixed:
             raise not_foreign(path)
     return reader
 
@@ -115,9 +113,9 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         raise SourceError(f"{place} cannot be read: {because(error)}") from None
     if is_lmdb(head):
         return _open_lmdb(place, foreign)
-    if place.suffix.lower() in _LISTS:
+    if place.suffix.lower() in LISTS:
         return _open_folder(place)
-    if place.suffix.lower() == _BETON:
+    if place.suffix.lower() == BETON:
         from iofast.foreign.beton import BetonFile
         from iofast.foreign.reader import ForeignReader
 
@@ -143,15 +141,15 @@ def is_container(path: str | os.PathLike[str]) -> bool:
     check_access(place)
     if place.is_dir():
         return (place / "data.mdb").is_file() or _find_mds(place) is not None
-    if place.suffix.lower() in _LISTS:
+    if place.suffix.lower() in LISTS:
         return False
-    return is_shard(place) or place.suffix.lower() in (LMDB, _BETON) or (place.is_file() and _is_lmdb_file(place))
+    return is_shard(place) or place.suffix.lower() in (LMDB, BETON) or (place.is_file() and _is_lmdb_file(place))
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
     """Whether a path names a shard, by its suffix. Several shards are one set, not containers to be joined."""
     name = os.path.basename(os.fspath(path)).lower()
-    return name.endswith((tar.SUFFIX, *_COMPRESSED)) or tfrecord.is_named_so(name)
+    return name.endswith((TAR, *COMPRESSED_TAR)) or tfrecord.is_named_so(name)
 
 
 def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from iofast.errors import ContainerError
 
-KEY_WIDTH = 8  # digits; 10^8 records, and `txn.get(b"00000042.jpg")` stays typeable
+KEY_WIDTH = 8  # digits, enough for 10^8 records; `txn.get(b"00000042.jpg")` stays typeable
 MAX_FIELD_NAME = 64  # an LMDB key has 511 bytes and a USTAR name 100; key + "." + field must fit both
 MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length both end here
-LONGEST_SIDE = (1 << 31) - 1  # pixels; readers have width and height as int32
+LONGEST_SIDE = (1 << 21) - 1  # pixels; a row of the index has 21 bits for each side
 
 IMAGE_FIELDS = ("jpg", "png", "webp")  # encoded images; a record's image is the first of these
 RAW_FIELDS = ("rgb", "yuv")  # raw pixels, with width and height in `json`; the kernel numbers them from 1
@@ -76,6 +76,11 @@ def format_key(position: int, width: int = KEY_WIDTH) -> str:
     if position < 0 or len(key) > width:
         raise ContainerError(f"position {position} does not fit a key of {width} digits")
     return key
+
+
+def key_width(count: int) -> int:
+    """The digits of keys in a container of `count` records: 8, or as many as the last position needs."""
+    return max(KEY_WIDTH, len(str(count - 1)))
 
 
 @functools.lru_cache(maxsize=1024)

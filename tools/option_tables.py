@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from iofast.loader import LoaderOptions
-from iofast.options import options_of
+from iofast.option import options_of
 from iofast.packing.option_fields import GROUPS, command_line
 
 ROOT = Path(__file__).parents[1]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.rivals import tools
-from benchmarks.rivals.programs import unseen
+from benchmarks.rivals.workloads import unseen
 from benchmarks.verdicts import truth
+from benchmarks.verdicts.program_runs import AFTER_S, Place, ProgramError
 from benchmarks.verdicts.programs import Program
 from benchmarks.verdicts.score import Scored, score
-from benchmarks.verdicts.suite import AFTER_S, Place, ProgramError
 from iofast.monitor.findings import Bound
 
 _TRAIN: Final = Path(__file__).with_name("train.py")

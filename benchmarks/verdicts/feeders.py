@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.verdicts import data
+from benchmarks.verdicts import timed_datasets
 from benchmarks.verdicts.programs import Program, find
 
 _AHEAD: Final = 2  # batches that wait in a queue
@@ -44,13 +44,13 @@ class UnavailableError(RuntimeError):
     """This machine cannot run the program; the message has the reason."""
 
 
-def make_batch(dataset: data.Samples, size: int, number: int) -> Batch:
+def make_batch(dataset: timed_datasets.Samples, size: int, number: int) -> Batch:
     """The batch `number` of a dataset."""
     return torch.stack([dataset[number * size + at][0] for at in range(size)])
 
 
 def _maker(program: Program, folder: Path) -> Make:
-    return functools.partial(make_batch, data.KINDS[program.load](program, folder), program.batch)
+    return functools.partial(make_batch, timed_datasets.KINDS[program.load](program, folder), program.batch)
 
 
 class Feeder:

@@ -17,8 +17,9 @@ from benchmarks.verdicts import kept
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import Snapshot
-from iofast.monitor.watching import Watch, WatchOptions
+from iofast.monitor.watching import Watch
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks import slow_device
-from benchmarks.verdicts import data
+from benchmarks.verdicts import timed_datasets
 from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
 from benchmarks.verdicts.programs import Program
 
@@ -37,7 +37,7 @@ def loader_of(program: Program, folder: Path) -> Iterable[Any]:
         return _webdataset(program, folder)
     if program.loader in FEEDERS:
         return feeder_of(program, folder)
-    dataset = data.KINDS[program.load](program, folder)
+    dataset = timed_datasets.KINDS[program.load](program, folder)
     if program.load == "copy":
         _pretend_accelerator()
     return _torch(program, dataset)
@@ -46,17 +46,17 @@ def loader_of(program: Program, folder: Path) -> Iterable[Any]:
 def idle_loader(program: Program, folder: Path) -> Iterable[Any]:
     """A cheap loader beside the program's own."""
     cheap = replace(program, load="nothing", workers=1, persistent=True, start="fork", prefetch=2)
-    return _torch(cheap, data.Samples(cheap, folder))
+    return _torch(cheap, timed_datasets.Samples(cheap, folder))
 
 
-def _torch(program: Program, dataset: data.Samples) -> DataLoader[Any]:
+def _torch(program: Program, dataset: timed_datasets.Samples) -> DataLoader[Any]:
     collate: Any = None
     if program.load == "collate":
-        collate = data.PaddingCollate(program.cost_s)
+        collate = timed_datasets.PaddingCollate(program.cost_s)
     elif program.load == "pickle":
-        collate = data.collate_lists
+        collate = timed_datasets.collate_lists
     elif program.load == "copy":
-        collate = data.PinnedBatch
+        collate = timed_datasets.PinnedBatch
     parallel: dict[str, Any] = {"pin_memory": program.load == "copy"}
     if program.workers:
         parallel |= {
@@ -65,7 +65,7 @@ def _torch(program: Program, dataset: data.Samples) -> DataLoader[Any]:
             "multiprocessing_context": multiprocessing.get_context(program.start),
         }
         if program.load == "start":
-            parallel["worker_init_fn"] = functools.partial(data.slow_start, _START_S)
+            parallel["worker_init_fn"] = functools.partial(timed_datasets.slow_start, _START_S)
     return DataLoader(dataset, program.batch, num_workers=program.workers, collate_fn=collate, **parallel)
 
 
@@ -76,7 +76,7 @@ def _fast(program: Program, folder: Path) -> Iterable[Any]:
     many = folder / f"many{_COPIES}"
     if not many.exists():
         part = many.with_suffix(".part")
-        for path in data.pictures(folder / "pictures"):
+        for path in timed_datasets.pictures(folder / "pictures"):
             (part / path.parent.name).mkdir(parents=True, exist_ok=True)
             for copy in range(_COPIES):
                 with contextlib.suppress(FileExistsError):
@@ -91,7 +91,7 @@ def _webdataset(program: Program, folder: Path) -> Iterable[Any]:
         import webdataset
     except ImportError:
         raise UnavailableError("webdataset is not installed") from None
-    samples = webdataset.WebDataset(str(data.shard(folder)), shardshuffle=False).repeat()
+    samples = webdataset.WebDataset(str(timed_datasets.shard(folder)), shardshuffle=False).repeat()
     pairs = samples.map(_decoded)
     return webdataset.WebLoader(pairs, batch_size=program.batch, num_workers=program.workers)  # type: ignore[no-any-return]
 
@@ -107,7 +107,7 @@ def _decoded(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 
 def _pretend_accelerator() -> None:
-    """Have torch find a GPU, so that its own pin thread runs; `data.PinnedBatch` has the cost of pinning."""
+    """Have torch find a GPU, so that its own pin thread runs; `timed_datasets.PinnedBatch` has the cost of pinning."""
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_device_index = lambda: 0
     torch.accelerator.set_device_index = lambda _index: None
@@ -122,7 +122,7 @@ def surroundings(program: Program, folder: Path) -> Iterator[None]:
         elif program.extra == "quota":
             stack.enter_context(_quota(1.0))
         if program.load == "disk":
-            data.blobs(folder / "blobs")
+            timed_datasets.blobs(folder / "blobs")
             try:
                 stack.enter_context(slow_device.limited(folder / "blobs", _DISK_BYTES_PER_S))
             except slow_device.SlowDeviceError as error:

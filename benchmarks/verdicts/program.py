@@ -26,7 +26,7 @@ import torch
 from benchmarks.verdicts import loaders
 from benchmarks.verdicts.feeders import Fetched, UnavailableError
 from benchmarks.verdicts.host import Cuda, Device, Network
-from benchmarks.verdicts.others import Answers, serve
+from benchmarks.verdicts.other_waits import Answers, serve
 from benchmarks.verdicts.programs import SUITES, Program, find
 from iofast import watch
 from iofast.meter import Meter, StallClock

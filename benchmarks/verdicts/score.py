@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.measure import table
-from benchmarks.verdicts.suite import Run
+from benchmarks.verdicts.program_runs import Run
 from iofast.monitor.findings import Bound, Verdict
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.verdict import classify

@@ -34,6 +34,8 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
                 reader.locate(indices, name)
             except KeyError:  # in no file
                 reader.columns(indices)
+        reader.labels(indices)
+        reader.positions(indices)
     except ContainerError as error:
         if stop - start == 1:
             findings.add(str(error), start)
@@ -49,40 +51,37 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
 
 
 def check_index(reader: Reader, findings: Findings) -> None:
-    """Check that positions rise, that shards have their records, and that the fingerprint is right.
+    """Check that positions rise, that both columns of labels agree, and that the fingerprint is right.
 
     Every row of the index must be valid.
     """
     digest, width = hashlib.sha256(), reader.manifest.key_width
     last, sums = -1, True
-    counts = np.zeros(len(reader.manifest.shards), np.int64)
     for start in range(0, len(reader), STEP):
         indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
         places = {name: reader.locate(indices, name) for name in reader.manifest.fields}
         first = next(iter(places.values()))
-        positions = first.position.astype(np.int64)
+        positions = reader.positions(indices).astype(np.int64)
         steps = np.flatnonzero(np.diff(positions, prepend=last) <= 0)
         for row in steps[:1].tolist():
             findings.add(f"its position {positions[row]} does not follow that of the record before", start + row)
         last = int(positions[-1])
         file = np.min([located.file for located in places.values()], axis=0)
-        if file.max() >= len(counts):
+        if file.max() == ABSENT:
             findings.add("it has no field at all", start + int(np.argmax(file)))
-        else:
-            counts += np.bincount(file, minlength=len(counts))
+        labels = reader.labels(indices)
+        for row in np.flatnonzero(labels != first.label)[:1].tolist():
+            found = f"{labels[row]} among the labels, {first.label[row]} in its own row"
+            findings.add(f"the index has two labels for it: {found}", start + row)
         sums = sums and all(located.crc is not None for located in places.values())
         if sums:
-            _hash(digest, places, width)
-    for number, shard in enumerate(reader.manifest.shards):
-        if counts[number] != shard.count:
-            name = shard.name or "the file"
-            findings.add(f"{name} has {counts[number]} records in the index, {shard.count} in the manifest")
+            _hash(digest, places, positions.tolist(), width)
     found = f"sha256:{digest.hexdigest()}"
     if sums and len(reader) and found != reader.manifest.fingerprint:
         findings.add(f"the fingerprint of the index is {found}, expected {reader.manifest.fingerprint}")
 
 
-def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None:
+def _hash(digest: hashlib._Hash, places: dict[str, Located], positions: list[int], width: int) -> None:
     """Add records to a fingerprint (docs/format.md 2.2)."""
     names = {name: b"%c%s" % (len(name), name.encode()) for name in places}
     columns = [
@@ -90,7 +89,7 @@ def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None
         for name, located in sorted(places.items())
     ]
     text = []
-    for row, position in enumerate(next(iter(places.values())).position.tolist()):
+    for row, position in enumerate(positions):
         key = format_key(position, width).encode()
         head = b"%c%s" % (len(key), key)
         text += [

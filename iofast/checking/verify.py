@@ -17,7 +17,7 @@ from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
 from iofast.containers.identity import is_ours
-from iofast.containers.shard_reader import ShardReader
+from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
 from iofast.machine import cores
 from iofast.opening import open_damaged, open_reader
@@ -81,7 +81,10 @@ def verify(
 
 def _opened(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     try:
-        return open_reader(path, foreign)
+        reader = open_reader(path, foreign)
+        if isinstance(reader, ShardReader) and len(reader.manifest.shards) > LOOKS:
+            return open_damaged(reader.path)  # compares all shards
+        return reader
     except ContainerError:
         if foreign is None:  # containers of iofast take no options
             with contextlib.suppress(ContainerError):

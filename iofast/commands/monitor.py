@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import Field
+from typing import TYPE_CHECKING, Any
 
 from iofast.errors import IofastError, OptionError, because, one_line
+from iofast.monitor.request import GROUPS, Request
+from iofast.option import options_of
 
 if TYPE_CHECKING:
     from iofast.monitor.launch import Program
-    from iofast.monitor.request import Request
 
 HELP = "find out whether training waits for its data, and why"
 DESCRIPTION = "Watch training processes: do they wait for their data, why, and what to change."
@@ -33,32 +35,30 @@ Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.usage = "iofast monitor [options] [-- PROGRAM ...]"
-    _add_what(parser.add_argument_group("what to watch (default: all training processes of this user)"))
-    _add_output(parser.add_argument_group("output (default: a screen on a terminal, else lines)"))
-
-
-def _add_what(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--pid", type=int, action="append", default=[], metavar="N", help="this process; may be given several times")
-    add("--gpu", type=int, metavar="K", help="the processes on this GPU, as the driver numbers them")
-    add("--interval", type=float, default=1.0, metavar="S", help="seconds between lines or redraws (default: 1)")
-    add("--seconds", type=float, metavar="N", help="end after N seconds; with --once the longest wait (default: 40)")
-    add("--no-stacks", action="store_true", help="do not read Python stacks, even if py-spy may")
+    parser.argument_default = argparse.SUPPRESS  # defaults are those of Request
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for title, options in GROUPS.items():
+        for each in options_of(options):
+            _add(groups[title], each)
+    add = groups[next(iter(GROUPS))].add_argument
     add("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="start this and watch it")
 
 
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--once", action="store_true", help="watch until there is a verdict, print it and end")
-    add("--json", action="store_true", help="print JSON: an object for each interval, or with --once for each job")
-    add("--csv", metavar="FILE", help="write a row for each interval; - is standard output")
-    add("--prometheus", metavar="[HOST:]PORT", help="serve figures to Prometheus (default host: 127.0.0.1)")
-    add("--tensorboard", metavar="DIR", help="write scalars for TensorBoard")
-    add("--wandb", action="store_true", help="log scalars to the active run of W&B, or to a new one")
-    add("--report", metavar="FILE", help="write an HTML page about everything seen, when it ends")
-    add("--screen", action="store_true", help="draw the screen (on stderr) even if a program was started")
-    add("--fail-on", metavar="V,V", help="exit status 4 if the verdict is one of these, such as input-bound")
-    add("--quiet", action="store_true", help="print nothing but errors")
+_KINDS: dict[str, dict[str, Any]] = {
+    "bool": {"action": "store_true"},
+    "int | None": {"type": int},
+    "tuple[int, ...]": {"type": int, "action": "append"},
+    "float": {"type": float},
+    "float | None": {"type": float},
+    "Literal['auto', 'off']": {"action": "store_const", "const": "off"},
+}
+
+
+def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
+    flag = each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
+    kind = _KINDS.get(str(each.type).replace('"', "'"), {})
+    metavar = {"metavar": each.metadata["metavar"]} if each.metadata["metavar"] else {}
+    group.add_argument(flag, dest=each.name, help=each.metadata["text"], **kind, **metavar)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,18 +68,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> Request:
-    from dataclasses import fields
-
-    from iofast.monitor.request import Request
-
     program = tuple(args.program)
     if program and program[0] != "--":
         raise OptionError(f"a program goes behind --: iofast monitor -- {program[0]} (a process: --pid N)")
     if program == ("--",):
         raise OptionError("-- expects a program and its arguments behind it, found nothing")
-    options = {field.name: getattr(args, field.name) for field in fields(Request) if hasattr(args, field.name)}
-    options |= {"pids": tuple(args.pid), "program": program[1:], "stacks": "off" if args.no_stacks else "auto"}
-    return Request(**options)
+    given = {each.name: getattr(args, each.name) for each in options_of([Request]) if hasattr(args, each.name)}
+    if "pids" in given:
+        given["pids"] = tuple(given["pids"])
+    return Request(**given, program=program[1:])
 
 
 def _watch(request: Request, program: Program | None) -> int:

@@ -101,7 +101,7 @@ def draw(reader: Reader, args: argparse.Namespace, indices: Sequence[int], optio
 
     if args.transform is None:
         return contact_sheet(reader, indices, options)
-    from iofast.commands.presets import preset, seen
+    from iofast.commands.view_transform import preset, seen
 
     return views_sheet(reader, seen(args, indices, preset(args.transform)), options)
 
@@ -110,6 +110,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     """Return the dense indices that the options choose, in order. Raises `OptionError` if there are none."""
     import numpy as np
 
+    from iofast.containers.manifest import WHOLE
     from iofast.errors import OptionError
     from iofast.order.permutation import permuted
 
@@ -119,16 +120,14 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     refuse_beside(args, "indices", ("label", "split", "count"))
     if args.indices is not None:
         return parse_indices(args.indices, len(reader))
-    candidates = np.arange(len(reader), dtype=np.int64)
-    if args.split is not None and args.split != "all":
-        if args.split not in reader.manifest.splits:
-            raise OptionError(f"there is no split {args.split!r}, only {', '.join(reader.manifest.splits)}")
-        ranges = reader.manifest.splits[args.split]
-        candidates = np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in ranges])
+    split = WHOLE if args.split is None else args.split
+    if split not in (WHOLE, *reader.manifest.splits):
+        raise OptionError(f"there is no split {split!r}, only {', '.join(reader.manifest.splits)}")
+    candidates = reader.manifest.indices(split)
     if args.label is not None:
         label = label_of(reader, args.label)
         starts = range(0, len(candidates), _STEP)
-        parts = [reader.columns(candidates[start : start + _STEP]).label == label for start in starts]
+        parts = [reader.labels(candidates[start : start + _STEP]) == label for start in starts]
         candidates = candidates[np.concatenate(parts)] if parts else candidates
     if not len(candidates):
         raise OptionError(f"{args.path} has no such record")

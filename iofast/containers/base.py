@@ -66,6 +66,10 @@ class Reader(ABC):
         Raises `IndexError` for an index out of range, `KeyError` for a field that the container does not have.
         """
 
+    def places(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads of `field` lie: `locate`, but the other columns (labels, sizes) may be 0."""
+        return self.locate(indices, field)
+
     @abstractmethod
     def payloads(self, located: Located, start: int, stop: int) -> AbstractContextManager[Payloads]:
         """Rows [start, stop) of `located` as the kernel reads them; valid inside the `with` block."""
@@ -95,7 +99,7 @@ class Reader(ABC):
         has one, unless `check` is False. Raises like `locate`, and `ContainerError` (a folder: `SourceError`) for a
         payload that is damaged or cannot be read. With `failed`, such a row is None and its error is stored there.
         """
-        return self._read_located(self.locate(indices, field), field or "image", check, failed)
+        return self._read_located(self.places(indices, field), field or "image", check, failed)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """What the index knows about these records: `locate` of the image, without places if there is no image."""
@@ -104,9 +108,18 @@ class Reader(ABC):
             return self.locate(indices)
         return self.locate(indices, fields[0]).nowhere()
 
+    def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The labels of these records, int32 (N,), -1 for none. Containers of iofast read nothing else for them."""
+        return self.columns(indices).label
+
+    def positions(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The positions of these records in the packing order, uint64 (N,): the numbers in the keys."""
+        return np.asarray(indices).astype(np.uint64)
+
     def keys(self, located: Located) -> list[str]:
         """The keys of the records in `located`."""
-        return [format_key(position, self.manifest.key_width) for position in located.position.tolist()]
+        width = self.manifest.key_width
+        return [format_key(position, width) for position in self.positions(located.indices).tolist()]
 
     @abstractmethod
     def record(self, index: int) -> Record:

@@ -23,7 +23,7 @@ _STEP = 1 << 20
 
 
 class RecordEntry(NamedTuple):
-    """One record. `fields`: (name, length, CRC32C, offset in the file), sorted by name; "" means the whole record."""
+    """One record. `fields`: (name, length, CRC32C, offset in the file), sorted by name."""
 
     position: int
     info: ImageInfo

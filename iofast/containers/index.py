@@ -1,38 +1,49 @@
-"""The binary index: one row per record, in chunks of 65,536 (docs/format.md section 3 is its specification).
+"""The binary index: what is stored about each record, in chunks of 65,536 (docs/format.md section 3).
 
-Opening costs the same for a thousand records as for a hundred million: `IndexView` reads only the requested rows, and
-checks a block of 256 rows when one of them is first used.
+A chunk is a head and a few sections, each a column of rows of one size: a reader of labels reads no places. A section
+that says nothing is left out. This module writes chunks and parses their heads; `index_view` reads rows.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from iofast.containers.entries import RecordEntry
-from iofast.containers.file_bytes import FileBytes
-from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
-from iofast.record import LONGEST_SIDE
+from iofast.kernel import crc32c
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
 
 CHUNK_ROWS = 65_536
-BLOCK_ROWS = 256  # rows per checksum: 20 KB for three fields, checked in 3 µs
-ABSENT = 0xFFFFFFFF  # the `file` of a field that a record does not have
-HEADER_SIZE = 64
+BLOCK_ROWS = 256  # rows per checksum: 6 KB of images, checked in 1 µs
+ABSENT = 0xFFFFFFFF  # `Located.file` of a field that a record does not have
+NOWHERE = (1 << 48) - 1  # its offset in a section of places
 MAGIC = b"iofastIX"
-VERSION = 1
+VERSION = 2
+PADDING = 64  # bytes after a chunk: at most one less
+CRC_SIZE = 4  # of the checksum after each block of a section
 
-_HEADER = struct.Struct("<8sHHIQIHHQQQI")
+IMAGES, LABELS, POSITIONS, LONG_POSITIONS, FIELDS = 0, 1, 2, 3, 16  # codes of sections; FIELDS + n: field number n
+KINDS = (*IMAGE_FIELDS, *RAW_FIELDS)  # an image row has 1 + the place of its field, or 0 for a record without image
+
+# `place` of an image row: 48 bits of offset, 3 of orientation - 1, 3 of kind, the upper 5 of width and of height
+IMAGE_ROW = np.dtype(
+    [("place", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("label", "<i4"), ("width", "<u2"), ("height", "<u2")]
+)
+FIELD_ROW = np.dtype([("low", "<u4"), ("high", "<u2"), ("length", "<u4"), ("crc", "<u4")])
+_ROWS = {IMAGES: IMAGE_ROW, LABELS: np.dtype("<i4"), POSITIONS: np.dtype("<u4"), LONG_POSITIONS: np.dtype("<u8")}
+
+_HEAD = struct.Struct("<8sHHIQQQQ")  # then the codes and a CRC32C
+_IMAGE = struct.Struct("<QIIiHH")
+_FIELD = struct.Struct("<IHII")
 _U32 = struct.Struct("<I")
-_PLACE = np.dtype([("file", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4")])
-
-Rows = NDArray[Any]  # of `row_dtype`; NumPy cannot express the type of a structured array
+_U64 = struct.Struct("<Q")
+_NO_FIELD = _FIELD.pack(NOWHERE & 0xFFFFFFFF, NOWHERE >> 32, 0, 0)
 
 
 class Stamp(NamedTuple):
@@ -42,20 +53,20 @@ class Stamp(NamedTuple):
     b: int = 0
 
 
-def row_dtype(fields: Sequence[str]) -> np.dtype[Any]:
-    """The dtype of a row of a container with these fields; `place` has (file, offset, length, crc) for each."""
-    head = [("position", "<u8"), ("label", "<i4"), ("width", "<u4"), ("height", "<u4"), ("orientation", "u1")]
-    return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (len(fields),))])
+class Head(NamedTuple):
+    """The head of a chunk. `starts`: offset in the chunk of each section that it has, by code; `size` in bytes."""
+
+    first: int  # dense index of the first row
+    rows: int
+    position: int  # of the first row
+    stamp: Stamp
+    starts: dict[int, int]
+    size: int
 
 
-def row_struct(fields: Sequence[str]) -> struct.Struct:
-    """The same row for `struct`: six numbers, then four for each field."""
-    return struct.Struct("<QiIIBB" + "IQII" * len(fields))
-
-
-def chunk_size(rows: int, fields: Sequence[str]) -> int:
-    """Bytes of a chunk of so many rows."""
-    return HEADER_SIZE + 4 * _blocks(rows) + rows * row_dtype(fields).itemsize
+def row_type(code: int) -> np.dtype[np.generic]:
+    """The dtype of a row of a section."""
+    return _ROWS.get(code, FIELD_ROW)
 
 
 def chunk_count(records: int) -> int:
@@ -63,164 +74,171 @@ def chunk_count(records: int) -> int:
     return -(-records // CHUNK_ROWS)
 
 
-def encode_rows(
-    rows: Iterable[tuple[int, RecordEntry]], count: int, fields: Sequence[str], stamp: Stamp
-) -> Iterator[bytes]:
-    """The chunks of an index of `count` rows: for each record the number of its file, and its entry."""
-    rows, pack = iter(rows), row_struct(fields).pack
-    numbers = {name: number for number, name in enumerate(fields)}
-    for chunk in range(chunk_count(count)):
-        body = b"".join([pack(*_numbers(*row, numbers)) for row in itertools.islice(rows, CHUNK_ROWS)])
-        yield encode_chunk(body, chunk * CHUNK_ROWS, fields, stamp)
+def head_limit(fields: int) -> int:
+    """The most bytes that the head of a chunk with so many fields has."""
+    return _HEAD.size + 2 * (len(_ROWS) + fields) + CRC_SIZE
 
 
-def _numbers(file: int, entry: RecordEntry, numbers: Mapping[str, int]) -> list[int]:
-    """The numbers of a row, as `row_struct` packs them."""
-    info = entry.info
-    row = [entry.position, info.label, info.width, info.height, info.orientation, 0]
-    row += [ABSENT, 0, 0, 0] * len(numbers)
-    for name, length, crc, offset in entry.fields:
-        at = 6 + 4 * numbers[name]
-        row[at : at + 4] = [file, offset, length, crc]
-    return row
+def block_crc(rows: bytes | memoryview, first: int) -> int:
+    """The CRC32C of a block's rows and of the dense index of the first: a block in a wrong place is noticed too."""
+    return crc32c(_U64.pack(first), crc32c(rows))
 
 
-def encode_chunk(rows: bytes, first: int, fields: Sequence[str], stamp: Stamp) -> bytes:
-    """A chunk of these rows, given as bytes; `first` is the dense index of the first row."""
-    row_size = row_dtype(fields).itemsize
-    count, rest = divmod(len(rows), row_size)
-    if rest or not 1 <= count <= CHUNK_ROWS or first % CHUNK_ROWS:
-        raise ContainerError(f"{len(rows)} bytes from row {first} are no chunk of rows of {row_size} bytes")
-    step = BLOCK_ROWS * row_size
-    checks = b"".join(_U32.pack(google_crc32c.value(rows[at : at + step])) for at in range(0, len(rows), step))
-    head = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, row_size, first, count, len(fields), 0, *stamp, 0, 0)
-    return head + _U32.pack(google_crc32c.value(head + checks)) + checks + rows
+@functools.lru_cache(maxsize=256)  # most records have the same fields
+def _roles(names: tuple[str, ...]) -> tuple[str, int, frozenset[str]]:
+    """The field with the image of a record, its kind, and all other fields."""
+    image = image_field(names)
+    return image or "", 0 if image is None else 1 + KINDS.index(image), frozenset(names) - {image or ""}
 
 
-def decode_header(data: bytes, fields: Sequence[str]) -> tuple[int, int, Stamp]:
-    """Check the header at the start of `data`, which must contain the block checksums too.
+class Outline:
+    """Which sections a chunk has. Known without the places of payloads, so LMDB can reserve the bytes of a chunk."""
 
-    Returns dense index of the first row, number of rows, and stamp. Raises `ContainerError` unless the header is
-    complete, of this version, and fits the fields.
+    def __init__(self) -> None:
+        self.rows = 0
+        self.first = self.last = -1  # positions
+        self._labelled = False
+        self._names: set[str] = set()
+
+    def add(self, position: int, label: int, others: frozenset[str]) -> None:
+        """Count one record with these fields beside its image."""
+        if not self.rows:
+            self.first = position
+        self.rows, self.last = self.rows + 1, position
+        self._labelled = self._labelled or label >= 0
+        self._names |= others
+
+    def codes(self, fields: Sequence[str]) -> list[int]:
+        """The codes of all sections, in order. `fields` are those of the manifest."""
+        codes = [IMAGES, LABELS] if self._labelled else [IMAGES]
+        if self.last - self.first >= self.rows:  # positions rise, so there are holes
+            codes.append(POSITIONS if self.last - self.first < 1 << 32 else LONG_POSITIONS)
+        return codes + [FIELDS + number for number, name in enumerate(fields) if name in self._names]
+
+    def size(self, fields: Sequence[str]) -> int:
+        """Bytes of the chunk."""
+        return _layout(self.codes(fields), self.rows)[1]
+
+
+class Outlines:
+    """The outlines of all chunks, filled record by record."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Outline] = []
+
+    def add(self, entry: RecordEntry) -> None:
+        """Count one record."""
+        if not self.chunks or self.chunks[-1].rows == CHUNK_ROWS:
+            self.chunks.append(Outline())
+        others = _roles(tuple([name for name, *_ in entry.fields]))[2]
+        self.chunks[-1].add(entry.position, entry.info.label, others)
+
+
+class _Chunk:
+    """The sections of one chunk, filled record by record."""
+
+    def __init__(self) -> None:
+        self.outline = Outline()
+        self._images, self._labels, self._positions = bytearray(), array("i"), array("Q")
+        self._fields: dict[str, bytearray] = {}
+
+    def add(self, entry: RecordEntry) -> None:
+        """Add one record."""
+        info, row = entry.info, self.outline.rows
+        image, kind, others = _roles(tuple([name for name, *_ in entry.fields]))
+        self.outline.add(entry.position, info.label, others)
+        self._labels.append(info.label)
+        self._positions.append(entry.position)
+        place, own_length, own_crc = 0, 0, 0
+        for name, length, crc, offset in entry.fields:
+            if offset + length > NOWHERE:
+                raise ContainerError(f"field {name} of position {entry.position} ends behind 2^48 bytes of its file")
+            if name == image:
+                place, own_length, own_crc = offset, length, crc
+                continue
+            field = self._fields.setdefault(name, bytearray())
+            field += _NO_FIELD * (row - len(field) // _FIELD.size)
+            field += _FIELD.pack(offset & 0xFFFFFFFF, offset >> 32, length, crc)
+        place |= info.orientation - 1 << 48 | kind << 51 | info.width >> 16 << 54 | info.height >> 16 << 59
+        sides = info.width & 0xFFFF, info.height & 0xFFFF
+        self._images += _IMAGE.pack(place, own_length, own_crc, info.label, *sides)
+
+    def encode(self, first: int, fields: Sequence[str], stamp: Stamp) -> bytes:
+        """The bytes of the chunk; `first` is the dense index of its first record."""
+        codes = self.outline.codes(fields)
+        sections = {code: self._section(code, fields) for code in codes}
+        return encode_chunk(sections, first, self.outline.rows, self.outline.first, stamp)
+
+    def _section(self, code: int, fields: Sequence[str]) -> bytes:
+        if code >= FIELDS:
+            rows = self._fields[fields[code - FIELDS]]
+            return bytes(rows) + _NO_FIELD * (self.outline.rows - len(rows) // _FIELD.size)
+        if code == IMAGES:
+            return bytes(self._images)
+        if code == LABELS:
+            return np.array(self._labels, _ROWS[LABELS]).tobytes()
+        positions = np.array(self._positions, np.uint64)
+        return bytes((positions - positions[0]).astype(_ROWS[code]).data)
+
+
+def encode_rows(entries: Iterable[RecordEntry], fields: Sequence[str], stamp: Stamp) -> Iterator[bytes]:
+    """The chunks of an index, one after another: memory does not grow with the records."""
+    chunk, first = _Chunk(), 0
+    for entry in entries:
+        if chunk.outline.rows == CHUNK_ROWS:
+            yield chunk.encode(first, fields, stamp)
+            chunk, first = _Chunk(), first + CHUNK_ROWS
+        chunk.add(entry)
+    if chunk.outline.rows:
+        yield chunk.encode(first, fields, stamp)
+
+
+def encode_chunk(sections: dict[int, bytes], first: int, rows: int, position: int, stamp: Stamp) -> bytes:
+    """A chunk of these sections (code → bytes of its rows), whose first record has this dense index and position."""
+    parts = [encode_head(sorted(sections), first, rows, position, stamp)]
+    for code in sorted(sections):
+        data, step = sections[code], BLOCK_ROWS * row_type(code).itemsize
+        for number, at in enumerate(range(0, len(data), step)):
+            block = data[at : at + step]
+            parts.extend((block, _U32.pack(block_crc(block, first + number * BLOCK_ROWS))))
+    return b"".join(parts)
+
+
+def encode_head(codes: Sequence[int], first: int, rows: int, position: int, stamp: Stamp) -> bytes:
+    """The head of a chunk with these sections."""
+    head = _HEAD.pack(MAGIC, VERSION, len(codes), rows, first, position, *stamp)
+    head += struct.pack(f"<{len(codes)}H", *codes)
+    return head + _U32.pack(crc32c(head))
+
+
+def decode_head(data: bytes, fields: int) -> Head:
+    """Parse the head at the start of `data`. `fields` is the number of fields of the manifest.
+
+    Raises `ContainerError` unless the head is complete, of this version, and possible.
     """
-    if len(data) < HEADER_SIZE:
-        raise ContainerError(f"an index chunk of {len(data)} bytes is shorter than its header of {HEADER_SIZE}")
-    magic, version, size, row_size, first, rows, own, flags, a, b, strings, zero = _HEADER.unpack_from(data)
+    if len(data) < _HEAD.size:
+        raise ContainerError(f"an index chunk of {len(data)} bytes is shorter than its head of {_HEAD.size}")
+    magic, version, count, rows, first, position, a, b = _HEAD.unpack_from(data)
     if magic != MAGIC or version != VERSION:
         found = f"{magic!r} version {version}"
         raise ContainerError(f"an index chunk must begin with {MAGIC!r} version {VERSION}, found {found}")
-    fixed = (size, row_size, own, flags, strings, zero)
-    expected = (HEADER_SIZE, row_dtype(fields).itemsize, len(fields), 0, 0, 0)
-    if fixed != expected or not 1 <= rows <= CHUNK_ROWS:
-        raise ContainerError(f"an index chunk's header must be {(*expected, 'up to 65536')}, found {(*fixed, rows)}")
-    end = HEADER_SIZE + 4 * _blocks(rows)
-    crc = _U32.unpack_from(data, HEADER_SIZE - 4)[0]
-    if len(data) < end or google_crc32c.value(data[: HEADER_SIZE - 4] + data[HEADER_SIZE:end]) != crc:
-        raise ContainerError("an index chunk's header is damaged: its CRC32C differs")
-    return first, rows, Stamp(a, b)
+    end = _HEAD.size + 2 * count
+    if len(data) < end + CRC_SIZE or crc32c(data[:end]) != _U32.unpack_from(data, end)[0]:
+        raise ContainerError("an index chunk's head is damaged: its CRC32C differs")
+    codes = list(struct.unpack_from(f"<{count}H", data, _HEAD.size))
+    known = {*_ROWS, *range(FIELDS, FIELDS + fields)}
+    if codes != sorted(known.intersection(codes)) or codes[:1] != [IMAGES] or {POSITIONS, LONG_POSITIONS} <= {*codes}:
+        raise ContainerError(f"an index chunk of {fields} fields must have images and known sections, found {codes}")
+    if not 1 <= rows <= CHUNK_ROWS:
+        raise ContainerError(f"an index chunk must have 1 to {CHUNK_ROWS} rows, found {rows}")
+    starts, size = _layout(codes, rows)
+    return Head(first, rows, position, Stamp(a, b), starts, size)
 
 
-class IndexView:
-    """The rows of an index in a file, read on request and not cached.
-
-    `find(chunk)` returns offset and length of a chunk in the file. `groups` are the location groups of a row, by
-    default the manifest's fields. Threads may share a view: its state (places of chunks, checked blocks) only grows.
-    Errors are `ContainerError` that name `where`.
-    """
-
-    def __init__(
-        self,
-        data: FileBytes,
-        manifest: Manifest,
-        find: Callable[[int], tuple[int, int]],
-        where: str,
-        groups: Sequence[str] | None = None,
-    ) -> None:
-        self._data, self._find, self._where, self._manifest = data, find, where, manifest
-        self._groups = manifest.fields if groups is None else groups
-        self._dtype = row_dtype(self._groups)
-        self._starts = np.full(chunk_count(manifest.count), -1, np.int64)  # offset of each chunk's first row
-        blocks = chunk_count(manifest.count) * (CHUNK_ROWS // BLOCK_ROWS)
-        self._checks = np.zeros(blocks, np.uint32)  # of opened chunks; 1.6 MB for 100 million rows
-        self._checked = np.zeros(blocks, np.bool_)
-        self._stamp: Stamp | None = None
-
-    def stamp(self) -> Stamp:
-        """The stamp that all chunks share; zeros if there are no records."""
-        if self._stamp is None:
-            self._stamp = self._open(0) if self._manifest.count else Stamp()
-        return self._stamp
-
-    def rows(self, indices: NDArray[np.int64]) -> Rows:
-        """The checked rows of these dense indices, copied. Raises `IndexError` for an index out of range."""
-        if indices.size and (indices.min() < 0 or indices.max() >= self._manifest.count):
-            worst = int(indices.max() if indices.min() >= 0 else indices.min())
-            raise IndexError(f"{self._where}: record {worst} is not in 0 … {self._manifest.count - 1}")
-        chunks = indices >> 16
-        starts = self._starts[chunks]
-        if indices.size and starts.min() < 0:
-            for chunk in np.unique(chunks[starts < 0]).tolist():
-                self._open(chunk)
-            starts = self._starts[chunks]
-        blocks = indices >> 8
-        for block in np.unique(blocks[~self._checked[blocks]]).tolist():
-            self._check(block)
-        # one gather for all chunks waits for the GIL once: 256 rows of 1.28 million take 70 µs
-        begin = starts + (indices & (CHUNK_ROWS - 1)) * self._dtype.itemsize
-        rows: Rows = self._data.gather(begin, self._dtype.itemsize).view(self._dtype).reshape(len(indices))
-        self._check_rows(rows)
-        return rows
-
-    def _open(self, chunk: int) -> Stamp:
-        offset, length = self._find(chunk)
-        count = self._count(chunk)
-        try:
-            expected = chunk_size(count, self._groups)
-            if length != expected:
-                raise ContainerError(f"expected {expected} bytes, found {length}")
-            head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(count)]
-            first, rows, stamp = decode_header(head, self._groups)
-            if (first, rows) != (chunk * CHUNK_ROWS, count):
-                found = f"{rows} rows from row {first}"
-                raise ContainerError(f"expected {count} rows from row {chunk * CHUNK_ROWS}, found {found}")
-            if chunk and stamp != self.stamp():
-                raise ContainerError(f"expected the stamp of chunk 0, {self.stamp()}, found {stamp}")
-        except ContainerError as error:
-            raise ContainerError(f"{self._where}: index chunk {chunk} at offset {offset}: {error}") from None
-        block = first // BLOCK_ROWS
-        self._checks[block : block + _blocks(count)] = np.frombuffer(head, "<u4", offset=HEADER_SIZE)
-        self._starts[chunk] = offset + len(head)  # last: from here on, other threads use the chunk
-        return stamp
-
-    def _check(self, block: int) -> None:
-        """Compare a block of rows with its checksum."""
-        chunk, number = divmod(block, CHUNK_ROWS // BLOCK_ROWS)
-        start = int(self._starts[chunk])
-        at = start + number * BLOCK_ROWS * self._dtype.itemsize
-        end = start + min(self._count(chunk), (number + 1) * BLOCK_ROWS) * self._dtype.itemsize
-        if google_crc32c.value(self._data[at:end]) != self._checks[block]:
-            first = block * BLOCK_ROWS
-            raise ContainerError(
-                f"{self._where}: the index is damaged at offset {at}: the CRC32C of rows {first} … differs"
-            )
-        self._checked[block] = True
-
-    def _count(self, chunk: int) -> int:
-        return min(CHUNK_ROWS, self._manifest.count - chunk * CHUNK_ROWS)
-
-    def _check_rows(self, rows: Rows) -> None:
-        """Refuse rows that no writer of this version writes; the reader checks the places."""
-        classes = self._manifest.classes
-        top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
-        last = np.uint64(min(10**self._manifest.key_width, 1 << 64) - 1)  # longest position in a key
-        wrong = (rows["orientation"] - 1 > 7) | (rows["flags"] != 0) | (rows["label"] < -1) | (rows["label"] > top)
-        wrong |= (rows["position"] > last) | (np.maximum(rows["width"], rows["height"]) > LONGEST_SIDE)
-        if wrong.any():
-            row = rows[int(np.argmax(wrong))]
-            found = f"label {row['label']}, {row['width']}×{row['height']}, orientation {row['orientation']}, "
-            found += f"flags {row['flags']}, keys of {self._manifest.key_width} digits"
-            raise ContainerError(f"{self._where}: the index row of position {row['position']} is impossible: {found}")
-
-
-def _blocks(rows: int) -> int:
-    return -(-rows // BLOCK_ROWS)
+def _layout(codes: Sequence[int], rows: int) -> tuple[dict[int, int], int]:
+    """Where each section of a chunk starts, and the size of the chunk."""
+    starts, at = {}, _HEAD.size + 2 * len(codes) + CRC_SIZE
+    for code in codes:
+        starts[code] = at
+        at += rows * row_type(code).itemsize + -(-rows // BLOCK_ROWS) * CRC_SIZE
+    return starts, at

@@ -57,6 +57,14 @@ class JoinedReader(Reader):
         """See `Reader.columns`."""
         return self._gather(indices, lambda part, own: part.columns(own))
 
+    def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+        """See `Reader.labels`."""
+        indices = dense(indices, len(self), "joined")
+        labels = np.empty(len(indices), np.int32)
+        for part, rows, own in self._groups(indices):
+            labels[rows] = self.parts[part].labels(own)
+        return labels
+
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
         """The payloads of all parts; see `Reader.payloads`."""

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Entry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT, IndexView, Stamp
+from iofast.containers.index import ABSENT, Stamp
+from iofast.containers.index_view import IndexView
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
@@ -80,7 +81,7 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
 
     def name(self, index: int) -> str:
         """`out.lmdb: 00000042`."""
-        return f"{self.path}: {self._key(self._row(index))}"
+        return f"{self.path}: {self._key(index)}"
 
     def walk(self, shard: int) -> Iterator[Entry]:  # noqa: ARG002 - there is one file
         """The entries of the B-tree except iofast's own; see `Reader.walk`."""
@@ -95,9 +96,9 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         """Look up every payload in a tree that has moved. One that is gone or changed fails its checksum."""
         if not opened.moved:
             return
-        fields, width = self.manifest.fields, self.manifest.key_width
+        fields, keys = self.manifest.fields, self.keys(located)
         for row in np.flatnonzero(located.file != ABSENT).tolist():
-            key = f"{located.position[row]:0{width}d}.{fields[number[row]]}".encode()
+            key = f"{keys[row]}.{fields[number[row]]}".encode()
             located.offset[row], located.length[row] = opened.tree.find(key) or (0, 0)
 
 
@@ -133,6 +134,10 @@ class _OpenedFile:
     def _metas(self, second: int) -> tuple[bytes, bytes]:
         """The bytes of the two meta pages, at offsets 0 and `second`."""
         return self.data[:META_END], self.data[second : second + META_END]
+
+    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Zeros: there is one file."""
+        return np.zeros(len(indices), np.uint32)
 
     def sizes(self) -> NDArray[np.uint64]:
         """Bytes of the one file."""

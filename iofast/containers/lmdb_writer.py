@@ -20,7 +20,7 @@ from iofast.containers import entries
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import CHUNK_ROWS, Stamp, chunk_count, chunk_size, encode_rows
+from iofast.containers.index import Outlines, Stamp, encode_rows
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
@@ -40,7 +40,7 @@ _UNKNOWN_SIZE = (1 << 63) - 1  # the file's size while the manifest's place is r
 
 def index_key(chunk: int) -> bytes:
     """The reserved key of an index chunk."""
-    return b"__iofast__.index.%04d" % chunk
+    return b"__iofast__.index.%08d" % chunk
 
 
 class LmdbWriter(Writer):
@@ -54,6 +54,7 @@ class LmdbWriter(Writer):
         self.path = os.fspath(path)
         self._map_size = MAP_STEP
         self._register = Register(key_width)
+        self._outlines = Outlines()
         self._cost = 0
         self._transaction: lmdb.Transaction | None = None
         self._environment: lmdb.Environment | None = None
@@ -115,7 +116,13 @@ class LmdbWriter(Writer):
     ) -> None:
         for first in range(rows.start, rows.stop, _COPIED):
             located = base.columns(np.arange(first, min(first + _COPIED, rows.stop), dtype=np.int64))
-            columns = (located.position, located.label, located.width, located.height, located.orientation)
+            columns = (
+                base.positions(located.indices),
+                located.label,
+                located.width,
+                located.height,
+                located.orientation,
+            )
             for index, (position, *info) in enumerate(
                 zip(*(column.tolist() for column in columns), strict=True), first
             ):
@@ -128,7 +135,9 @@ class LmdbWriter(Writer):
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
         with self._errors():
-            self._rows.write(entries.encode(self._register.add(position, fields, info, split)))
+            entry = self._register.add(position, fields, info, split)
+            self._rows.write(entries.encode(entry))
+            self._outlines.add(entry)
             key = format_key(position, self._register.key_width)
             self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
 
@@ -226,10 +235,8 @@ class LmdbWriter(Writer):
 
     def _reserve(self, manifest_length: int) -> None:
         """Store zeros of the exact size under every reserved key, in transactions of their own."""
-        count, fields = self._register.count, self._register.fields
-        for chunk in range(chunk_count(count)):
-            size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), fields)
-            self._put([(index_key(chunk), bytes(size))])
+        for chunk, outline in enumerate(self._outlines.chunks):
+            self._put([(index_key(chunk), bytes(outline.size(self._register.fields)))])
         self._put([(MANIFEST_KEY, bytes(manifest_length))])
         self._commit()
 
@@ -268,9 +275,9 @@ class LmdbWriter(Writer):
     def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
         self._rows.flush()
         places = tree.walk()  # in the order of the records
-        rows = ((0, self._placed(entry, places)) for _, entry in entries.read(self._rows.fileno()))
+        placed = (self._placed(entry, places) for _, entry in entries.read(self._rows.fileno()))
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
-        for chunk, data in enumerate(encode_rows(rows, draft.count, draft.fields, stamp)):
+        for chunk, data in enumerate(encode_rows(placed, draft.fields, stamp)):
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
     def _placed(self, entry: RecordEntry, places: Iterator[tuple[bytes, int, int]]) -> RecordEntry:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.index import ABSENT, Rows
+from iofast.containers.index import ABSENT, KINDS, NOWHERE
+from iofast.containers.index_view import Places, Rows
 from iofast.kernel import Payloads
-from iofast.record import IMAGE_FIELDS, RAW_FIELDS
+from iofast.record import RAW_FIELDS
+
+_UPPER = np.int32(0x1F0000)  # bits 16 to 20 of a width or height
+_RAW_KINDS = np.array([0, *(1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in KINDS)], np.uint8)
 
 
 class Located(NamedTuple):
@@ -21,7 +26,6 @@ class Located(NamedTuple):
     """
 
     indices: NDArray[np.int64]  # dense indices of the records
-    position: NDArray[np.uint64]  # position in the packing order, the number in the key
     label: NDArray[np.int32]  # -1 = no label
     width: NDArray[np.int32]
     height: NDArray[np.int32]
@@ -86,54 +90,52 @@ def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "recor
     return indices
 
 
-def field_numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:
-    """For each row the number of `field`, or of the record's own image. Raises `KeyError`."""
-    if field is not None:
-        if field not in fields:
-            raise KeyError(f"{path} has no field {field!r}, only {', '.join(fields)}")
-        return np.full(len(rows), fields.index(field), np.intp)
-    images = [fields.index(name) for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields]
-    if not images:
-        raise KeyError(f"{path} has no image field, only {', '.join(fields)}")
-    number = np.full(len(rows), images[0], np.intp)
-    if len(images) > 1:
-        for own in reversed(images):
-            number[rows["place"][:, own]["file"] != ABSENT] = own
-    return number
+@functools.lru_cache(maxsize=64)
+def kind_numbers(fields: tuple[str, ...]) -> NDArray[np.intp]:
+    """For each kind of image row the number of its field; 0 for no image, and for a field that is not there."""
+    return np.array([0, *(fields.index(name) if name in fields else 0 for name in KINDS)], np.intp)
 
 
-def columns(indices: NDArray[np.int64], fields: tuple[str, ...], rows: Rows, number: NDArray[np.intp]) -> Located:
-    """The columns of these rows of the index, for the field `number` of each; places are not checked yet."""
-    place = rows["place"][np.arange(len(rows)), number]
-    kinds = np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
+def of_images(indices: NDArray[np.int64], rows: Rows, file: NDArray[np.uint32]) -> Located:
+    """The columns of these image rows, whose records are in the files `file`; places are not checked yet."""
+    bits, kind = rows["place"], kinds(rows)
     return Located(
         indices=indices,
-        position=rows["position"].astype(np.uint64),
         label=rows["label"].astype(np.int32),
-        width=rows["width"].astype(np.int32),
-        height=rows["height"].astype(np.int32),
-        orientation=rows["orientation"].copy(),
-        file=place["file"].astype(np.uint32),
-        offset=place["offset"].astype(np.uint64),
-        length=place["length"].astype(np.uint64),
-        crc=place["crc"].astype(np.uint32),
-        kind=kinds[number],
+        width=rows["width"] | (bits >> 38).astype(np.int32) & _UPPER,
+        height=rows["height"] | (bits >> 43).astype(np.int32) & _UPPER,
+        orientation=(bits >> 48 & 7).astype(np.uint8) + np.uint8(1),
+        file=np.where(kind > 0, file, np.uint32(ABSENT)),
+        offset=bits & np.uint64(NOWHERE),
+        length=rows["length"].astype(np.uint64),
+        crc=rows["crc"].astype(np.uint32),
+        kind=_RAW_KINDS[kind],
+    )
+
+
+def kinds(rows: Rows) -> NDArray[np.uint8]:
+    """The kind of each image row: 1 + the place of its field in `index.KINDS`, 0 for no image."""
+    return (rows["place"] >> 51 & 7).astype(np.uint8)
+
+
+def of_field(images: Located, name: str, places: Places, own: NDArray[np.bool_], file: NDArray[np.uint32]) -> Located:
+    """The records of `of_images` with the places of their field `name`; `own` marks those whose image it is."""
+    raw = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
+    return images._replace(
+        file=np.where(own | places.there, file, np.uint32(ABSENT)),
+        offset=np.where(own, images.offset, places.offset),
+        length=np.where(own, images.length, places.length),
+        crc=np.where(own, np.asarray(images.crc, np.uint32), places.crc),
+        kind=np.full(len(own), raw, np.uint8),
     )
 
 
 def misplaced(located: Located, sizes: NDArray[np.uint64]) -> tuple[int, str] | None:
-    """Position and place of the first payload outside its file, or None; `sizes` in bytes are uint64, (N,).
-
-    An absent field must have offset and length 0.
-    """
-    absent = located.file == ABSENT
-    file = np.where(absent, 0, located.file)
-    wrong = file >= len(sizes)
-    size = sizes[np.where(wrong, 0, file)]
-    wrong |= (located.offset > size) | (located.length > size - np.minimum(located.offset, size))
-    wrong |= absent & ((located.offset != 0) | (located.length != 0))
+    """Dense index and place of the first payload outside its file, or None; `sizes` in bytes are uint64, (N,)."""
+    size = sizes[np.where(located.file == ABSENT, 0, located.file)]
+    wrong = (located.offset > size) | (located.length > size - np.minimum(located.offset, size))
     if not wrong.any():
         return None
     i = int(np.argmax(wrong))
     place = f"file {located.file[i]}, offset {located.offset[i]}, {located.length[i]} bytes"
-    return int(located.position[i]), place
+    return int(located.indices[i]), place

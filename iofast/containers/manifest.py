@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
-VERSION = 1
-CHUNK_LIMIT = 10_000  # chunks of an index: their numbers have four digits
-MAX_COUNT = 65_536 * CHUNK_LIMIT
+VERSION = 2
+MAX_COUNT = 1 << 40  # also the most samples of an order
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096
@@ -23,7 +25,9 @@ WHOLE = "all"  # the only split of a set without splits; in other sets, the unio
 T = TypeVar("T")
 
 _SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
-_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of a surrogate pair: no file name contains one
+# of a shard: a file name, which contains no half of a surrogate pair
+_FILE_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0\ud800-\udc7f\udd00-\udfff]*")
+_SHARD_MEMBERS = {"count", "name", "size"}
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -88,6 +92,11 @@ class Manifest:
         each = [(name, start, stop) for name, own in self.splits.items() for start, stop in own if stop > start]
         return sorted(each, key=lambda item: item[1])
 
+    def indices(self, split: str = WHOLE) -> NDArray[np.int64]:
+        """The dense indices of a split, range after range: (n,). Of "all": every index, whatever the splits."""
+        spans = ((0, self.count),) if split == WHOLE else self.splits[split]
+        return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -136,7 +145,9 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 
 def _check_version(version: object) -> None:
     if version != VERSION or isinstance(version, bool):
-        raise ContainerError(f"manifest version must be {VERSION}, found {version!r:.40}")
+        earlier = isinstance(version, int) and 0 < version < VERSION
+        advice = ", of an earlier iofast: remove it and pack again" if earlier else ""
+        raise ContainerError(f"manifest version must be {VERSION}, found {version!r:.40}{advice}")
 
 
 def _check_fields(fields: tuple[str, ...]) -> None:
@@ -160,11 +171,14 @@ def _check_classes(classes: tuple[str, ...] | None, order: str) -> None:
 
 
 def _check_shards(shards: tuple[Shard, ...], count: int) -> None:
-    for shard in shards:
-        if "/" in shard.name or "\0" in shard.name or shard.name in (".", "..") or _HALF.search(shard.name):
+    for shard in shards:  # there may be 100,000: messages are made only for errors
+        if not _FILE_NAME.fullmatch(shard.name):
             raise ContainerError(f"shard name {shard.name!r} is not a plain file name")
-        _integer(f"shard {shard.name!r} count", shard.count, 0, count)
-        _integer(f"shard {shard.name!r} size", shard.size, 0, (1 << 63) - 1)
+        if not (
+            type(shard.count) is type(shard.size) is int and 0 <= shard.count <= count and 0 <= shard.size < 1 << 63
+        ):
+            _integer(f"shard {shard.name!r} count", shard.count, 0, count)
+            _integer(f"shard {shard.name!r} size", shard.size, 0, (1 << 63) - 1)
     if sum(shard.count for shard in shards) != count or len({shard.name for shard in shards}) != len(shards):
         raise ContainerError(f"the counts of the shards do not sum to {count}, or a shard occurs twice")
 
@@ -214,11 +228,10 @@ def _shards(name: str, value: object) -> tuple[Shard, ...]:
     return tuple(_shard(_typed(name, item, dict)) for item in _typed(name, value, list))
 
 
-def _shard(item: Mapping[str, object]) -> Shard:
-    if set(item) != {"count", "name", "size"}:
+def _shard(item: Mapping[str, Any]) -> Shard:
+    if item.keys() != _SHARD_MEMBERS:
         raise ContainerError(f"a shard must have count, name and size, found {sorted(item)!r:.200}")
-    count, size = _any_integer("shard count", item["count"]), _any_integer("shard size", item["size"])
-    return Shard(_typed("shard name", item["name"], str), count, size)
+    return Shard(_typed("shard name", item["name"], str), item["count"], item["size"])
 
 
 def _or_none(read: Callable[[str, object], Any]) -> Callable[[str, object], Any]:

@@ -18,8 +18,8 @@ from iofast.containers.index import ABSENT
 from iofast.errors import ContainerError, because
 from iofast.kernel import Payloads
 
-MAX_OPEN = 128  # descriptors of one reader; most processes may have 1024, and where the limit is lower, so is this
-_AT_A_TIME = MAX_OPEN // 2  # files that one `values` call opens together, so that two threads need no memory for them
+MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
+_AT_A_TIME = MAX_OPEN // 2  # files that a call of `values` opens at a time: enough descriptors for two threads
 
 
 class OpenFiles:
@@ -142,8 +142,8 @@ class FilesReader(Reader):
         check: bool = True,
         failed: Failures | None = None,
     ) -> list[bytes | None]:
-        """Payloads of one field; see `Reader.values`. Of many files, some are open at a time."""
-        located = self.locate(indices, field)
+        """Payloads of one field; see `Reader.values`. At most `_AT_A_TIME` files are opened at a time."""
+        located = self.places(indices, field)
         numbers, place = np.unique(located.file, return_inverse=True)
         step = max(1, min(_AT_A_TIME, self._files().most // 2))
         if len(numbers) <= step:

@@ -67,12 +67,11 @@ class Register:
     def adopt(self, entry: RecordEntry, split: str) -> None:
         """Register a record that is already stored. Raises `ContainerError` for an invalid record."""
         key = format_key(entry.position, self.key_width)
-        own = entry._replace(fields=tuple([field for field in entry.fields if field[0]]))
         try:
-            self._check(entry.position, {name for name, *_ in own.fields}, split)
+            self._check(entry.position, {name for name, *_ in entry.fields}, split)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
-        self._count(key, own, split)
+        self._count(key, entry, split)
 
     def section(self) -> None:
         """Let the next record begin a new range of its split, even of a split that was left."""

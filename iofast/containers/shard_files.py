@@ -19,7 +19,7 @@ HEADER_SIZE = 128  # bytes at the start of a file of entries; zeros until the sh
 # magic, shape, records, size and modification time (ns) of the shard, stop, length of the split, split
 _HEADER = struct.Struct("<8sIQQqQB64s")
 _U32 = struct.Struct("<I")
-_MAGIC = b"iofrows\1"
+_MAGIC = b"iofrows\2"
 _PIECES = 512  # of one system call; Linux takes 1024
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW  # EXCL: never a link to a published shard
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,19 @@ from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finish
 from iofast.errors import ContainerError, because
 from iofast.record import ImageInfo
 
+LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
 _STEP = 4096  # rows of the index that are read together
 
 
 class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     """Random access to the records of a set of shards: `path` is the name given to `pack`.
 
-    Opening costs the same for any number of records, and one `stat` per shard. Raises `FileNotFoundError` if there is
-    no manifest, `UnfinishedError` if `<path>.partial/` exists beside it, `ContainerError` if a shard is missing, has
-    another size than in the manifest, or contradicts docs/format.md. `whole=False` opens a set with missing or cut off
-    shards: `broken` maps their numbers to what is wrong.
+    Opening costs the same for any number of records, and a microsecond and at most one `stat` per shard. Raises
+    `FileNotFoundError` if there is no manifest, `UnfinishedError` if `<path>.partial/` exists beside it,
+    `ContainerError` if a shard is missing, has another size than in the manifest, or contradicts docs/format.md. Of
+    more than `LOOKS` shards so many are compared, evenly spaced, and the others when they are first used.
+    `whole=False` compares all, and opens a set with missing or cut off shards: `broken` maps their numbers to what is
+    wrong.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, published: bool = True, whole: bool = True) -> None:
@@ -36,9 +39,11 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
             check_finished(Path(os.path.abspath(path)))
         super().__init__(path)
         self.broken: dict[int, str] = {}
-        for number, shard in enumerate(self._open().files.paths):
+        paths = self._open().files.paths
+        looks = min(len(paths), LOOKS) if whole else len(paths)
+        for number in np.linspace(0, len(paths) - 1, looks).astype(np.int64).tolist():
             try:
-                _check_there(self.manifest, shard, number)
+                _check_there(self.manifest, paths[number], number)
             except ContainerError as error:
                 if whole:
                     raise
@@ -47,50 +52,50 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
 
-    def placed(self, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, RecordEntry]]:
-        """The records [first, stop) of the index, by default all, each with the number of its shard."""
-        opened = self._open()
-        groups = self._groups(self.manifest)
+    def placed(self, first: int = 0, stop: int | None = None) -> Iterator[RecordEntry]:
+        """The records [first, stop) of the index, by default all."""
         end = len(self) if stop is None else stop
         for start in range(first, end, _STEP):
-            for row in opened.index.rows(np.arange(start, min(start + _STEP, end), dtype=np.int64)):
-                places = zip(groups, row["place"].tolist(), strict=True)
-                there = [(name, place) for name, place in places if place[0] != ABSENT]
-                fields = tuple((name, length, crc, offset) for name, (_, offset, length, crc) in there)
-                info = ImageInfo(*(int(row[name]) for name in ("label", "width", "height", "orientation")))
-                yield there[0][1][0], RecordEntry(int(row["position"]), info, fields)
+            indices = np.arange(start, min(start + _STEP, end), dtype=np.int64)
+            located = self.columns(indices)
+            infos = zip(located.label, located.width, located.height, located.orientation, strict=True)
+            fields: list[list[tuple[str, int, int, int]]] = [[] for _ in indices]
+            for name in self.manifest.fields:
+                own = self.locate(indices, name)
+                columns = own.length.tolist(), np.asarray(own.crc).tolist(), own.offset.tolist()
+                for row, place in enumerate(zip(*columns, strict=True)):
+                    if own.file[row] != ABSENT:
+                        fields[row].append((name, *place))
+            for position, info, places in zip(self.positions(indices).tolist(), infos, fields, strict=True):
+                yield RecordEntry(position, ImageInfo(*map(int, info)), tuple(places))
 
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard and the key."""
-        row, paths = self._row(index), self._files().paths
-        file = int(row["place"]["file"].min(initial=ABSENT))
-        return f"{paths[file] if file < len(paths) else self.path}: {self._key(row)}"
-
-    def _groups(self, manifest: Manifest) -> Sequence[str]:
-        """The location groups of an index row."""
-        return manifest.fields
+        opened, key = self._open(), self._key(index)
+        return f"{opened.files.paths[int(opened.files_of(np.array([index]))[0])]}: {key}"
 
     def _files(self) -> OpenFiles:
         return self._open().files
 
     def _open_files(self) -> _OpenedSet:
-        return _OpenedSet(self.path, self._groups)
+        return _OpenedSet(self.path)
 
 
 class _OpenedSet:
     """One opening of the set: manifest, index, and the shards as they are used."""
 
-    def __init__(self, path: str, groups: Callable[[Manifest], Sequence[str]]) -> None:
+    def __init__(self, path: str) -> None:
         place = Path(path)
         self.manifest = manifest = read_manifest(place)
         index = place.with_name(place.name + INDEX_SUFFIX)
         try:
-            self.index = open_index(index, manifest, groups(manifest))
+            self.index = open_index(index, manifest)
         except OSError as error:
             raise ContainerError(f"{index} cannot be read: {because(error)}") from None
         if manifest.count and self.index.stamp() != Stamp():
             raise ContainerError(f"{index} is not the index of a set of shards: its stamp is {self.index.stamp()}")
-        paths = [os.path.join(place.parent, shard.name) for shard in manifest.shards]
+        folder = os.path.join(place.parent, "")
+        paths = [folder + shard.name for shard in manifest.shards]
         if any(not shard.name for shard in manifest.shards):
             raise ContainerError(f"{path}{MANIFEST_SUFFIX} has a shard without a name")
         opened = _identity(place)
@@ -101,11 +106,16 @@ class _OpenedSet:
             _check_shard(manifest, paths[number], number, status)
 
         self.files = OpenFiles(paths, check)
+        self._ends = np.cumsum([shard.count for shard in manifest.shards], dtype=np.int64)
         self._sizes = np.array([shard.size for shard in manifest.shards] or [0], np.uint64)
 
     def is_stale(self) -> bool:
         """Never: each shard is checked when it is opened."""
         return False
+
+    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The shard of each record: the manifest has their counts."""
+        return np.searchsorted(self._ends, indices, "right").astype(np.uint32)
 
     def sizes(self) -> NDArray[np.uint64]:
         """Bytes of each shard; of an empty set, one file without bytes."""

@@ -40,7 +40,6 @@ class EncodedRecord(NamedTuple):
     pieces: Sequence[bytes]
     length: int  # of all pieces
     offsets: Sequence[int]
-    whole: tuple[int, int, int] | None = None  # offset, length and CRC32C for the location group ""
 
 
 class AdoptedShard(NamedTuple):
@@ -58,7 +57,7 @@ class AdoptedShard(NamedTuple):
     def entries(self) -> Iterator[RecordEntry]:
         """The entries of its records."""
         records = self.reader.manifest.shards[self.number].count
-        return (entry for _, entry in self.reader.placed(self.first, self.first + records))
+        return self.reader.placed(self.first, self.first + records)
 
 
 class ShardWriter(Writer):
@@ -104,7 +103,7 @@ class ShardWriter(Writer):
         with self._errors():
             number, place = divmod(mark, _MARKS)
             _, entry = next(entries_in(self._rows(number), place))
-            fields = [each for each in entry.fields if each[0]]
+            fields = entry.fields
             if self.backing is not None and number < len(self._done):
                 ends = (offset + length for _, length, _, offset in fields)
                 self.backing.fetch(self._staged(number), min(offset for *_, offset in fields), max(ends))
@@ -135,12 +134,12 @@ class ShardWriter(Writer):
         left = np.array(sorted(left_out), np.int64)
         for number, split, first in _shards_of(part):
             ends = np.array([first, first + part.manifest.shards[number].count - 1], np.int64)
-            low, high = part.columns(ends).position.tolist()
+            low, high = part.positions(ends).tolist()
             if np.searchsorted(left, low) == np.searchsorted(left, high, "right"):
                 self._leave(low)
                 self._adopt(part, number, split, first, seen)
                 continue
-            for index, (_, entry) in enumerate(part.placed(first, int(ends[1]) + 1), first):
+            for index, entry in enumerate(part.placed(first, int(ends[1]) + 1), first):
                 if entry.position not in left_out:
                     self.write(entry.position, part.record(index).fields, entry.info, split)
                     if seen is not None:
@@ -179,9 +178,6 @@ class ShardWriter(Writer):
             encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
             entry = entry.at(shard.size, encoded.offsets)
-            if encoded.whole is not None:
-                offset, length, crc = encoded.whole
-                entry = entry._replace(fields=(*entry.fields, ("", length, crc, shard.size + offset)))
             self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, entry)
 
     def finish(self, description: Description) -> Manifest:
@@ -192,7 +188,7 @@ class ShardWriter(Writer):
             files = zip(self._names(), self._done, strict=True)
             shards = tuple(Shard(name, full.records, full.size) for name, full in files)
             manifest = self._register.manifest(description, shards)
-            chunks = encode_rows(self._entries(), manifest.count, self._groups(manifest.fields), Stamp())
+            chunks = encode_rows(self._entries(), manifest.fields, Stamp())
             write_index(self.folder / (self.name + INDEX_SUFFIX), chunks)
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             self._link()
@@ -256,10 +252,6 @@ class ShardWriter(Writer):
     def _own_shape(self) -> tuple[object, ...]:
         """The part of the shape that depends on the format."""
         return ()
-
-    def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        """The location groups of an index row: the fields, and "" if records have `EncodedRecord.whole`."""
-        return fields
 
     @property
     def _old(self) -> list[str]:
@@ -332,12 +324,11 @@ class ShardWriter(Writer):
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
-    def _entries(self) -> Iterator[tuple[int, RecordEntry]]:
-        """Yield (number of the shard, record) for all records."""
+    def _entries(self) -> Iterator[RecordEntry]:
+        """Yield all records."""
         for number in range(len(self._done)):
             own = self._adopted.get(number)
-            entries = (entry for _, entry in entries_in(self._rows(number))) if own is None else own.entries()
-            yield from ((number, entry) for entry in entries)
+            yield from (entry for _, entry in entries_in(self._rows(number))) if own is None else own.entries()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

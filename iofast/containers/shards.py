@@ -16,15 +16,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers import index
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import IndexView, chunk_count, chunk_size
+from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
-from iofast.containers.manifest import CHUNK_LIMIT, WHOLE, Manifest
+from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, MARKER
 from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
 
@@ -33,7 +35,7 @@ INDEX_SUFFIX = ".index"
 SHARD_SIZE = 1_000_000_000  # bytes, by default
 MAX_SHARDS = 1_000_000  # in a pattern: {0..999999999999} must not fill the memory
 
-_MAGIC, _VERSION, _ALIGN = b"iofastIF", 1, 64
+_MAGIC, _ALIGN = b"iofastIF", index.PADDING
 _HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
 _HEADER_SIZE = _HEADER.size + 4
 _U32 = struct.Struct("<I")
@@ -181,50 +183,45 @@ def write_index(path: Path, chunks: Iterable[bytes]) -> None:
             file.write(bytes(-file.tell() % _ALIGN))
             starts.append(file.tell())
             file.write(chunk)
-        end = file.tell()
-        directory = struct.pack(f"<{len(starts) + 1}Q", *starts, end)
-        file.write(directory + _U32.pack(google_crc32c.value(directory)))
-        file.seek(0)
-        header = _HEADER.pack(_MAGIC, _VERSION, 0, len(starts), end, 0)
-        file.write(header + _U32.pack(google_crc32c.value(header)))
+        write_directory(file, starts, file.tell())
 
 
-def open_index(path: Path, manifest: Manifest, groups: Sequence[str] | None = None) -> IndexView:
-    """Open `<DST>.index`; only its directory is read at once. Raises `ContainerError`.
+def write_directory(file: BinaryIO, starts: Sequence[int], end: int) -> None:
+    """Write the header and the directory of an index file whose chunks begin at `starts` and end at `end`."""
+    file.seek(end)
+    directory = struct.pack(f"<{len(starts) + 1}Q", *starts, end)
+    file.write(directory + _U32.pack(google_crc32c.value(directory)))
+    file.seek(0)
+    header = _HEADER.pack(_MAGIC, index.VERSION, 0, len(starts), end, 0)
+    file.write(header + _U32.pack(google_crc32c.value(header)))
 
-    `groups` are the location groups of a row, by default the manifest's fields.
-    """
-    groups = manifest.fields if groups is None else groups
+
+def open_index(path: Path, manifest: Manifest) -> IndexView:
+    """Open `<DST>.index`; only its directory is read at once. Raises `ContainerError`."""
     where = os.fspath(path)
     data = FileBytes(where)
     head = data[:_HEADER_SIZE]
     if len(head) < _HEADER_SIZE or google_crc32c.value(head[:-4]) != _U32.unpack_from(head, _HEADER.size)[0]:
         raise ContainerError(f"{where} is not an index, or the header at offset 0 is damaged: its CRC32C differs")
     magic, version, _, count, offset, _ = _HEADER.unpack_from(head)
-    if (magic, version) != (_MAGIC, _VERSION):
+    if (magic, version) != (_MAGIC, index.VERSION):
         raise ContainerError(
-            f"{where} must begin with {_MAGIC!r} version {_VERSION}, found {magic!r} version {version}"
+            f"{where} must begin with {_MAGIC!r} version {index.VERSION}, found {magic!r} version {version}"
         )
-    if count != chunk_count(manifest.count) or count > CHUNK_LIMIT:
-        raise ContainerError(f"{where} has {count} chunks, expected {chunk_count(manifest.count)}")
+    if count != index.chunk_count(manifest.count):
+        raise ContainerError(f"{where} has {count} chunks, expected {index.chunk_count(manifest.count)}")
     length = 8 * (count + 1)
     directory = data[offset : offset + length + 4] if offset < len(data) else b""
     if len(directory) < length + 4 or google_crc32c.value(directory[:-4]) != _U32.unpack_from(directory, length)[0]:
         raise ContainerError(f"{where} is cut off, or its directory at offset {offset} is damaged: its CRC32C differs")
-    starts = np.frombuffer(directory, "<u8", count + 1)
-    return IndexView(data, manifest, partial(_find_chunk, starts, manifest.count, groups, where), where, groups)
+    return IndexView(data, manifest, partial(_find_chunk, np.frombuffer(directory, "<u8", count + 1), where), where)
 
 
-def _find_chunk(
-    starts: NDArray[np.uint64], records: int, groups: Sequence[str], where: str, chunk: int
-) -> tuple[int, int]:
+def _find_chunk(starts: NDArray[np.uint64], where: str, chunk: int) -> tuple[int, int]:
     start, end = int(starts[chunk]), int(starts[chunk + 1])
-    size = chunk_size(min(1 << 16, records - (chunk << 16)), groups)
-    if start % _ALIGN or not 0 <= end - start - size < _ALIGN:
-        raise ContainerError(
-            f"{where}: index chunk {chunk} at offset {start}: expected {size} bytes, found {end - start}"
-        )
-    return start, size
+    if start % _ALIGN or end < start:
+        raise ContainerError(f"{where}: index chunk {chunk} cannot lie at offsets {start} to {end}")
+    return start, end - start
 
 
 def _braces(pattern: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Sidecars: index files for other programs, in their formats, beside a set of shards (docs/format.md).
 
-They contain only data of manifest and index, can be made again at any time, and are ignored by iofast's readers.
+They contain only data of the set, can be made again at any time, and are ignored by iofast's readers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 
 from iofast import owned
 from iofast.containers import tar, tfrecord
+from iofast.containers.container_suffixes import TAR, TFRECORD
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import MANIFEST_SUFFIX, stem_with
-from iofast.errors import ContainerError, OptionError, TargetError, because
+from iofast.errors import OptionError, TargetError, because
 
 NAMES = ("dali", "wids", "timm")
 INFO = "_info.json"  # of timm: one file for all sets of a folder
@@ -79,9 +80,9 @@ def check_names(names: Iterable[str], suffix: str) -> tuple[str, ...]:
     for name in wanted:
         if name not in NAMES:
             raise OptionError(f"there is no sidecar {name!r}, only {', '.join(NAMES)}")
-        if suffix not in (tar.SUFFIX, *tfrecord.SUFFIXES):
+        if suffix not in (TAR, *TFRECORD):
             raise OptionError(f"sidecars are for tar and TFRecord shards, not for {suffix or 'a folder'}")
-        if name != "dali" and suffix != tar.SUFFIX:
+        if name != "dali" and suffix != TAR:
             raise OptionError(f"sidecar {name} is for tar shards, and this set is {suffix}: it can have dali")
     return wanted
 
@@ -98,19 +99,20 @@ def belonging(path: Path, shards: Sequence[str]) -> list[str]:
 def _open(place: Path, *, published: bool = True) -> ShardReader:
     if not place.with_name(place.name + MANIFEST_SUFFIX).exists():
         raise OptionError(f"{place} is no set of shards that iofast wrote: it has no {place.name}{MANIFEST_SUFFIX}")
-    kind = tar.TarReader if place.suffix == tar.SUFFIX else tfrecord.TfrecordReader
+    kind = tar.TarReader if place.suffix == TAR else tfrecord.TfrecordReader
     return kind(place, published=published)
 
 
 def _dali(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
     start = 0
-    lines = _tar_lines if place.suffix == tar.SUFFIX else _tfrecord_lines
     for number, shard in enumerate(reader.manifest.shards):
-        yield _index_name(shard.name), lines(reader, number, start, shard.count)
+        is_tar = place.suffix == TAR
+        lines = _tar_lines(reader, start, shard.count) if is_tar else _tfrecord_lines(reader, number)
+        yield _index_name(shard.name), lines
         start += shard.count
 
 
-def _tar_lines(reader: ShardReader, number: int, first: int, count: int) -> Iterator[str]:
+def _tar_lines(reader: ShardReader, first: int, count: int) -> Iterator[str]:
     """wds2idx v1.2: the number of samples; then for each its members: extension, offset, size and name."""
     yield f"v1.2 {count}\n"
     fields = reader.manifest.fields
@@ -123,21 +125,15 @@ def _tar_lines(reader: ShardReader, number: int, first: int, count: int) -> Iter
             keys = keys or reader.keys(located)
             places = zip(located.file.tolist(), located.offset.tolist(), located.length.tolist(), strict=True)
             for row, (file, offset, size) in enumerate(places):
-                if file == number:
+                if file != ABSENT:
                     parts[row].append(f"{field} {offset} {size} {keys[row]}.{field}")
-                elif file != ABSENT:
-                    raise ContainerError(f"{reader.path}: the index puts record {start + row} into shard {file}")
         yield from (" ".join(own) + "\n" for own in parts)
 
 
-def _tfrecord_lines(reader: ShardReader, number: int, first: int, count: int) -> Iterator[str]:
+def _tfrecord_lines(reader: ShardReader, number: int) -> Iterator[str]:
     """tfrecord2idx: offset and size of each record, with its framing."""
-    for start in range(first, first + count, _STEP):
-        rows = reader.examples(np.arange(start, min(start + _STEP, first + count)))  # type: ignore[attr-defined]
-        if (rows["file"] != number).any():
-            raise ContainerError(f"{reader.path}: the index puts a record of shard {number} elsewhere")
-        places = zip(rows["offset"].tolist(), rows["length"].tolist(), strict=True)
-        yield from (f"{offset} {size}\n" for offset, size in places)
+    for offset, size in reader.examples(number):  # type: ignore[attr-defined]
+        yield f"{offset} {size}\n"
 
 
 def _wids(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from iofast.containers.base import Entry
+from iofast.containers.container_suffixes import TAR
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
@@ -13,7 +14,6 @@ from iofast.containers.tar_members import BLOCK, TarFile, open_tar
 from iofast.errors import ContainerError
 from iofast.record import ImageInfo
 
-SUFFIX = ".tar"
 RECORD = 20 * BLOCK  # what tar programs pad an archive to
 MTIME = 946_684_800  # 1 January 2000, a constant, so that equal records give equal bytes on any day
 
@@ -59,7 +59,7 @@ class TarReader(ShardReader):
 class TarWriter(ShardWriter):
     """Writes a set of tar shards; see `ShardWriter`."""
 
-    suffix = SUFFIX
+    suffix = TAR
 
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:  # noqa: ARG002
         pieces: list[bytes] = []
@@ -76,7 +76,7 @@ class TarWriter(ShardWriter):
         return closing(size)
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002
-        return f"{stem_with(stem, split)}-{number:06d}{SUFFIX}"
+        return f"{stem_with(stem, split)}-{number:06d}{TAR}"
 
 
 def header(name: str, size: int) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description
+from iofast.containers.container_suffixes import LMDB, TFRECORD, WRITTEN
 from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget
@@ -16,9 +17,6 @@ from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import ShardCut
 from iofast.errors import OptionError
 from iofast.record import KEY_WIDTH
-
-LMDB = ".lmdb"
-WRITTEN = (LMDB, tar.SUFFIX, *tfrecord.SUFFIXES)
 
 _LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
 
@@ -72,7 +70,7 @@ def writer_of(
     if target.path.suffix == LMDB:
         return LmdbWriter(target.stage(), key_width=key_width)
     backing = target.backing if isinstance(target, ShardTarget) else None
-    if target.path.suffix in tfrecord.SUFFIXES:
+    if target.path.suffix in TFRECORD:
         writer: ShardWriter = tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
     else:
         writer = tar.TarWriter(folder, name, cut=cut, key_width=key_width)

@@ -7,21 +7,16 @@ checked with its own checksum.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterator
 
 from iofast.containers.base import Entry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import Rows
-from iofast.containers.manifest import Manifest
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.tfrecord_framing import HEAD, frames, read_data
-from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter, fields_of
+from iofast.containers.tfrecord_writer import TfrecordWriter, fields_of
 from iofast.errors import ContainerError
 
-__all__ = ["SUFFIXES", "TfrecordReader", "TfrecordWriter", "is_named_so"]
+__all__ = ["TfrecordReader", "TfrecordWriter", "is_named_so"]
 
 # x.tfrecord, x-00000-of-00008.tfrecord; ImageNet's train-00000-of-01024; TensorFlow Datasets' x.tfrecord-00000-of-00008
 _NAMES = re.compile(r".+(\.tfrecords?|\.tfrecords?-\d+-of-\d+|-\d{5,}-of-\d{5,})(\.gz|\.gzip|\.zlib|\.z)?", re.ASCII)
@@ -37,21 +32,16 @@ class TfrecordReader(ShardReader):
 
     container = "tfrecord"
 
-    def examples(self, indices: NDArray[np.int64]) -> Rows:
-        """Places of whole records: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
+    def examples(self, shard: int) -> Iterator[tuple[int, int]]:
+        """Offset and length, with framing, of each record of a shard: the heads of all records are read.
 
-        Raises `IndexError` for an index out of range, `ContainerError` for a place outside the shards.
+        Raises `ContainerError` if one is damaged, or the shard does not have the records of the manifest.
         """
-        opened = self._open()
-        rows = opened.index.rows(np.ascontiguousarray(indices, np.int64).reshape(-1))
-        places, sizes = rows["place"][:, -1], opened.sizes()
-        file = np.minimum(places["file"], len(sizes) - 1)
-        rest = sizes[file] - np.minimum(places["offset"], sizes[file])
-        wrong = (places["file"] != file) | (places["length"] > rest)
-        if wrong.any():
-            row = rows[int(np.argmax(wrong))]
-            raise ContainerError(f"{self.path}: the index puts the record of position {row['position']} outside")
-        return places.copy()
+        file, count = FileBytes(self._files().paths[shard]), 0
+        for count, frame in enumerate(frames(file), 1):  # noqa: B007
+            yield frame.offset - HEAD, frame.end - frame.offset + HEAD
+        if count != self.manifest.shards[shard].count:
+            raise ContainerError(f"{file.path} has {count} records, expected {self.manifest.shards[shard].count}")
 
     def walk(self, shard: int) -> Iterator[Entry]:
         """The payloads in the Examples of a shard; each record's CRC32C is checked; see `Reader.walk`."""
@@ -64,6 +54,3 @@ class TfrecordReader(ShardReader):
                 raise ContainerError(f"{file.path}: the record at offset {frame.offset - HEAD}: {error}") from None
             for name, span in found:
                 yield Entry(name, frame.offset + span.start, span.stop - span.start)
-
-    def _groups(self, manifest: Manifest) -> Sequence[str]:
-        return (*manifest.fields, "")

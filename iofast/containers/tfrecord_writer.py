@@ -16,7 +16,6 @@ from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
 
-SUFFIXES = (".tfrecord", ".tfrecords")
 LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
 _FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP"}
@@ -119,9 +118,7 @@ class TfrecordWriter(ShardWriter):
         example = encode(features)
         offsets = [HEAD + example.places[feature] for _, feature in sorted(zip(fields, names, strict=True))]
         length = HEAD + example.length + FOOT
-        return EncodedRecord(
-            [head(example.length), *example.pieces, foot(example.crc)], length, offsets, (0, length, example.crc)
-        )
+        return EncodedRecord([head(example.length), *example.pieces, foot(example.crc)], length, offsets)
 
     def _end(self, size: int) -> bytes:  # noqa: ARG002
         return b""
@@ -131,9 +128,6 @@ class TfrecordWriter(ShardWriter):
 
     def _own_shape(self) -> tuple[object, ...]:
         return self._classes, self._base
-
-    def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        return (*fields, "")
 
 
 def _label_base(description: Description) -> int:

@@ -21,7 +21,7 @@ from iofast.copying.to_folder import Shape
 from iofast.errors import ContainerError, OptionError
 from iofast.opening import open_reader
 from iofast.order.permutation import permuted
-from iofast.record import KEY_WIDTH, LABEL_FIELD
+from iofast.record import LABEL_FIELD, key_width
 from iofast.source.listing import few, split_rank
 
 Part = float | Sequence[int]  # a share of the records, or dense indices
@@ -92,8 +92,8 @@ def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
         raise OptionError(f"there are splits already ({', '.join(names)}): say which to divide (of={names[0]})")
     if choice.of is not None and choice.of not in splits:
         raise OptionError(f"there is no split {choice.of!r} to divide, only {', '.join(splits)}")
-    kept = {name: _range(splits[name]) for name in names if name != choice.of}
-    free = _range(splits[choice.of or WHOLE])
+    kept = {name: reader.manifest.indices(name) for name in names if name != choice.of}
+    free = reader.manifest.indices(choice.of or WHOLE)
     taken: dict[str, NDArray[np.int64]] = {}
     if not parts:
         raise OptionError("nothing says how to divide: give a part such as val=0.1")
@@ -118,10 +118,6 @@ def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
     return {**kept, **taken, choice.rest: free}
 
 
-def _range(ranges: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in ranges])
-
-
 def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[np.int64]:
     indices = np.unique(np.asarray(list(part), np.int64))
     strange = np.setdiff1d(indices, free)
@@ -137,7 +133,7 @@ def _drawn(
     """Draw the shares of the records `free` from the seed, for each class separately if `stratify` is set."""
     groups = {"": free}
     if choice.stratify and len(free):
-        found = [reader.columns(free[start : start + STEP]).label for start in range(0, len(free), STEP)]
+        found = [reader.labels(free[start : start + STEP]) for start in range(0, len(free), STEP)]
         labels = np.concatenate(found)
         groups = {str(label): free[labels == label] for label in np.unique(labels).tolist()}
     drawn: dict[str, list[NDArray[np.int64]]] = {name: [] for name in shares}
@@ -236,10 +232,10 @@ def _pieces(
         raise OptionError(f"{one} has splits and {other} has none: divide that first (iofast split)")
     pieces = []
     for place, own in enumerate(records):
-        for split_name, ranges in own.reader.manifest.splits.items():
+        for split_name in own.reader.manifest.splits:
             name = split_name if names is None else check_split_name(names[place])
-            if sum(stop - start for start, stop in ranges):
-                pieces.append(_Piece(name, own, _range(ranges), numbers[place]))
+            if len(indices := own.reader.manifest.indices(split_name)):
+                pieces.append(_Piece(name, own, indices, numbers[place]))
     return sorted(pieces, key=lambda piece: split_rank(piece.split))
 
 
@@ -275,8 +271,9 @@ def _job(plan: dict[str, object], description: Description, pieces: Sequence[_Pi
 
     splits = tuple(dict.fromkeys(piece.split for piece in pieces)) or (WHOLE,)
     fields = sorted({name for piece in pieces for name in piece.source.reader.manifest.fields})
-    shape = Shape(description.classes, splits, tuple(fields), KEY_WIDTH)
-    return CopyJob(plan, description, shape, sum(len(piece.indices) for piece in pieces), size, copies)
+    count = sum(len(piece.indices) for piece in pieces)
+    shape = Shape(description.classes, splits, tuple(fields), key_width(count))
+    return CopyJob(plan, description, shape, count, size, copies)
 
 
 def _relabelled(copy: CopiedRecord, numbers: NDArray[np.int64]) -> CopiedRecord:

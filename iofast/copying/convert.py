@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iofast.containers.base import Description, Writer
+from iofast.containers.container_suffixes import LISTS, OF_OTHERS, WRITTEN
 from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import ShardCut, parse_size
-from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
+from iofast.containers.targets import meant, target_of, writer_of
 from iofast.copying.records import CopiedRecord, RecordSource
 from iofast.copying.to_folder import FolderTarget, FolderWriter, Shape
 from iofast.errors import OptionError, TargetError, because
 from iofast.opening import open_reader
-from iofast.record import KEY_WIDTH
+from iofast.record import key_width
 from iofast.version import __version__
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ FilePath = str | os.PathLike[str]
 Begin = Callable[[int, int], None]  # number of all records, and of those that an earlier run wrote
 Progress = Callable[[int, int, int], None]
 
-_SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", ".zip", ".gz", ".zst", ".h5", ".npz")
+_NEVER_WRITTEN = (*LISTS, *OF_OTHERS, ".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,9 @@ def convert(
             for copy, split in zip(records.records(done=done), itertools.islice(splits, done, None), strict=True):
                 yield copy.position if records.key_width else copy.place, copy, split
 
-        shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, records.key_width or KEY_WIDTH)
+        shape = Shape(
+            manifest.classes, tuple(manifest.splits), manifest.fields, records.key_width or key_width(len(reader))
+        )
         plan: dict[str, object] = {"sources": [source_facts(reader, source)]}
         job = CopyJob(plan, description, shape, len(reader), records.size(), copies)
         kept = run_copy(job, place, options, begin, progress)
@@ -108,7 +111,7 @@ def place_of(target: FilePath, options: CopyOptions) -> Target:
     if not text.endswith("/"):
         if suffix in WRITTEN:
             return target_of(target, overwrite=options.overwrite)
-        if suffix.lower() in _SUFFIXES_OF_OTHERS:
+        if suffix.lower() in _NEVER_WRITTEN:
             known = ", ".join(WRITTEN)
             raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
         if (known_suffix := meant(suffix)) is not None:

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
+from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.foreign.cached_index import ForeignIndex, Format
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
 from iofast.foreign.columns import TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
 
-SUFFIX = ".beton"
 VERSION = 2
 
 _HEADER = struct.Struct("<HHIQQ")
@@ -47,7 +46,7 @@ class BetonFile(Format):
     """One beton file."""
 
     name = "beton"
-    says_all = True
+    names_are_fixed = True
 
     def __init__(self, path: Path) -> None:
         super().__init__([os.fspath(path)], ForeignOptions())
@@ -73,7 +72,7 @@ def _columns(path: str) -> tuple[list[TableColumn], list[str]]:
         raise ContainerError(f"{path} is no beton file of version {VERSION}: it begins with version {version}")
     if table == 0:
         raise UnfinishedError(f"{path} was never finished: it has no allocation table")
-    if not 1 <= number <= MAX_FIELDS or count > MAX_COUNT:
+    if not 1 <= number <= MAX_FIELDS or count > MAX_RECORDS:
         raise ContainerError(f"{path}: {number} fields and {count} samples are impossible")
     fields = _fields(data, path, number)
     rows = np.dtype([("", dtype) for _, _, dtype in fields], align=True)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard
+from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.foreign.options import ForeignOptions
@@ -38,12 +38,16 @@ from iofast.source.cache import (
 from iofast.source.listing import Strings
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
+MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field
 MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
 PARTS = {"file": "<u4", "offset": "<u8", "length": "<u8"}  # of a place; formats with checksums also have `crc`
 _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
-_MEMBERS = ("fields", "dtypes", "says_label", "classes", "class_order", "splits", "left_out", "called", "state")
+_MEMBERS = (
+    *("fields", "dtypes", "label_from_index", "classes", "class_order"),
+    *("splits", "left_out", "names_seen", "state"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,12 @@ class ForeignIndex:
     dtypes: tuple[str, ...] = ()  # of each field: a binary number of this type, or "" for a payload
     keys: Strings | None = None  # None: keys are positions
     json: Strings | None = None  # payloads of a field `json` that is in no file; empty for a record without it
-    says_label: bool = True  # the field `cls` is made from the column `label`; it is in no file
+    label_from_index: bool = True  # the field `cls` is made from the column `label`; it is in no file
     classes: tuple[str, ...] | None = None
     class_order: str = "lexicographic"
     splits: tuple[tuple[str, int, int], ...] = ()
     left_out: tuple[str, ...] = ()  # sentences about contents of the files that no record has
-    called: tuple[str, ...] = ()  # names of the members or features in the files, up to `MAX_NAMES`
+    names_seen: tuple[str, ...] = ()  # names of the members or features in the files, up to `MAX_NAMES`
     state: tuple[int, ...] = ()  # further numbers that change when the files do
     fingerprint: str = ""
     stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64), repr=False)  # size, time
@@ -83,13 +87,13 @@ class ForeignIndex:
     @property
     def unplaced(self) -> tuple[str, ...]:
         """Fields that are made from the index and are in no file. The records may have none of them."""
-        label = (LABEL_FIELD,) if self.says_label else ()
+        label = (LABEL_FIELD,) if self.label_from_index else ()
         return label if self.json is None else (*label, JSON_FIELD)
 
     def manifest(self, size: int) -> Manifest:
         """The manifest of the records; `size` is the total size of the files in bytes."""
         count, fields = len(self), set(self.fields)
-        if self.says_label and self.labelled:
+        if self.label_from_index and self.labelled:
             fields.add(LABEL_FIELD)
         if self.json is not None and len(self.json.blob) > count:  # more than the byte behind each
             fields.add(JSON_FIELD)
@@ -112,7 +116,7 @@ class Format(ABC):
     """The files of one data set in another program's format. Pickled with its reader."""
 
     name: ClassVar[str]
-    says_all: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
+    names_are_fixed: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions, beside: Sequence[str] = ()) -> None:
         self.paths, self.options = [os.path.abspath(path) for path in paths], options
@@ -193,7 +197,7 @@ def number_of(image_format: str) -> int:
 
 
 def few_names(names: Iterable[Collection[str]]) -> tuple[str, ...]:
-    """Return `ForeignIndex.called` from the names found in each file."""
+    """Return `ForeignIndex.names_seen` from the names found in each file."""
     return tuple(sorted(set[str]().union(*names))[:MAX_NAMES])
 
 
@@ -212,7 +216,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
     where = f"{data.paths[0]} …" if len(data.paths) > 1 else data.paths[0]
     if not np.array_equal(stamps([*data.paths, *data.beside]), before) or data.state() != state:
         raise SourceError(f"{where} was written to while it was indexed: wait until writing ends")
-    if len(index) > MAX_COUNT or len(index.fields) > MAX_FIELDS:
+    if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
     if not index.dtypes:
         index = replace(index, dtypes=("",) * len(index.fields))
@@ -247,14 +251,14 @@ def _loaded(file: Path, data: Format) -> ForeignIndex | None:
         members, arrays = load(file)
         stamped = arrays.pop("stamps").reshape(-1, 2)
         keys, json = (_strings(arrays, name) for name in ("keys", "json"))
-        texts = {name: tuple(map(str, members[name])) for name in ("dtypes", "left_out", "called")}
+        texts = {name: tuple(map(str, members[name])) for name in ("dtypes", "left_out", "names_seen")}
         began, ended = members["scanned"]
         index = ForeignIndex(
             arrays,
             tuple(check_field(name) for name in members["fields"]),
             keys=keys,
             json=json,
-            says_label=bool(members["says_label"]),
+            label_from_index=bool(members["label_from_index"]),
             classes=None if members["classes"] is None else tuple(map(str, members["classes"])),
             class_order=members["class_order"],
             splits=tuple((str(name), int(start), int(stop)) for name, start, stop in members["splits"]),

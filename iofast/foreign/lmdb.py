@@ -22,9 +22,8 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
-from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import ContainerError, SourceError
-from iofast.foreign.cached_index import COLUMNS, PARTS, ForeignIndex, Format
+from iofast.foreign.cached_index import COLUMNS, MAX_RECORDS, PARTS, ForeignIndex, Format
 from iofast.foreign.label_list import LabelList, read_label_list
 from iofast.foreign.lmdb_values import COLOUR, ENCODED, GREY, OTHER, Value, classify, what_else
 from iofast.foreign.options import ForeignOptions
@@ -172,8 +171,8 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
         raise ContainerError(f"{path} is truncated: {len(data)} bytes, expected {meta.file_size}")
     blob, ends, places = bytearray(), array("Q", [0]), array("q")
     for key, offset, length in Tree(data, meta, path).walk():
-        if len(ends) > MAX_COUNT:
-            raise ContainerError(f"{path} has more than {MAX_COUNT} entries")
+        if len(ends) > MAX_RECORDS:
+            raise ContainerError(f"{path} has more than {MAX_RECORDS} entries")
         if key.startswith(RESERVED):  # do not read a damaged container of iofast without its checksums
             where = f"the entry {key!r:.40} at offset {offset}, but no manifest in its tree"
             raise ContainerError(f"{path} was written by iofast and is damaged: it has {where}")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
+from iofast.containers.manifest import MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError, because
-from iofast.foreign.cached_index import ForeignIndex, Format
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
 from iofast.foreign.columns import Fetch, TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.unpacked import PackedFiles
@@ -67,7 +67,7 @@ class MdsFolder(Format):
     """The shards in the `index.json` files of a folder; sub-folders are splits. `found`: from `find_index`."""
 
     name = "mds"
-    says_all = True
+    names_are_fixed = True
 
     def __init__(self, folder: Path, found: Mapping[str, Path]) -> None:
         self.folder, self.shards, self.splits = os.fspath(folder), list[MdsShard](), list[tuple[str, int, int]]()
@@ -80,8 +80,8 @@ class MdsFolder(Format):
             count += samples
         if not self.shards:
             raise ContainerError(f"{folder}: its MDS index has no samples")
-        if count > MAX_COUNT:
-            raise ContainerError(f"{folder} has {count} samples, more than {MAX_COUNT}")
+        if count > MAX_RECORDS:
+            raise ContainerError(f"{folder} has {count} samples, more than {MAX_RECORDS}")
         super().__init__([shard.path for shard in self.shards], ForeignOptions(), list(map(os.fspath, found.values())))
 
     def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -82,7 +82,7 @@ class ForeignReader(FilesReader):
         return [_text(self._read(*place), self._dtype(field)) for place in places]
 
     def keys(self, located: Located) -> list[str]:
-        """The keys of the records in `located`, as in the files; bytes that are not UTF-8 as `\\xe9`."""
+        """Return the keys of the records in `located`. A byte that is not UTF-8 is written as in `\\xe9`."""
         return [self._key(row) for row in located.indices.tolist()]
 
     def record(self, index: int) -> Record:
@@ -118,8 +118,8 @@ class ForeignReader(FilesReader):
             return
         for ours, theirs, role, exists in self.format.named_parts(index):
             if not exists:
-                words = f"no record has {role} {theirs!r} (names: {ours}={theirs}); they have {few(index.called, 20)}"
-                raise OptionError(f"{self.path}: {words}")
+                words = f"no record has {role} {theirs!r} (names: {ours}={theirs})"
+                raise OptionError(f"{self.path}: {words}; they have {few(index.names_seen, 20)}")
         base = self.format.options.label_base
         if base and not index.labelled:
             raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
@@ -139,7 +139,7 @@ class ForeignReader(FilesReader):
         return index.dtypes[index.fields.index(field)] if field in index.fields else ""
 
     def _first_of(self, fields: list[int], indices: NDArray[np.int64]) -> Located:
-        """The places of the first of these fields, given by number, that each record has."""
+        """Return each record's place of the first field of `fields` (numbers) that it has."""
         arrays, indices = self._open().arrays, dense(indices, len(self), self.path)
         numbers = np.full(len(indices), -1)
         for number in reversed(fields):
@@ -147,7 +147,7 @@ class ForeignReader(FilesReader):
         return self._located(indices, numbers)
 
     def _located(self, indices: NDArray[np.int64], numbers: NDArray[np.intp]) -> Located:
-        """The places of field number `numbers[i]` of record `indices[i]`, which has it, or -1 for no place."""
+        """Return the place of field `numbers[i]` of each record `indices[i]`. -1 means that there is no place."""
         index = self._open()
         arrays = index.arrays
         parts = {**PARTS, "crc": "<u4"} if "crc.0" in arrays else PARTS
@@ -162,7 +162,6 @@ class ForeignReader(FilesReader):
             kind[rows] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
         return Located(
             indices=indices,
-            position=indices.astype(np.uint64),
             label=arrays["label"][indices],
             width=arrays["width"][indices],
             height=arrays["height"][indices],
@@ -177,7 +176,7 @@ class ForeignReader(FilesReader):
     def _unplaced_fields(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
         """The fields of one record that are made from the index."""
         label, text = int(index.arrays["label"][row]), index.json[row] if index.json is not None else b""
-        fields = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
+        fields = {LABEL_FIELD: b"%d" % label} if index.label_from_index and label >= 0 else {}
         return fields | ({JSON_FIELD: text} if text else {})
 
     def _key(self, index: int) -> str:

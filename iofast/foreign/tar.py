@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
+from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
 from iofast.foreign.cached_index import (
     COLUMNS,
     MAX_NAMES,
+    MAX_RECORDS,
     PARTS,
     ForeignIndex,
     Format,
@@ -72,9 +73,9 @@ class TarShards(Format):
             arrays,
             fields,
             keys=Strings.join((scan.keys, scan.ends) for scan in scans),
-            says_label=self.names.says_label,
+            label_from_index=self.names.label_from_index,
             left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
-            called=few_names(scan.called for scan in scans),
+            names_seen=few_names(scan.names_seen for scan in scans),
         )
 
     def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
@@ -82,7 +83,7 @@ class TarShards(Format):
         for ours, theirs in self.options.names.items():
             if ours == "label":
                 member = "json" if theirs.lower().startswith("json/") else theirs.lower()
-                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.called)
+                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.names_seen)
             else:
                 exists = image_field(index.fields) is not None if ours == "image" else ours in index.fields
                 yield ours, theirs, "a member", exists
@@ -104,7 +105,7 @@ class _ShardScan:
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.count, self.keys, self.ends = 0, bytearray(), array("Q")
         self.slots: dict[str, int] = {}
-        self.called: set[str] = set()
+        self.names_seen: set[str] = set()
         self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
         self._key, self._own = "", dict[str, Member]()
         self._label: Member | None = None  # of the current record, if the options name a label member
@@ -133,8 +134,8 @@ class _ShardScan:
         if key != self._key:
             self._end_record(tar)
             self._key = key
-        if own not in self.called and len(self.called) < MAX_NAMES:
-            self.called.add(own)
+        if own not in self.names_seen and len(self.names_seen) < MAX_NAMES:
+            self.names_seen.add(own)
         if own == self.names.label:
             self._label = member
         name = self.names.field(own, self._own)
@@ -164,7 +165,7 @@ class _ShardScan:
             row = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
         except ContainerError as error:
             raise ContainerError(f"{self.path}: {self._key}: {error}") from None
-        if self.names.says_label:
+        if self.names.label_from_index:
             own.pop(LABEL_FIELD, None)
         for name, member in own.items():
             self.record.append(self.count)
@@ -220,7 +221,7 @@ def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
     """Concatenate the columns of all shards. Raises `ContainerError` for far more fields than members fill."""
     counts = np.array([scan.count for scan in scans], np.int64)
     count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts
-    if count > MAX_COUNT or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
+    if count > MAX_RECORDS or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
         raise ContainerError(f"{scans[0].path} …: {count} records with {len(fields)} different fields are too many")
     arrays: Arrays = {
         name: np.concatenate([np.array(scan.columns[name], COLUMNS[name]) for scan in scans]) for name in _COLUMNS

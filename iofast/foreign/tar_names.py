@@ -45,7 +45,7 @@ class TarNames:
         return cls(renamed, frozenset(hidden), label, json, options.label_base)
 
     @property
-    def says_label(self) -> bool:
+    def label_from_index(self) -> bool:
         """Whether `cls` is made from the label, instead of being a member."""
         return self.label is not None or self.json is not None or self.base > 0
 

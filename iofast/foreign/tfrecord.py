@@ -89,7 +89,7 @@ class TfrecordFiles(Format):
             classes=_classes(files, arrays["label"]),
             class_order="file",
             left_out=tuple(self._left_out(files, labelled=bool((arrays["label"] >= 0).any()))),
-            called=few_names(rows.features for rows in files),
+            names_seen=few_names(rows.features for rows in files),
             fingerprint=_fingerprint(arrays, fields, json),
         )
 
@@ -99,7 +99,7 @@ class TfrecordFiles(Format):
         if options.image is not None:
             yield "image", options.image, "bytes in", IMAGE_FIELD in index.fields
         if options.label is not None:
-            yield "label", options.label, "a label in", index.labelled or may_be_there(options.label, index.called)
+            yield "label", options.label, "a label in", index.labelled or may_be_there(options.label, index.names_seen)
         if options.path is not None:
             yield "path", options.path, "text in", re.search(b'"path":', json) is not None
         for ours, theirs in options.fields:

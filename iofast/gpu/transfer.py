@@ -157,7 +157,7 @@ class Direct:
         return copies
 
 
-def way_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | None:
+def transfer_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | None:
     """Return how batches are copied to `device`, None for the CPU. Bytes and times go to `counter`."""
     if device.type == "cpu":
         return None

@@ -72,6 +72,7 @@ def transcode(
     restart: int,
     denominator: int,
     kind: int,
+    shaper: Buffer | None,
     /,
 ) -> tuple[int, bytes | None]: ...
 def encode(

@@ -189,11 +189,18 @@ class DecodeOptions:
 
 # In the order of the native kernel's numbers; the twin adds the last.
 WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
+FORCED = ("segments", "splice", "libjpeg")  # those of them that a context can use wherever they apply
 Timed = Literal["read", "all"]  # the stages that a context measures
 STAGES = (
     *("read", "check", "scan", "splice", "entropy", "transform"),
     *("colour", "libjpeg", "axes", "resample", "steps", "store"),
 )
+
+
+def check_decoder(decoder: str | None) -> None:
+    """Raise `OptionError` unless a context may force this decoding path."""
+    if decoder not in (None, *FORCED):
+        raise OptionError(f"decoder must be {', '.join(FORCED)} or None, found {decoder!r}")
 
 
 class Counts(NamedTuple):

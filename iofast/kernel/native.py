@@ -116,12 +116,15 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     kept = recipe.format == "keep" and box == (0, 0, width, height) and canvas == original
     stored = "jpeg" if recipe.format == "keep" else recipe.format
     profile = _profile(data, header.components, recipe, kept)
+    shaper = colour.tables(profile) if recipe.icc != "keep" and header.components == 3 else None
+    if shaper is not None:
+        profile, kept = b"", False
     both = bool(profile) or stored not in memory.NATIVE or (recipe.mode == "pad" and not kept)
     fits = recode.excess(stored, *canvas, recipe) is None
     needed = memory.of_native(
         original,
         canvas if fits and (both or not kept) else (0, 0),
-        (memory.BY_BOTH if both else memory.NATIVE)[stored],
+        memory.BY_BOTH[stored] if both else memory.NATIVE["rgb" if shaper is not None else stored],
         coefficients=header.components if header.progressive else 0,
         whole=kept or window != size,
     )
@@ -133,7 +136,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if kept:
         return _kept(data, header, recipe)
-    return _encoded(data, header, recipe, stored, size, box)
+    return _encoded(data, header, recipe, stored, (size, box), shaper)
 
 
 def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
@@ -154,18 +157,22 @@ def _encoded(
     header: Header,
     recipe: TranscodeRecipe,
     stored: str,
-    size: tuple[int, int],
-    box: tuple[int, int, int, int],
+    cut: tuple[tuple[int, int], tuple[int, int, int, int]],
+    shaper: bytes | None,
 ) -> Transcoded:
-    """Decode, resample to `size`, crop to `box` and encode as `stored`, all in the C code."""
+    """Decode, resample and crop to `cut` (size and box), convert and encode as `stored`, all in the C code."""
+    size, box = cut
     kind, original, window = native_codec.KINDS[stored], header[1:3], (box[2] - box[0], box[3] - box[1])
     if not _supports(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
         reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
         raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
     # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
-    # the window needs is decoded, and damage elsewhere would not show in any pixel.
-    by_planes = kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
-    if window != size and not by_planes:
+    # the window needs is decoded, and damage elsewhere would not show in any pixel. The nearest pixels may not include
+    # the last.
+    by_planes = (
+        shaper is None and kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
+    )
+    if recipe.filter == "nearest" or (window != size and not by_planes):
         check(data, header.orientation, recipe.max_pixels)
     with borrowed(recipe.filter, math.prod(original)) as context:
         status, payload = _native.transcode(
@@ -179,6 +186,7 @@ def _encoded(
             recipe.interval(mcus_per_row(window[0], min(header.components, 3), recipe.subsampling)),
             _denominator(original, size, recipe.reducing_gap),
             kind,
+            shaper,
         )
     if status == Status.UNSUPPORTED:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
@@ -209,9 +217,13 @@ def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool)
 
 
 def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int, profile: bytes) -> Transcoded:
-    """Decode and resample in the C code, then convert to sRGB, pad and encode like other formats."""
+    """Decode and resample in the C code, then convert to sRGB, pad and encode like other formats.
+
+    Without `profile` the C code has converted the pixels.
+    """
     mode = "long" if recipe.mode == "pad" else recipe.mode
-    resized = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
+    icc = "drop" if profile or recipe.icc in ("keep", "drop") else "srgb"
+    resized = transcode(data, replace(recipe, format="rgb", icc=icc, mode=mode, pad_color=None, check=None))
     pixels, original = Image.frombytes("RGB", resized[2:4], resized.data), resized[-2:]
     del resized  # as large as the pixels
     if components == 1:

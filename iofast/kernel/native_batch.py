@@ -24,6 +24,7 @@ from iofast.kernel.contract import (
     Status,
     Timed,
     by_check,
+    check_decoder,
 )
 from iofast.kernel.parts import check_parts
 
@@ -50,15 +51,14 @@ def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint
 class Context:
     """The JPEG handle and scratch memory of one thread. Concurrent use by two threads raises `RuntimeError`.
 
-    `timed` measures all stages of an image ("all"), or only reading ("read"), for `counts`. `way` forces a decoding
-    path wherever it applies: segments, splice or libjpeg (see `Counts`); None = the fastest.
+    `timed` measures all stages of an image ("all"), or only reading ("read"), for `counts`. `decoder` forces a
+    decoding path wherever it applies: segments, splice or libjpeg (see `Counts`); None = the fastest.
     """
 
-    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, way: str | None = None) -> None:
+    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, decoder: str | None = None) -> None:
         self.options = options
-        self.left = 0  # rows decoded by the twin
-        if way not in (None, "segments", "splice", "libjpeg"):
-            raise OptionError(f"way must be segments, splice, libjpeg or None, found {way!r}")
+        self.decoded_by_twin = 0
+        check_decoder(decoder)
         self._open: _native._Context | None = _native.new_context(
             ALL_FILTERS.index(options.filter),
             options.fast,
@@ -66,7 +66,7 @@ class Context:
             options.clip,
             options.max_pixels,
             options.max_bytes,
-            -1 if way is None else WAYS.index(way),
+            -1 if decoder is None else WAYS.index(decoder),
         )
         if timed:
             _native.counters(self.handle, 2 if timed == "all" else 1)
@@ -74,7 +74,7 @@ class Context:
     def counts(self) -> Counts:
         """Return the images decoded so far and the time of each stage."""
         images, nanoseconds = _native.counters(self.handle, -1)
-        ways = dict(zip(WAYS, (*images, self.left), strict=True))
+        ways = dict(zip(WAYS, (*images, self.decoded_by_twin), strict=True))
         return Counts(ways, dict(zip(STAGES, nanoseconds, strict=True)))
 
     @property
@@ -125,7 +125,7 @@ def decode_batch(
     if work is not None:
         for row in whole:
             _native.finish_batch(context.handle, decoded, work, None, out, number, row, row + 1)
-    context.left += len(whole)
+    context.decoded_by_twin += len(whole)
 
 
 def decode_each(

@@ -1,7 +1,7 @@
 """The Python twin of the native kernel, on Pillow: the same functions, arguments and pixels.
 
-It replaces the native kernel where that was not built, decodes the rows that the native kernel leaves (everything but
-JPEG), and is the oracle of its tests. `DecodeOptions.fast` has no effect here: it only permits approximation.
+It replaces the native kernel where that was not built, decodes the images that the native kernel leaves (encoded, but
+no JPEG), and is the oracle of its tests. `DecodeOptions.fast` has no effect here: it only permits approximation.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from iofast.kernel.contract import (
     Payloads,
     Status,
     Timed,
+    check_decoder,
 )
 from iofast.kernel.file_rows import cached as cached
 from iofast.kernel.file_rows import read_rows as read_rows
@@ -49,9 +50,10 @@ class Context:
 
     read_ns = 0  # nothing is timed
 
-    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, way: str | None = None) -> None:
+    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, decoder: str | None = None) -> None:
+        del timed  # the twin has no clock, and one decoding path
+        check_decoder(decoder)
         self.options = options
-        self.timed, self.way = timed, way  # of no effect: the twin has no clock and one decoding path
         self.closed = False
         self.decoded = self.unpacked = 0
 

@@ -29,7 +29,7 @@ ATTEMPTS = 32  # replacements of one sample: if half of all are broken, one posi
 SYSTEMATIC = 8  # if that many fail together, the data is missing, and replacements would hide it
 
 
-class MadeBatch(NamedTuple):
+class FinishedBatch(NamedTuple):
     """A finished batch.
 
     valid     bool (N,): False for a sample that only fills the batch up
@@ -42,11 +42,11 @@ class MadeBatch(NamedTuple):
     valid: NDArray[np.bool_]
     failures: list[Failure]
     work: Work | None
-    rest: Callable[[Bus], MadeBatch] | None = None
+    rest: Callable[[Bus], FinishedBatch] | None = None
     decoded: bool = False
 
 
-class BatchJob(PrefetchJob[MadeBatch, range]):
+class BatchJob(PrefetchJob[FinishedBatch, range]):
     """One batch, from positions to tensors, in slices of rows."""
 
     def __init__(
@@ -64,14 +64,14 @@ class BatchJob(PrefetchJob[MadeBatch, range]):
     def run(self, number: int, part: range) -> None:
         self._samples.make(self._contexts.context(number), self._contexts.stages, part.start, part.stop)
 
-    def finish(self) -> MadeBatch:
+    def finish(self) -> FinishedBatch:
         samples = self._samples
         del self._samples  # the batch may wait for long, and the next one needs the memory
         if isinstance(samples.canvas, Divided):
-            return MadeBatch(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
+            return FinishedBatch(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
         return self._completed(samples)
 
-    def _on_device(self, samples: Samples, canvas: Divided, bus: Bus) -> MadeBatch:
+    def _on_device(self, samples: Samples, canvas: Divided, bus: Bus) -> FinishedBatch:
         """Decode the device's share of a batch, in the device's thread."""
         begun = monotonic_ns()
         failed = canvas.decode_there(self._parts.resources.decoding.decoder())
@@ -82,7 +82,7 @@ class BatchJob(PrefetchJob[MadeBatch, range]):
                 samples.decode_rest(context, failed)
         return self._completed(samples, bus)
 
-    def _completed(self, samples: Samples, bus: Bus | None = None) -> MadeBatch:
+    def _completed(self, samples: Samples, bus: Bus | None = None) -> FinishedBatch:
         valid, rows = self._valid, None
         failures: list[Failure] = []
         if samples.reasons:
@@ -93,14 +93,14 @@ class BatchJob(PrefetchJob[MadeBatch, range]):
         if bus is not None and isinstance(samples.canvas, Divided):
             samples.canvas.gather(bus)
         batch, work = assemble(samples, rows, valid, name_of(self._epoch, self._batch))
-        if self._parts.resources.way is None:
+        if self._parts.resources.transfer is None:
             batch = mapped(self._parts, batch, self._epoch, self._batch)
-        return MadeBatch(batch, valid, failures, work, decoded=bus is not None)
+        return FinishedBatch(batch, valid, failures, work, decoded=bus is not None)
 
     def _settle(self, samples: Samples) -> list[Failure]:
-        """Raise, or replace samples, or leave in `reasons` the rows to drop. Return the failures.
+        """Raise an error, replace the failed samples, or leave their rows in `reasons` to be dropped. Return failures.
 
-        A sample that only fills the batch up is not among them: another rank has it and counts it.
+        Failures of samples that only fill the batch up are left out, because another rank counts them.
         """
         failures, action = samples.failures(), self._parts.spec.options.on_error
         if action == "raise" or len(failures) == len(samples) >= SYSTEMATIC:
@@ -108,9 +108,9 @@ class BatchJob(PrefetchJob[MadeBatch, range]):
         filling = set(samples.positions[~self._valid].tolist())
         if action == "replace":
             failures += self._replace(samples, sorted(samples.reasons))
-        elif len(samples.reasons) == len(samples):  # never an empty batch: other ranks wait for this rank's
+        elif len(samples.reasons) == len(samples):  # an empty batch would leave other ranks waiting
             failures += self._replace(samples, [0])
-            self._valid[0] = False  # it only fills up: a single rank would have dropped it
+            self._valid[0] = False  # counts as fill: a single rank would have dropped it
         return [failure for failure in failures if failure.position not in filling]
 
     def _replace(self, samples: Samples, rows: list[int]) -> list[Failure]:
@@ -158,16 +158,16 @@ def measure(parts: LoaderParts, epoch: int, batch: int) -> Rates:
 
     Raises `OptionError` if no decoder of the device works.
     """
-    way, limits = parts.resources.way, parts.resources.limits
-    if way is None:
+    transfer, limits = parts.resources.transfer, parts.resources.limits
+    if transfer is None:
         raise RuntimeError("nothing to measure: the loader has no device")
     contexts, slices = Contexts(parts.spec.decode, Stages()), limits.slices
     wanted = 1 + max(BATCHES, -(-ROUNDS * _workers(limits) // slices))
     batches = range(batch, min(batch + wanted, parts.epochs.schedule.count))
     cpu, _ = _made(parts, contexts, WHOLE, epoch, batches)
     taken_apart, samples = _made(parts, contexts, 0, epoch, batches)
-    way.begin()
-    device = way.issue(partial(_decoded, parts, [each.canvas for each in samples])).value
+    transfer.begin()
+    device = transfer.issue(partial(_decoded, parts, [each.canvas for each in samples])).value
     return Rates(cpu, taken_apart, device)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.assemble import Batch, finish
-from iofast.loader.batches import MadeBatch, mapped
+from iofast.loader.batches import FinishedBatch, mapped
 from iofast.loader.canvas import one_channel
 from iofast.loader.samples import LoaderParts
 from iofast.loader.spec import PAIR
@@ -31,17 +31,17 @@ class Delivery:
     """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
 
     def __init__(
-        self, parts: LoaderParts, made: Prefetch[MadeBatch, range], auto: Auto | None, start: int, stop: int
+        self, parts: LoaderParts, made: Prefetch[FinishedBatch, range], auto: Auto | None, start: int, stop: int
     ) -> None:
         self.made = made
         self._parts, self._auto = parts, auto
-        self._ahead: Prefetch[Issued[MadeBatch], None] | None = None
+        self._ahead: Prefetch[Issued[FinishedBatch], None] | None = None
         consumer = self._consumer = _Consumer()
-        way = parts.resources.way
-        if isinstance(way, Transfer) and made.num_workers:
+        transfer = parts.resources.transfer
+        if isinstance(transfer, Transfer) and made.num_workers:
             try:
                 self._ahead = Prefetch(
-                    lambda number: _DeviceJob(parts, way, made, auto, consumer, late=number - start > AHEAD),
+                    lambda number: _DeviceJob(parts, transfer, made, auto, consumer, late=number - start > AHEAD),
                     stop,
                     num_workers=1,  # one: it takes the results in their order
                     depth=AHEAD,
@@ -72,24 +72,24 @@ class Delivery:
     def __iter__(self) -> Delivery:
         return self
 
-    def __next__(self) -> Issued[MadeBatch]:
+    def __next__(self) -> Issued[FinishedBatch]:
         """The next batch, for `hand_over`."""
-        way, marks = self._parts.resources.way, self._consumer.marks
-        if isinstance(way, Transfer):
-            way.check()
-            marks.append(way.mark())  # behind the consumer's work with the batch before
+        transfer, marks = self._parts.resources.transfer, self._consumer.marks
+        if isinstance(transfer, Transfer):
+            transfer.check()
+            marks.append(transfer.mark())  # behind the consumer's work with the batch before
             if self._ahead is None and len(marks) > AHEAD:
-                way.wait_for(marks.popleft(), lambda: False)
+                transfer.wait_for(marks.popleft(), lambda: False)
         return Issued(next(self.made), None) if self._ahead is None else next(self._ahead)
 
-    def hand_over(self, issued: Issued[MadeBatch], epoch: int, number: int) -> MadeBatch:
+    def hand_over(self, issued: Issued[FinishedBatch], epoch: int, number: int) -> FinishedBatch:
         """Batch `number` of an epoch on its device, for the consumer's stream."""
-        parts, way = self._parts, self._parts.resources.way
-        if way is None:
+        parts, transfer = self._parts, self._parts.resources.transfer
+        if transfer is None:
             return issued.value
         if self._ahead is None:
-            issued = _issue(parts, way, issued.value)
-        made = way.hand_over(issued)
+            issued = _issue(parts, transfer, issued.value)
+        made = transfer.hand_over(issued)
         return made._replace(batch=mapped(parts, made.batch, epoch, number))
 
     def auto_state(self) -> State | None:
@@ -118,26 +118,26 @@ class _Consumer:
         self.marks: deque[Event] = deque()  # one per requested batch, behind the work with the batches before it
 
 
-class _DeviceJob(PrefetchJob[Issued[MadeBatch], None]):
+class _DeviceJob(PrefetchJob[Issued[FinishedBatch], None]):
     """The next batch of `made`, on its way to the device."""
 
     def __init__(
         self,
         parts: LoaderParts,
-        way: Transfer,
-        made: Prefetch[MadeBatch, range],
+        transfer: Transfer,
+        made: Prefetch[FinishedBatch, range],
         auto: Auto | None,
         consumer: _Consumer,
         *,
         late: bool,
     ) -> None:
-        self._parts, self._way, self._from, self._auto = parts, way, made, auto
+        self._parts, self._transfer, self._from, self._auto = parts, transfer, made, auto
         self._consumer, self._late = consumer, late
 
     def prepare(self) -> list[None]:
         aside()
         if self._late:  # in use are this batch, those ahead, and the one that the consumer's stream works with
-            self._way.wait_for(self._consumer.marks.popleft(), lambda: self._consumer.left)
+            self._transfer.wait_for(self._consumer.marks.popleft(), lambda: self._consumer.left)
         self._made = self._from.take(lambda: self._consumer.left)
         if self._auto is not None:
             self._auto.watch()  # here, because this thread is the one that takes from `made`
@@ -146,21 +146,21 @@ class _DeviceJob(PrefetchJob[Issued[MadeBatch], None]):
     def run(self, number: int, part: None) -> None:
         """Nothing: there are no slices."""
 
-    def finish(self) -> Issued[MadeBatch]:
+    def finish(self) -> Issued[FinishedBatch]:
         made = self._made
         del self._made  # so that the host's memory is free once it is copied
-        return _issue(self._parts, self._way, made)
+        return _issue(self._parts, self._transfer, made)
 
 
-def _issue(parts: LoaderParts, way: Transfer | Direct, made: MadeBatch) -> Issued[MadeBatch]:
-    def work(bus: Bus) -> MadeBatch:
+def _issue(parts: LoaderParts, transfer: Transfer | Direct, made: FinishedBatch) -> Issued[FinishedBatch]:
+    def work(bus: Bus) -> FinishedBatch:
         whole = made if made.rest is None else made.rest(bus)
         return whole._replace(batch=on_device(parts, whole, bus))
 
-    return way.issue(work)
+    return transfer.issue(work)
 
 
-def on_device(parts: LoaderParts, made: MadeBatch, bus: Bus) -> Batch:
+def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
     """Copy the batch of `made` to the device, and finish its images there.
 
     It may wait for the device: its thread is neither the consumer's nor a decoding one. What it raises reaches the

@@ -33,7 +33,7 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
-from iofast.options import takes_options
+from iofast.option import takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting
@@ -174,8 +174,8 @@ class FastLoader(Iterable[Any]):
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
         resources, (ways, times), setting = self._resources, self._tally.sum(), self._setting()
-        if resources.way is not None:
-            resources.way.collect()  # times of the last copies
+        if resources.transfer is not None:
+            resources.transfer.collect()  # times of the last copies
         return LoaderStats(
             images=sum(ways.values()),
             ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
@@ -299,9 +299,9 @@ class FastLoader(Iterable[Any]):
 
     def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         resources, setting = self._resources, self._setting()
-        if resources.way is not None:
-            resources.way.check()  # first: memory allocated during a capture would break the capture
-            resources.way.begin()
+        if resources.transfer is not None:
+            resources.transfer.check()  # first: memory allocated during a capture would break the capture
+            resources.transfer.begin()
         parts = self._parts()
         resources.decoding.settle(partial(measure, parts, epoch, start))
         slices = (stop - start) * resources.limits.slices  # more threads than that would be idle

@@ -16,7 +16,7 @@ from iofast.gpu.decode import Split
 from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
 from iofast.loader.target_fields import targets_of
-from iofast.options import described, option
+from iofast.option import described, option
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform, Views

@@ -193,7 +193,7 @@ def decode_all(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tal
     sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
     lengths = 3 * sizes.prod(axis=1)
     layout = _Layout(located, sizes, np.cumsum(lengths) - lengths, np.cumsum(lengths))
-    data = _allocated(spec, resources.way, int(layout.ends[-1]), _working_bytes(spec, layout))
+    data = _allocated(spec, resources.transfer, int(layout.ends[-1]), _working_bytes(spec, layout))
     failed: dict[int, str] = {}
     with ExitStack() as ends:
         bar = open_bar(count, " images", "decoding into device memory", delay=DELAY_S)
@@ -211,7 +211,7 @@ def decode_all(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tal
         ends.callback(parts.close)
         epoch.made_by(parts)
         for part in parts:
-            _put(resources.way, data, int(layout.ends[part.samples[-1]]), part.pixels)
+            _put(resources.transfer, data, int(layout.ends[part.samples[-1]]), part.pixels)
             failed |= part.failed
             bar.update(len(part.samples))
             del part  # the next one needs its memory
@@ -228,15 +228,15 @@ def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
     return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch)
 
 
-def _allocated(spec: BatchSpec, way: Transfer | Direct | None, nbytes: int, room: int) -> torch.Tensor:
+def _allocated(spec: BatchSpec, transfer: Transfer | Direct | None, nbytes: int, room: int) -> torch.Tensor:
     """Device memory for all pixels, with `room` bytes left; on the side stream, if there is one."""
-    free = free_memory() // local_ranks() if way is None else way.free_bytes()
+    free = free_memory() // local_ranks() if transfer is None else transfer.free_bytes()
     if free is not None and nbytes + room > free:
         raise _too_large(spec, nbytes, room, free)
-    if way is None:
+    if transfer is None:
         return torch.empty(nbytes, dtype=torch.uint8)
     try:
-        return way.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
+        return transfer.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
     except torch.cuda.OutOfMemoryError:  # free, but in pieces, or beyond this process's share
         raise _too_large(spec, nbytes, room, free) from None
 
@@ -254,9 +254,9 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
 
 
-def _put(way: Transfer | Direct | None, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None:
+def _put(transfer: Transfer | Direct | None, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None:
     there = data[end - len(pixels) : end]
-    if way is None:
+    if transfer is None:
         there.copy_(pixels)
     else:
-        way.issue(lambda bus: there.copy_(bus.copy([pixels])[0]))
+        transfer.issue(lambda bus: there.copy_(bus.copy([pixels])[0]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
-from iofast.gpu import way_to
+from iofast.gpu import transfer_to
 from iofast.gpu.batch_memory import BatchMemory
 from iofast.gpu.decode import Decoding
 from iofast.loader.epochs import EpochOrder
@@ -29,17 +29,17 @@ FIXED_DEPTH = 3  # if `num_workers` is a number
 class Resources:
     """The resources of a loader, shared by all of its epochs.
 
-    way       how batches get to the device; None for the CPU
+    transfer  how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
     limits    most threads and batches ahead; `slice` is the number of rows in a slice
     compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare
     memory    uint8 pixels; `float_memory`: finished pixels, apart because blocks of two sizes displace each other
     """
 
-    def __init__(self, spec: BatchSpec, transfer: StageCounter) -> None:
+    def __init__(self, spec: BatchSpec, counter: StageCounter) -> None:
         options = spec.options
         self.decoding = Decoding(options.decode, spec.device, decode_obstacles(spec))
-        self.way = way_to(spec.device, transfer)
+        self.transfer = transfer_to(spec.device, counter)
         self.limits, self.slice = self._limits(spec)
         raw = options.check is not None and set(RAW_FIELDS) & set(spec.dataset.reader.manifest.fields)
         self.compared = np.zeros(len(spec.dataset), np.bool_) if raw else None
@@ -86,7 +86,7 @@ def readahead(spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: 
     def located(batch: int, few: bool) -> list[Located]:
         positions = epochs.schedule.positions(batch)[0]
         indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
-        return [reader.locate(indices, field) for field in fields]
+        return [reader.places(indices, field) for field in fields]
 
     return Readahead(reader, located, epochs.schedule.count) if fields else None
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from iofast.monitor.findings import StallBounds
-from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, Window
+from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, Window, clamped
 from iofast.monitor.training import Training
 
 _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # values of t; 1.01 chooses no window
@@ -64,7 +64,7 @@ def wilson(share: float, looks: float, z: float) -> Share:
     """Wilson's interval at `z` standard errors of a share of `looks` samples; 0 to 1 without samples."""
     if looks <= 0:
         return Share(0.0, 1.0)
-    share = min(1.0, max(0.0, share))
+    share = clamped(share)
     scale = 1 + z * z / looks
     middle = (share + z * z / (2 * looks)) / scale
     half = z / scale * sqrt(share * (1 - share) / looks + z * z / (4 * looks * looks))
@@ -125,8 +125,8 @@ def _combined(host: _HostShares, windows: Sequence[Window], idle: float | None) 
             low, high = host.sampled(windows, least, idle)
         else:
             # An upper bound of the share of all time is one of the share within a part, too.
-            low = _idle(chosen) / seconds - min(part * host.host(chosen), host.host_total)
-            high = _idle(rest) / seconds + min(part * host.loader(chosen).high, host.loader_total.high)
+            low = _idle_s(chosen) / seconds - min(part * host.host(chosen), host.host_total)
+            high = _idle_s(rest) / seconds + min(part * host.loader(chosen).high, host.loader_total.high)
         lows.append(low - _TIMING)
         highs.append(high + _TIMING)
     if idle is not None:
@@ -218,7 +218,7 @@ class _HostShares:
         seconds = fsum(window.seconds for window in windows)
         above, below, idles = [], [], []
         for window in windows:
-            share, weight = min(1.0, max(0.0, window.idle or 0.0)), window.seconds / seconds
+            share, weight = clamped(window.idle or 0.0), window.seconds / seconds
             host, waits = _sum(window.doing, self._host), _sum(window.doing, self._maybe)
             above.append(weight * (share - waits if share >= least else 0.0))
             host += self._autograd + self._waiting
@@ -244,7 +244,7 @@ def _whole_idle(training: Training) -> float | None:
     busy, seen = training.device(lambda device: device.busy if device.own else None), training.idle
     if busy is None or seen is None or abs(1.0 - busy - seen) > _AGREEING:
         return None
-    return min(1.0, max(0.0, 1.0 - busy))
+    return clamped(1.0 - busy)
 
 
 def _whole(training: Training) -> Window:
@@ -262,5 +262,5 @@ def _sum(doing: dict[Doing, float], weights: dict[Doing, float]) -> float:
     return min(1.0, fsum(doing.get(what, 0.0) * weight for what, weight in weights.items()))
 
 
-def _idle(windows: Sequence[Window]) -> float:
-    return fsum(window.seconds * min(1.0, max(0.0, window.idle or 0.0)) for window in windows)
+def _idle_s(windows: Sequence[Window]) -> float:
+    return fsum(window.idle_s for window in windows)

@@ -7,8 +7,7 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Bound, Evidence, StallBounds
-from iofast.monitor.phases import idle_of
-from iofast.monitor.snapshot import Doing, Frame
+from iofast.monitor.snapshot import Doing, Frame, idle_share
 from iofast.monitor.training import Training, mean
 
 _LAUNCHING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.OTHER)
@@ -38,7 +37,7 @@ def other_than_input(training: Training, stall: StallBounds) -> Finding:
 
 def _step_phases(training: Training) -> Evidence | None:
     """Time by phase of a step, if the program names them."""
-    shares, on_device = training.step_phases()
+    shares, _, on_device = training.step_phases()
     named = [(name, share) for name, share in shares.items() if share >= 0.005][:_PHASES]
     if not named:
         return _stack_phases(training)
@@ -101,7 +100,7 @@ def _bound(training: Training, stall: StallBounds) -> Finding:
 
 def _lasting(training: Training, high: float) -> bool:
     """Whether the device idles in most intervals; a validation or the writing of a log is rare."""
-    idles = [idle for one in training.snapshots if (idle := idle_of(one)) is not None]
+    idles = [idle for one in training.snapshots if (idle := idle_share(one.windows)) is not None]
     return not idles or median(idles) - high >= 0.5 * training.thresholds.idle
 
 

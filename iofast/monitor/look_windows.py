@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from iofast.monitor.probe.nvml import Reading
-from iofast.monitor.probe.proc import Look
+from iofast.monitor.probe.proc import ThreadSample
 from iofast.monitor.probe.states import shares
 from iofast.monitor.snapshot import Window
 
@@ -18,7 +18,7 @@ LATE_S: Final = 3.0  # a driver hands readings over in lots; looks wait for them
 
 
 class _Weighed(NamedTuple):
-    look: Look
+    look: ThreadSample
     stands_for: float  # seconds
 
 
@@ -34,7 +34,7 @@ class Windows:
         """The end of the newest reading; 0 before the first."""
         return self._readings[-1].time_s if self._readings else 0.0
 
-    def add(self, looks: Sequence[Look], seconds: float) -> None:
+    def add(self, looks: Sequence[ThreadSample], seconds: float) -> None:
         """Add the looks of an interval of `seconds`."""
         self._looks += [_Weighed(look, seconds / len(looks)) for look in looks]
 

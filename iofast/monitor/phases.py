@@ -16,7 +16,7 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_share
 from iofast.monitor.thresholds import Thresholds
 
 _BY_FRAMES = (
@@ -62,13 +62,6 @@ def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> d
     }
 
 
-def idle_of(snapshot: Snapshot) -> float | None:
-    """Share of the interval in which the device ran nothing; None without a device."""
-    seen = [window for window in snapshot.windows if window.idle is not None and window.seconds > 0]
-    seconds = fsum(window.seconds for window in seen)
-    return fsum(window.seconds * (window.idle or 0.0) for window in seen) / seconds if seconds else None
-
-
 def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
     """Phase by the interval itself."""
     stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
@@ -97,7 +90,7 @@ def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
 
 def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
     """Extend pauses to neighbours that idle far more than training: a pause begins and ends within an interval."""
-    idles = [idle_of(one) for one in snapshots]
+    idles = [idle_share(one.windows) for one in snapshots]
     training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
     if not training:
         return
@@ -126,7 +119,7 @@ def _checkpoint(snapshot: Snapshot, typical: float, thresholds: Thresholds) -> b
     written = _written(snapshot)
     if written < thresholds.burst_bytes or written < thresholds.burst_ratio * typical:
         return False
-    idle = idle_of(snapshot)
+    idle = idle_share(snapshot.windows)
     return idle is None or idle >= 0.5
 
 
@@ -158,11 +151,11 @@ def _warm(
     if len(snapshots) < 4:
         return 0
     later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]
-    idles = [idle for at in later if (idle := idle_of(snapshots[at])) is not None]
+    idles = [idle for at in later if (idle := idle_share(snapshots[at].windows)) is not None]
     workers = any(sets[at] for at in later)
     count = 0
     for one, its in zip(snapshots, sets, strict=True):
-        idle = idle_of(one)
+        idle = idle_share(one.windows)
         idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.warm_idle
         steps = [loader.batches for loader in one.loaders if loader.live]
         unborn = (workers and not its) or (bool(steps) and not any(steps))

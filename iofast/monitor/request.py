@@ -1,46 +1,69 @@
-"""Options of `iofast monitor`."""
+"""Options of `iofast monitor`. Every start of the command line imports this module, so it imports little."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound
-from iofast.monitor.render.prometheus import address
+from iofast.option import option
+
+if TYPE_CHECKING:
+    from iofast.monitor.findings import Bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Options of the command. Raises OptionError if they are invalid.
+def _option(default: Any, text: str, metavar: str | None = None, *, flag: str | None = None) -> Any:
+    """An option. `metavar` is its value in --help, and `flag` its name if it is not the field's."""
+    return option(default, text, metadata={"metavar": metavar, "flag": flag})
 
-    pids, gpu   processes or GPU to watch; without them and without a program, all training of this user
-    program     command to start and watch, with its arguments
-    interval    seconds per snapshot
-    seconds     when to end; None: with `once` after 40 s at the latest, else never
-    csv         a file, or "-" for standard output
-    prometheus  [HOST:]PORT
-    screen      draw the screen beside a started program, too
-    fail_on     names of verdicts, separated by commas
-    """
 
-    pids: tuple[int, ...] = ()
-    gpu: int | None = None
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How to watch a job. Where the driver names no processes (in containers), `gpu` is taken for the job's."""
+
+    gpu: int | None = _option(None, "the processes on this GPU, as the driver numbers them", "K")
+    interval: float = _option(1.0, "seconds between lines or redraws (default: 1)", "S")
+    stacks: Literal["auto", "off"] = _option(
+        "auto", "do not read Python stacks, even if py-spy may", flag="--no-stacks"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Which jobs to watch: without `pids`, a GPU and a program, all training of this user."""
+
+    pids: tuple[int, ...] = _option((), "this process; may be given several times", "N", flag="--pid")
+    seconds: float | None = _option(None, "end after N seconds; with --once the longest wait (default: 40)", "N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What to print and write."""
+
+    once: bool = _option(False, "watch until there is a verdict, print it and end")
+    json: bool = _option(False, "print JSON: an object for each interval, or with --once for each job")
+    csv: str | None = _option(None, "write a row for each interval; - is standard output", "FILE")
+    prometheus: str | None = _option(None, "serve figures to Prometheus (default host: 127.0.0.1)", "[HOST:]PORT")
+    tensorboard: str | None = _option(None, "write scalars for TensorBoard", "DIR")
+    wandb: bool = _option(False, "log scalars to the active run of W&B, or to a new one")
+    report: str | None = _option(None, "write an HTML page about everything seen, when it ends", "FILE")
+    screen: bool = _option(False, "draw the screen (on stderr) even if a program was started")
+    fail_on: str | None = _option(None, "exit status 4 if the verdict is one of these, such as input-bound", "V,V")
+    quiet: bool = _option(False, "print nothing but errors")
+
+
+GROUPS = {
+    "what to watch (default: all training processes of this user)": (JobOptions, WatchOptions),
+    "output (default: a screen on a terminal, else lines)": (OutputOptions,),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(JobOptions, WatchOptions, OutputOptions):
+    """Options of the command. Raises OptionError if they are invalid. `program`: a command to start, with arguments."""
+
     program: tuple[str, ...] = ()
-    interval: float = 1.0
-    seconds: float | None = None
-    stacks: Literal["auto", "off"] = "auto"
-    once: bool = False
-    json: bool = False
-    csv: str | None = None
-    prometheus: str | None = None
-    tensorboard: str | None = None
-    wandb: bool = False
-    report: str | None = None
-    screen: bool = False
-    quiet: bool = False
-    fail_on: str | None = None
 
     def __post_init__(self) -> None:
         if not 0.2 <= self.interval <= 3600:
@@ -53,6 +76,8 @@ class Request:
             raise OptionError(f"--pid must be 1 or more, found {min(self.pids)}")
         self._check_together()
         if self.prometheus is not None:
+            from iofast.monitor.render.prometheus import address
+
             address(self.prometheus)
         self.failing()
 
@@ -69,6 +94,8 @@ class Request:
 
     def failing(self) -> frozenset[Bound]:
         """The verdicts of `fail_on`."""
+        from iofast.monitor.findings import Bound
+
         words = [] if self.fail_on is None else [word.strip() for word in self.fail_on.split(",")]
         known = [bound.value for bound in Bound]
         for word in words:

@@ -7,8 +7,10 @@ are seconds, sizes bytes; counts and times are those of the interval.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import fsum
 
 
 class Tier(StrEnum):
@@ -111,6 +113,11 @@ class Window:
     idle: float | None  # share in which the device ran nothing; None: no device can be seen
     looks: int  # samples of the training thread
     doing: dict[Doing, float]  # shares of these samples
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which the device ran nothing; 0 without a reading of it."""
+        return self.seconds * clamped(self.idle or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +281,20 @@ class Snapshot:
     notes: tuple[str, ...] = ()  # one line for each thing that could not be seen, and what would allow it
     peers: dict[int, float] = field(default_factory=dict)  # waiting share of other ranks on this machine, by rank
     file_bytes: int | None = None  # median size of the images that workers had open
+
+
+def own_devices(devices: Iterable[DeviceFigures]) -> list[DeviceFigures]:
+    """Devices on which the job was seen; if it was seen on none, those whose processes the driver does not name."""
+    every = [device for device in devices if device.own is not False]
+    return [device for device in every if device.own] or every
+
+
+def idle_share(windows: Iterable[Window]) -> float | None:
+    """Share of the time of these windows in which the device ran nothing; None without a reading of a device."""
+    seen = [window for window in windows if window.idle is not None and window.seconds > 0]
+    return fsum(window.idle_s for window in seen) / fsum(window.seconds for window in seen) if seen else None
+
+
+def clamped(value: float) -> float:
+    """The share in [0, 1] nearest to `value`."""
+    return min(1.0, max(0.0, value))

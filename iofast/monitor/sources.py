@@ -12,7 +12,7 @@ from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job
 from iofast.monitor.verdict import classify
-from iofast.monitor.watching import Watch, WatchOptions
+from iofast.monitor.watching import Watch
 
 _PROVES_ITSELF_S = 8.0  # a started program without any sign of training is watched from then on
 
@@ -20,7 +20,6 @@ _PROVES_ITSELF_S = 8.0  # a started program without any sign of training is watc
 def machine(request: Request, program: int | None = None) -> Sources:
     """The real sources. `program` is the pid of a started program. Raises MonitorError when a pid or GPU is missing."""
     nvml = NvmlProbe.open()
-    options = WatchOptions(interval=request.interval, stacks=request.stacks, device=request.gpu)
     if request.gpu is not None and nvml is None:
         raise MonitorError(f"--gpu {request.gpu}: no GPU can be seen: {NvmlProbe.note}")
     find: Callable[[], Sequence[Job]] = partial(_on_gpu, request.gpu, nvml)
@@ -29,7 +28,7 @@ def machine(request: Request, program: int | None = None) -> Sources:
         find = lambda: named  # noqa: E731
     elif program is not None:
         find = partial(_started, program, nvml, time.monotonic())
-    return Sources(find, lambda job: Watch(job, options, nvml), classify)
+    return Sources(find, lambda job: Watch(job, request, nvml), classify)
 
 
 def _on_gpu(gpu: int | None, nvml: NvmlProbe | None) -> Sequence[Job]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from iofast.monitor.probe.family import WORKER
 from iofast.monitor.snapshot import (
@@ -22,6 +22,9 @@ from iofast.monitor.snapshot import (
     WaitSite,
     Window,
     WorkerTask,
+    clamped,
+    idle_share,
+    own_devices,
 )
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 
@@ -50,6 +53,14 @@ class Workers:
     def busy(self) -> float:
         """Share of time on a processor or queued for one."""
         return self.cpu + (self.runnable or 0.0)
+
+
+class StepPhases(NamedTuple):
+    """Phases of `meter.step` of one loader: shares of a step, the largest first; {} without phases."""
+
+    shares: dict[str, float]
+    step_s: float  # mean
+    on_device: bool  # timed by the device's clock
 
 
 class Training:
@@ -125,8 +136,7 @@ class Training:
     @cached_property
     def devices(self) -> list[DeviceFigures]:
         """Device figures of all intervals: of this job's devices, or of those whose owner is unknown."""
-        every = [device for one in self.snapshots for device in one.devices if device.own is not False]
-        return [device for device in every if device.own] or every
+        return own_devices(device for one in self.snapshots for device in one.devices)
 
     @cached_property
     def windows(self) -> list[Window]:
@@ -136,18 +146,13 @@ class Training:
     def device_windows(self) -> list[Window]:
         """Windows with a reading of a device of this job; [] if it trains on none."""
         seen = [window for window in self.windows if window.idle is not None]
-        total = fsum(window.seconds for window in seen)
-        idle = fsum(window.seconds * (window.idle or 0.0) for window in seen) / total if total else 1.0
         owned = any(device.own for device in self.devices)
-        return seen if owned or idle < _UNUSED else []
+        return seen if owned or (idle_share(seen) or 0.0) < _UNUSED else []
 
     @cached_property
     def idle(self) -> float | None:
         """Share of time in which the device ran nothing."""
-        total = fsum(window.seconds for window in self.device_windows)
-        if not total:
-            return None
-        return fsum(window.seconds * _share(window.idle or 0.0) for window in self.device_windows) / total
+        return idle_share(self.device_windows)
 
     @property
     def shared(self) -> bool:
@@ -185,7 +190,7 @@ class Training:
         known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
         waited = fsum(main.runnable_s or 0.0 for main in known)
         whole = waited + fsum(main.cpu_s or 0.0 for main in known)
-        return _share(waited / whole) if whole > 0 else None
+        return clamped(waited / whole) if whole > 0 else None
 
     @property
     def asleep(self) -> float | None:
@@ -194,7 +199,7 @@ class Training:
         if not any(one.cpu_s is not None for one in own):
             return None
         queued = fsum(one.runnable_s or 0.0 for one in own) / self.seconds
-        return _share(1.0 - self.main_cpu - queued)
+        return clamped(1.0 - self.main_cpu - queued)
 
     @cached_property
     def main_reads(self) -> float:
@@ -281,20 +286,17 @@ class Training:
         """
         starts = fsum(one.epoch_start_s for one in self.loaders)
         whole = max(starts + fsum(_stepped(one) for one in self.loaders), self.seconds if starts else 0.0)
-        return _share(starts / whole) if whole else None
+        return clamped(starts / whole) if whole else None
 
-    def step_phases(self) -> tuple[dict[str, float], bool]:
-        """Shares of a step by phase of `meter.step`, the largest first, and whether a device timed them.
-
-        Of several loaders with phases, the one whose steps took most of the time counts.
-        """
+    def step_phases(self) -> StepPhases:
+        """Phases of a step. Of several loaders with phases, the one whose steps took most of the time counts."""
         reports: dict[str, list[LoaderFigures]] = {}
         for one in self.loaders:
             if one.phases and one.step_s:
                 reports.setdefault(one.name, []).append(one)
         times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in reports.items()}
         if not times:
-            return {}, False
+            return StepPhases({}, 0.0, on_device=False)
         longest = max(sorted(times), key=times.__getitem__)
         parts = reports[longest]
         shares = {
@@ -302,7 +304,11 @@ class Training:
             for phase in {phase for one in parts for phase in one.phases}
         }
         order = sorted(shares, key=lambda phase: (-shares[phase], phase))
-        return {phase: shares[phase] for phase in order}, any(one.phases_on_device for one in parts)
+        return StepPhases(
+            {phase: shares[phase] for phase in order},
+            times[longest] / sum(one.batches for one in parts),
+            on_device=any(one.phases_on_device for one in parts),
+        )
 
     def exposed(self) -> float | None:
         """Stall measured by the device's clock, as a share of step time; None if no loader measures it."""
@@ -338,7 +344,7 @@ class Training:
         whole = fsum(seconds for _, seconds in known)
         if whole > 1.2 * self.seconds:  # they run side by side
             whole = self.seconds
-        return _share(fsum(value for value, _ in known) / whole)
+        return clamped(fsum(value for value, _ in known) / whole)
 
 
 def pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
@@ -362,10 +368,6 @@ def total(values: Iterable[int | None]) -> int | None:
     """Sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _share(value: float) -> float:
-    return min(1.0, max(0.0, value))
 
 
 def _throttled_share(one: Snapshot) -> float | None:

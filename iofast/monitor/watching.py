@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 from iofast.monitor.bursts import Bursts
 from iofast.monitor.look_windows import LATE_S, Windows
@@ -20,7 +20,8 @@ from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe, Reading
 from iofast.monitor.probe.pages import PagesProbe
-from iofast.monitor.probe.proc import Look, ProcProbe
+from iofast.monitor.probe.proc import ProcProbe, ThreadSample
+from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot
 
 _MOST_LOOKS: Final = 20.0  # a second
@@ -28,20 +29,6 @@ _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
 _BUDGET: Final = 0.006  # of one core: verdicts, views and waking up use a third more
 _PEERS_EVERY: Final = 5  # looks
 _MOST_NOTES: Final = 16
-
-
-@dataclass(frozen=True)
-class WatchOptions:
-    """How to watch a job.
-
-    interval  seconds from one snapshot to the next
-    stacks    "auto": Python stacks by py-spy where that is possible; "off": none
-    device    index of the GPU that the job uses; None: the one that the driver names, which it cannot in containers
-    """
-
-    interval: float = 1.0
-    stacks: Literal["auto", "off"] = "auto"
-    device: int | None = None
 
 
 class Watch:
@@ -59,7 +46,7 @@ class Watch:
         self._files = DataFolders()
         self._bursts = Bursts(job) if self.options.stacks != "off" else None
         self._windows = Windows()
-        self._looks: list[Look] = []
+        self._looks: list[ThreadSample] = []
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._device: str | None = None  # uuid
         self._notes: dict[str, None] = {}
@@ -141,8 +128,8 @@ class Watch:
         if self._nvml is None:
             return ()
         devices = self._nvml.devices(pids, seconds)
-        if self.options.device is not None:
-            return tuple(replace(each, own=True) for each in devices if each.index == self.options.device)
+        if self.options.gpu is not None:
+            return tuple(replace(each, own=True) for each in devices if each.index == self.options.gpu)
         own = tuple(each for each in devices if each.own)
         return own or tuple(each for each in devices if each.own is None)
 

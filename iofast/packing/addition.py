@@ -104,7 +104,7 @@ def find_addition(target: Target) -> Addition:
         if done is not None and done.made == reader.manifest.fingerprint:
             return done
         last = np.array([len(reader) - 1], np.int64)
-        first = int(reader.columns(last).position[0]) + 1 if len(reader) else 0
+        first = int(reader.positions(last)[0]) + 1 if len(reader) else 0
         return Addition(reader.manifest, first)
 
 

@@ -122,7 +122,9 @@ class Duplicates:
         for start in range(0, len(part), _STEP):
             located = part.columns(np.arange(start, min(start + _STEP, len(part)), dtype=np.int64))
             keys = (located.length << np.uint64(32)) | np.asarray(located.crc, np.uint64)
-            for index, (key, position) in enumerate(zip(keys.tolist(), located.position.tolist(), strict=True), start):
+            for index, (key, position) in enumerate(
+                zip(keys.tolist(), part.positions(located.indices).tolist(), strict=True), start
+            ):
                 if self._marks.find(key) and self.is_duplicate(writer, position, part.record(index).fields):
                     rows[position] = index
         for each in listed:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from iofast.containers.container_suffixes import LMDB, TAR
 from iofast.containers.publish import Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import SHARD_SIZE, parse_size
@@ -70,7 +71,7 @@ class Room(NamedTuple):
     @classmethod
     def of(cls, work: PackWork, target: Path) -> Room:
         """The room for the container that `work` makes at `target`."""
-        rebuilt = work.addition is not None and target.suffix == ".lmdb"
+        rebuilt = work.addition is not None and target.suffix == LMDB
         copied = target.stat().st_size if rebuilt and target.exists() else 0
         shard, records = parse_size(work.options.shard_size or SHARD_SIZE), work.plan.shard_records
         return cls(target.suffix, work.workers, copied, shard, records or work.options.shard_records)
@@ -78,19 +79,19 @@ class Room(NamedTuple):
     def container(self, images: int, payload: float) -> int:
         """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
         rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
-        each = {".lmdb": rounding, ".tar": _TAR_FIELDS * (512 + 256)}.get(self.suffix, _EXAMPLE)
-        return int(images * (payload + each + _ROW)) + (16 if self.suffix == ".lmdb" else 2) * _PAGE
+        each = {LMDB: rounding, TAR: _TAR_FIELDS * (512 + 256)}.get(self.suffix, _EXAMPLE)
+        return int(images * (payload + each + _ROW)) + (16 if self.suffix == LMDB else 2) * _PAGE
 
     def record(self, payloads: Sequence[int]) -> int:
         """Bytes of a record with these payloads in a shard."""
-        if self.suffix == ".tar":
+        if self.suffix == TAR:
             return sum(512 + size + -size % 512 for size in payloads)
         return _EXAMPLE + sum(payloads)
 
     def peak(self, images: int, payload: float) -> int:
         """Most bytes on disk at one time: LMDB needs journal and container complete, shards the journals of one."""
         journals = int(images * (payload + _ROW))
-        if self.suffix != ".lmdb":
+        if self.suffix != LMDB:
             shard = self.shard if self.records is None else int(self.records * (payload + _ROW))
             journals = min(journals, shard + 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
         return self.copied + self.container(images, payload) + journals

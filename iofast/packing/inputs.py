@@ -141,10 +141,8 @@ def _upright(reader: Reader, fields: Mapping[str, str]) -> tuple[str, ...]:
 
 def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the record at each position if that order differs from the container's."""
-    spans = {
-        name: spans for name, spans in reader.manifest.splits.items() if any(stop > start for start, stop in spans)
-    }
-    names = sorted(spans, key=split_rank)
-    order = np.concatenate([np.arange(*span, dtype=np.int64) for name in names for span in spans[name]])
-    found = ranges((name, sum(stop - start for start, stop in spans[name])) for name in names)
+    names = sorted(reader.manifest.splits, key=split_rank)
+    indices = {name: reader.manifest.indices(name) for name in names}
+    order = np.concatenate(list(indices.values()))
+    found = ranges((name, len(each)) for name, each in indices.items() if len(each))
     return found, order if (np.diff(order) < 0).any() else None

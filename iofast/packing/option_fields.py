@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
 
-from iofast.options import option, options_of
+from iofast.option import option, options_of
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions

@@ -8,11 +8,9 @@ resumed and run twice. `finish` joins the containers of all parts.
 from __future__ import annotations
 
 import os
-import posixpath
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.publish import APPENDING, COPY_PLAN, PACK_PLAN, Target
@@ -30,7 +28,7 @@ from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
-from iofast.remote.urls import RemotePath, is_url
+from iofast.record import key_width
 from iofast.source import cache, stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
@@ -73,10 +71,9 @@ class Parts:
         old = load_parts(place)
         if old is None:
             return None
-        own = PackPlan(old.images, old.chunk, old.source, self.settings, parts=old.parts if count is None else count)
+        expected = old.parts or 1 if count is None else count
+        own = PackPlan(old.images, old.chunk, old.source, self.settings, parts=expected)
         own.check_same(old, place.partial)
-        if old.parts is None:
-            raise TargetError(f"{place.partial} holds the work of a run without parts: give that command again")
         return self._loaded(old)
 
     def of(self, part: Part, work: PackWork) -> PackWork:
@@ -160,10 +157,11 @@ class Parts:
         file = self.place.partial / LISTING
         try:
             members, arrays = cache.load(file, checked=False)
-            source = stored.source_of(_root(self.source, members["kind"]), members, arrays)
+            source = stored.source_of(stored.root_of(self.source, members["kind"]), members, arrays)
         except (OSError, ContainerError, LookupError, TypeError) as error:
             raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
-        return PackWork(self.source, source, self.options, plan, 1).grown(self.addition)
+        width = key_width(plan.images)
+        return PackWork(self.source, source, self.options, plan, 1, key_width=width).grown(self.addition)
 
     def _span(self, part: Part, work: PackWork) -> tuple[int, int]:
         return part.span(work.source.splits, work.plan.shard_records or 1)
@@ -187,15 +185,6 @@ class Parts:
             report = packing.write()
         note_bytes(packing.target.path, report.bytes_in)
         return report
-
-
-def _root(source: str, kind: str) -> Path | str:
-    """`Source.root` of a source as given."""
-    if is_url(source):
-        place = str(RemotePath.of(source))
-        return posixpath.dirname(place) if kind == "manifest" else place
-    path = Path(os.path.abspath(source))
-    return path.parent if kind == "manifest" else path
 
 
 def load_parts(place: Target) -> PackPlan | None:

@@ -63,7 +63,10 @@ class PackPlan:
     def check_same(self, old: PackPlan, folder: Path) -> None:
         """Raise `TargetError`, naming the difference, if work begun with the plan `old` cannot be resumed."""
         if self.parts != old.parts:
-            raise _other(folder, f"{_parts(old.parts)}, not {_parts(self.parts)}")
+            raise TargetError(
+                f"{folder} holds the work of a run {_in_parts(old.parts)}, expected one {_in_parts(self.parts)}: "
+                "go on as it began, or delete the folder to start anew"
+            )
         for name in sorted({*self.settings, *old.settings}):
             now, then = self.settings.get(name), old.settings.get(name)
             if now != then:
@@ -121,8 +124,8 @@ def shared_settings(
     return {**settings(options, place, added_to), **columns, "source": os.path.basename(os.path.abspath(source))}
 
 
-def _parts(count: int | None) -> str:
-    return "no parts" if count is None else f"{count:,} parts"
+def _in_parts(count: int | None) -> str:
+    return "without parts" if count is None else f"in {count:,} parts"
 
 
 def _other(folder: Path, difference: str) -> TargetError:

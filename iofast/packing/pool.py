@@ -1,7 +1,8 @@
 """The worker processes of a packing run. Dead workers are replaced.
 
 `WorkerPool.results` always ends, with every chunk done or with an error. When a worker dies on a chunk, another worker
-repeats the chunk image by image. An image on which two workers die then, or one is stuck, is a failed image.
+repeats the chunk image by image. If two workers die on the same image, or one is stuck on it, that image counts as
+failed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ AHEAD = 2  # chunks per worker: one in progress and one queued
 JOURNAL = 64 << 20  # bytes after which a worker begins another journal, so that old ones can be removed
 SILENCE = 300.0  # seconds without a message after which an image counts as stuck; the largest images take ten
 _TICK = 1.0  # seconds: the longest wait for events, and the most that one wait adds to silence
-_STILLBORN = 3  # the run fails after so many workers in a row died before they were ready,
-_FRUITLESS = 8  # or after so many deaths per worker without an announced image or a finished chunk
+_STILLBORN = 3  # workers in a row that die before they are ready: then the run fails
+_FRUITLESS = 8  # deaths per worker without an announced image or a finished chunk: with more, the run fails
 _READ = 1 << 18
 _FATAL: dict[object, type[IofastError]] = {"source": SourceError, "storage": StorageError}  # by `of` in the message
 
@@ -80,14 +81,14 @@ class WorkerPool:
     def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
         """Do all `jobs`, with journals in `folder`; yield each chunk when it is finished, in any order.
 
-        `setup` is the set-up message of `worker.Worker` without the journal, of which each worker has its own.
+        `setup` is the set-up message of `worker.Worker`; each worker gets a journal of its own in addition.
         Raises `WorkerError` if workers cannot be started, `TargetError` if a journal cannot be written,
         `SourceError` if a container can no longer be read, `StorageError` if an object store fails.
         """
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
         self._serial = max([self._serial, *(number + 1 for number in used)])
-        for worker in self._workers:  # of an earlier call, perhaps with another set-up
+        for worker in self._workers:  # workers of an earlier call need a new journal and perhaps another set-up
             self._begin_journal(worker)
         for worker in self._spare:
             self._join(worker)

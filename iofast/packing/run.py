@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
+from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
-from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.options import takes_options
+from iofast.option import takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
@@ -31,6 +31,7 @@ from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
+from iofast.record import key_width
 from iofast.remote.urls import RemotePath, is_url, require_text
 
 FilePath = str | os.PathLike[str]
@@ -113,7 +114,8 @@ def _planned(source: FilePath, place: Target, options: PackOptions, progress: Pa
         images = addition.joined(images, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
     plan = make_plan(images, common, estimate.mean_size_in_memory(images, options.recipe()))
-    return PackWork(os.fspath(source), images, options, plan, workers).grown(addition)
+    width = key_width(len(images))
+    return PackWork(os.fspath(source), images, options, plan, workers, key_width=width).grown(addition)
 
 
 def _run_parts(
@@ -176,7 +178,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
             f"{place.path.name}; leave it out"
         )
-    if options.label_base and place.path.suffix not in TFRECORDS:
+    if options.label_base and place.path.suffix not in TFRECORD:
         raise OptionError(
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
             "leave it out"

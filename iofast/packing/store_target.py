@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from iofast import owned
+from iofast.containers.container_suffixes import LMDB, WRITTEN
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import PACK_PLAN
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX
-from iofast.containers.targets import LMDB, WRITTEN, target_of
+from iofast.containers.targets import target_of
 from iofast.errors import ContainerError, ObjectConflictError, ObjectMissingError, OptionError, TargetError
 from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS

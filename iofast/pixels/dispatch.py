@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.errors import OptionError, reason_of
 from iofast.ops import Op, affine, drawn, noise_amounts
-from iofast.pixels import geometry, torch_pixels
-from iofast.pixels.geometry import RaggedBatch
+from iofast.pixels import torch_geometry, torch_pixels
+from iofast.pixels.torch_geometry import RaggedBatch
 from iofast.work import Work, no_work
 
 # the types that the kernel stores, with its names
@@ -108,7 +108,7 @@ def augment(
     If `ops` are the same for every image, a GPU does both in one pass.
     """
     if not _fused(batch.data) or size[0] * size[1] > _MOST_RESAMPLED:
-        images = geometry.resample(batch, boxes, flips, size)
+        images = torch_geometry.resample(batch, boxes, flips, size)
         return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
     from iofast.pixels import triton_geometry
 

@@ -1,4 +1,4 @@
-"""The geometry pass in Triton: identical to geometry.resample, with optional normalisation.
+"""The geometry pass in Triton: identical to torch_geometry.resample, with optional normalisation.
 
 The first kernel writes a small table: start and weights of each output row and column of each image. The second makes
 the outputs in one pass instead of a horizontal and a vertical one. Most crops of packed photographs are enlarged, with
@@ -18,7 +18,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from iofast.ops import Op, affine
-from iofast.pixels.geometry import FRACTION, NARROW, PRECISION, RaggedBatch, check_boxes, taps
+from iofast.pixels.torch_geometry import FRACTION, NARROW, PRECISION, RaggedBatch, check_boxes, taps
 from iofast.pixels.upload import upload
 
 _PRECISION, _NARROW = tl.constexpr(PRECISION), tl.constexpr(NARROW)
@@ -35,7 +35,7 @@ _BLOCK, _WARPS = 512, 8  # two pixels per lane: 40 registers leave an SM enough 
 
 @triton.jit(do_not_specialize=_VARYING)
 def _windows(table, starts, weights, n_images, height, width, side, most, BLOCK: tl.constexpr):
-    """Write starts (2, N, side) and weights (2, N, side, most) of the axes x and y, as geometry.axis computes them."""
+    """Write starts (2, N, side) and weights (2, N, side, most) of the axes x and y, as torch_geometry.axis does."""
     n, at = tl.program_id(0).to(tl.int64), tl.program_id(2)
     outputs = tl.where(at == 0, width, height)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -179,7 +179,7 @@ def resample(
     dtype: torch.dtype = torch.uint8,
     memory_format: torch.memory_format = torch.channels_last,
 ) -> torch.Tensor:
-    """Run `geometry.resample` and, for a float `dtype`, the `Normalize` of `ops` in one pass.
+    """Run `torch_geometry.resample` and, for a float `dtype`, the `Normalize` of `ops` in one pass.
 
     The result is (N, 3, height, width) of `dtype` and `memory_format`. It and the tables are on the device of `batch`.
     """

@@ -80,7 +80,6 @@ class FolderReader(Reader):
         rows = indices if order is None else order[indices]
         return Located(
             indices=indices,
-            position=indices.astype(np.uint64),
             label=index.source.listed_labels[rows],
             width=index.width[rows],
             height=index.height[rows],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, SourceError
 from iofast.source import stored
 from iofast.source.cache import (
     Arrays,
@@ -79,6 +79,8 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
     """Scan, and read the header of every image in parallel, with a progress bar after a second."""
     began = time.time_ns()
     source = scan(root, options)
+    if source.objects is not None:
+        raise SourceError(f"{os.fspath(root)} names images in object stores, which are not read one by one: pack them")
     ended = time.time_ns()
     count = len(source)
     size, orientation, times = np.zeros(count, np.uint64), np.ones(count, np.uint8), np.zeros(count, np.int64)
@@ -150,7 +152,7 @@ def _parts(index: FolderIndex) -> tuple[dict[str, object], Arrays]:
 
 
 def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -> FolderIndex:
-    source = stored.source_of(path.parent if members["kind"] == "manifest" else path, members, arrays)
+    source = stored.source_of(stored.root_of(path, members["kind"]), members, arrays)
     began, ended = members["scanned"]
     columns = {name: arrays[name] for name in COLUMNS}
     _check(file, source, columns)

@@ -99,7 +99,7 @@ def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -
 def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
     """`Source.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
     named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
-    if root is None and not any(_has_url(strings.blob) for strings in named.values()):
+    if root is None and not any(_has_urls(strings) for strings in named.values()):
         return None
     from iofast.source.objects import look_up  # here: local sources need no object stores
 
@@ -114,9 +114,8 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
     return {name: look_up(root or os.fspath(table.path.parent), strings) for name, strings in named.items()}
 
 
-def _has_url(blob: bytes | memoryview) -> bool:
-    """Whether `://` is somewhere in a blob, which may be a mapped file larger than memory."""
-    return any(b"://" in bytes(blob[start : start + _STEP + 2]) for start in range(0, len(blob), _STEP))
+def _has_urls(strings: Strings) -> bool:
+    return any(b"://" in bytes(_blob(strings, rows)) for rows in _steps(len(strings)))
 
 
 def _watch(path: Path, options: SourceOptions) -> Watched:

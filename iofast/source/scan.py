@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from iofast.containers.container_suffixes import OPENED
 from iofast.containers.manifest import WHOLE
 from iofast.errors import OptionError, SourceError
 from iofast.remote.urls import RemotePath, is_url
@@ -20,8 +21,6 @@ from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, f
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, Tree, Walk
-
-_CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")
 
 
 class SplitImages(NamedTuple):
@@ -82,7 +81,7 @@ def _scan_url(url: str, options: SourceOptions) -> Source:
 
 def _check_suffix(place: Path | RemotePath) -> None:
     """Raise `SourceError` for a container."""
-    if os.path.splitext(str(place))[1].lower() in _CONTAINERS:
+    if os.path.splitext(str(place))[1].lower() in OPENED:
         reason = "copy it to this machine first" if isinstance(place, RemotePath) else "open_reader opens it"
         raise SourceError(
             f"source {place} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): {reason}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from iofast.remote.urls import RemotePath, is_url
 from iofast.source.cache import Arrays
 from iofast.source.listing import Column, ContainerRows, Source, Strings, Versions, Watched
 
@@ -22,15 +24,24 @@ def parts(source: Source) -> tuple[dict[str, object], Arrays]:
     arrays |= _strings("paths", source.paths) | _strings("watched", source.watched.paths)
     for column in source.columns:
         arrays |= _strings(f"column.{column.field}", column.values) | {f"column.{column.field}.states": column.states}
-    if source.objects is not None:
-        members["objects"] = list(source.objects)
-        for name, versions in source.objects.items():
-            arrays |= _strings(f"objects.{name}.etags", versions.etags) | {f"objects.{name}.size": versions.sizes}
     if source.container is not None:
         rows = source.container
         members["container"] = {"fields": dict(rows.fields), "upright": rows.upright, "state": rows.state}
         arrays["size"] = rows.sizes
+    if source.objects is not None:
+        members["objects"] = list(source.objects)
+        for name, versions in source.objects.items():
+            arrays |= {f"objects.{name}.size": versions.sizes} | _strings(f"objects.{name}", versions.etags)
     return members, arrays
+
+
+def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
+    """The root of the listing of `source`, of a kind of `Source.kind`."""
+    name = os.fspath(source)
+    place = str(RemotePath.of(name)) if is_url(name) else os.path.abspath(name)
+    if kind == "manifest":
+        place = os.path.dirname(place)
+    return place if is_url(name) else Path(place)
 
 
 def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Source:
@@ -39,7 +50,7 @@ def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> S
     def strings(name: str) -> Strings:
         return Strings(arrays[f"{name}.blob"].data, arrays[f"{name}.bounds"])
 
-    rows = members.get("container")
+    rows, objects = members.get("container"), members.get("objects")
     return Source(
         root=root,
         kind=members["kind"],
@@ -57,11 +68,8 @@ def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> S
         if rows is None
         else ContainerRows(rows["fields"], tuple(rows["upright"]), rows["state"], arrays["size"]),
         objects=None
-        if members.get("objects") is None
-        else {
-            name: Versions(etags=strings(f"objects.{name}.etags"), sizes=arrays[f"objects.{name}.size"])
-            for name in members["objects"]
-        },
+        if objects is None
+        else {name: Versions(arrays[f"objects.{name}.size"], strings(f"objects.{name}")) for name in objects},
         warnings=tuple(members["warnings"]),
         notes=tuple(members["notes"]),
     )

@@ -124,7 +124,7 @@ class Pipeline:
 
     @property
     def drawn(self) -> bool:
-        """Whether the pixels of images are changed differently: then a batch needs its `work`."""
+        """Whether the images of a batch get different pixel operations, so that the batch needs `work`."""
         return drawn(self.ops) or self.pads
 
     @property

@@ -1,4 +1,4 @@
-"""A short form of the torture runs `parsing` and `flips`, with fixed seeds."""
+"""A short form of the torture runs `parsers_own`, `parsers_foreign`, `parsers_lists`, `parsers_beside` and `flips`."""
 
 from __future__ import annotations
 

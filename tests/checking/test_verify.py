@@ -10,12 +10,13 @@ import lmdb
 import numpy as np
 import pytest
 from container_sets import COUNT, SUFFIXES, build, picture, records
+from index_chunks import encoded, sections_of
 from tar_sets import foreign
 
 from iofast.checking import verify
 from iofast.cli import main
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import BLOCK_ROWS
+from iofast.containers.index import BLOCK_ROWS, LABELS, MAGIC
 from iofast.containers.tfrecord_framing import frames
 from iofast.errors import ContainerError
 from iofast.opening import open_reader, open_writer
@@ -110,6 +111,16 @@ class TestDamage:
         assert about[0].offset == offset
         assert str(file) in about[0].where
         assert "CRC32C differs" in about[0].reason
+
+    def test_two_labels_for_a_record(self, tmp_path: Path) -> None:
+        file = build(tmp_path / "x.tar").with_name("x.tar.index")
+        data = file.read_bytes()
+        start = data.index(MAGIC, 8)
+        head, sections = sections_of(data[start:], len(open_reader(tmp_path / "x.tar").manifest.fields))
+        sections[LABELS][3] = 2
+        file.write_bytes(data[:start] + encoded(head, sections) + data[start + head.size :])
+        problems = [(problem.index, problem.reason) for problem in verify(tmp_path / "x.tar").problems]
+        assert problems == [(3, "the index has two labels for it: 2 among the labels, 0 in its own row")]
 
     def test_goes_on_after_errors(self, container: Path) -> None:
         for index in (0, 7, COUNT - 1):
@@ -206,7 +217,7 @@ class TestDamage:
         assert any("CRC32C" in problem.reason for problem in verify(path).problems)
 
 
-class TestCommand:
+class TestVerifyCommand:
     def test_status_and_summary(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(container)]) == 0
         assert f"all is well ({COUNT} records" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from command_line import Terminal
 from container_sets import build
 from foreign_lmdbs import picture, write
 from places import ROOT
@@ -19,11 +20,6 @@ from tqdm import tqdm
 
 from iofast.bars import open_bar
 from iofast.opening import open_reader
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:

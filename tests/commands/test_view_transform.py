@@ -14,7 +14,7 @@ from PIL import Image
 from iofast import open_writer
 from iofast import transforms as T
 from iofast.cli import main
-from iofast.commands.presets import preset, presets
+from iofast.commands.view_transform import preset, presets
 from iofast.sheet import CAPTION, MARGIN
 
 GRAY = (90, 130, 200)

@@ -37,12 +37,24 @@ def reader(each_container: Path) -> Reader:
 
 def test_round_trip(reader: Reader) -> None:
     assert read_all(reader) == expected(samples())  # type: ignore[arg-type]
-    located = reader.locate(np.arange(300))
+    located, positions = reader.locate(np.arange(300)), reader.positions(np.arange(300))
+    assert (reader.labels(np.arange(300)) == located.label).all()
     for i, (position, _, info, _) in enumerate(samples()):
-        row = (located.position[i], located.label[i], located.width[i], located.height[i], located.orientation[i])
+        row = (positions[i], located.label[i], located.width[i], located.height[i], located.orientation[i])
         assert row == (position, info.label, info.width, info.height, info.orientation)
         assert reader.name(i).endswith(f": {position:08d}")
     assert reader.values(np.arange(299, -1, -1), "jpg") == [fields["jpg"] for _, fields, _, _ in samples()[::-1]]
+
+
+@pytest.mark.parametrize("field", [None, "jpg", "json"])
+def test_columns_have_the_dtypes_of_every_reader(reader: Reader, field: str | None) -> None:
+    located = reader.locate(np.array([3, 1, 3]), field)
+    for column, dtype in zip(located, ["i8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1", "u4"], strict=True):
+        assert column is not None
+        assert column.dtype == dtype
+    places = reader.places(np.array([3, 1, 3]), field)
+    for name in ("indices", "file", "offset", "length", "crc"):
+        assert getattr(places, name).tolist() == getattr(located, name).tolist()
 
 
 def test_manifest(reader: Reader) -> None:

@@ -1,4 +1,4 @@
-"""The binary index: rows are read as they were written, and rows of a damaged block are refused."""
+"""The binary index: rows are read as they were written, rows of a damaged block are refused, and sections are apart."""
 
 from __future__ import annotations
 
@@ -10,189 +10,308 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from iofast.containers import index
+from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
-from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.index import Stamp
+from iofast.containers.index_view import IndexView
+from iofast.containers.located import of_images
+from iofast.containers.manifest import MAX_COUNT, Manifest, Shard
 from iofast.errors import ContainerError
+from iofast.record import LONGEST_SIDE, ImageInfo
 
 STAMP = Stamp(5, 99)
+FIELDS = ("cls", "jpg", "json", "rgb")
 
 
-def manifest(count: int, fields: tuple[str, ...] = ("cls", "jpg"), classes: tuple[str, ...] | None = None) -> Manifest:
+def manifest(count: int, fields: tuple[str, ...] = FIELDS, classes: tuple[str, ...] | None = None) -> Manifest:
     return Manifest(count, fields, {"all": ((0, count),)}, "sha256:" + "0" * 64, (Shard("", count, 0),), classes)
 
 
-FIELDS = ("cls", "jpg", "rgb", "yuv")  # of `some_rows`: the first few of them
-
-
-def some_rows(count: int, groups: int = 2, seed: int = 0) -> Rows:
+def some_entries(count: int, seed: int = 0, fields: tuple[str, ...] = FIELDS, step: int = 3) -> list[RecordEntry]:
+    """Records with some of the fields, at positions with holes of up to `step` - 1."""
     rng = np.random.default_rng(seed)
-    rows = np.zeros(count, index.row_dtype(FIELDS[:groups]))
-    rows["position"] = np.cumsum(rng.integers(1, 4, count))
-    rows["label"] = rng.integers(-1, 1000, count)
-    rows["width"], rows["height"] = rng.integers(0, 65_536, (2, count))
-    rows["orientation"] = rng.integers(1, 9, count)
-    place = rows["place"]
-    place["offset"] = rng.integers(0, 1 << 62, (count, groups))
-    place["length"], place["crc"] = rng.integers(0, 1 << 32, (2, count, groups))
-    return rows
+    position, entries = -1, []
+    for _ in range(count):
+        position += int(rng.integers(1, step + 1))
+        own = [name for name in fields if rng.integers(4)] or ["json"]
+        sides = rng.integers(0, LONGEST_SIDE + 1, 2).tolist()
+        info = ImageInfo(int(rng.integers(-1, 1000)) if seed % 3 else -1, *sides, int(rng.integers(1, 9)))
+        places = [(name, *rng.integers(0, 1 << 32, 2).tolist(), int(rng.integers(0, 1 << 46))) for name in own]
+        entries.append(RecordEntry(position, info, tuple(places)))
+    return entries
 
 
-def chunks(rows: Rows, stamp: Stamp = STAMP) -> list[bytes]:
-    fields = FIELDS[: rows["place"].shape[1]]
-    firsts = range(0, len(rows), index.CHUNK_ROWS)
-    return [index.encode_chunk(rows[i : i + index.CHUNK_ROWS].tobytes(), i, fields, stamp) for i in firsts]
+def chunks(entries: list[RecordEntry], fields: tuple[str, ...] = FIELDS, stamp: Stamp = STAMP) -> list[bytes]:
+    return list(index.encode_rows(entries, fields, stamp))
 
 
 def in_a_file(parts: list[bytes]) -> FileBytes:
     with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(parts))
+        file.write(b"before" + b"".join(parts))
         file.flush()
         return FileBytes(file.name)
 
 
 def view(parts: list[bytes], described: Manifest) -> IndexView:
-    starts = np.cumsum([0, *map(len, parts)]).tolist()
+    starts = np.cumsum([6, *map(len, parts)]).tolist()
     return IndexView(in_a_file(parts), described, lambda chunk: (starts[chunk], len(parts[chunk])), "here")
 
 
-@given(st.integers(1, 700), st.integers(0, 4), st.integers(0, 1 << 30))
+def everything(own: IndexView, indices: NDArray[np.int64], fields: tuple[str, ...] = FIELDS) -> list[RecordEntry]:
+    """The records of an index, read as a reader does."""
+    located = of_images(indices, own.images(indices), np.zeros(len(indices), np.uint32))
+    kinds = own.images(indices)["place"] >> 51 & 7
+    places = {name: own.places(indices, number) for number, name in enumerate(fields)}
+    labels, positions, entries = own.labels(indices), own.positions(indices), []
+    for row in range(len(indices)):
+        found = []
+        for name, at in places.items():
+            if at.there[row]:
+                found.append((name, int(at.length[row]), int(at.crc[row]), int(at.offset[row])))
+            elif kinds[row] and index.KINDS[kinds[row] - 1] == name:
+                assert located.crc is not None
+                found.append((name, int(located.length[row]), int(located.crc[row]), int(located.offset[row])))
+        assert labels[row] == located.label[row]
+        info = ImageInfo(*(int(c[row]) for c in (labels, located.width, located.height, located.orientation)))
+        entries.append(RecordEntry(int(positions[row]), info, tuple(found)))
+    return entries
+
+
+@given(st.integers(1, 700), st.integers(0, 4), st.sampled_from([1, 3, 1 << 40]), st.integers(0, 1 << 30))
 @settings(max_examples=40)
-def test_round_trip(count: int, groups: int, seed: int) -> None:
-    rows = some_rows(count, groups, seed)
-    (chunk,) = chunks(rows)
-    assert len(chunk) == index.chunk_size(count, FIELDS[:groups])
-    described = manifest(count, FIELDS[:groups])
+def test_round_trip(count: int, fields: int, step: int, seed: int) -> None:
+    names = tuple(sorted({"json", *FIELDS[:fields]}))
+    entries = some_entries(count, seed, names, step)
+    (chunk,) = chunks(entries, names)
+    own = view([chunk], Manifest(**{**_members(manifest(count, names)), "key_width": 20}))
     looked = np.random.default_rng(seed).integers(0, count, 50)
-    assert view([chunk], described).rows(looked).tobytes() == rows[looked].tobytes()
-    assert view([chunk], described).stamp() == STAMP
+    assert everything(own, looked, names) == [entries[i] for i in looked]
+    assert own.stamp() == STAMP
+    outlines = index.Outlines()
+    for entry in entries:
+        outlines.add(entry)
+    assert [outline.size(names) for outline in outlines.chunks] == [len(chunk)]
+
+
+def _members(described: Manifest) -> dict[str, object]:
+    return {name: getattr(described, name) for name in Manifest.__slots__}
 
 
 def test_several_chunks() -> None:
-    rows = some_rows(2 * index.CHUNK_ROWS + 300)
-    parts = chunks(rows)
-    looked = np.array([0, 65_535, 65_536, 131_071, 131_072, len(rows) - 1, 7, 65_536])
-    own = view(parts, manifest(len(rows)))
+    count = 2 * index.CHUNK_ROWS + 300
+    one = some_entries(500)
+    entries = [
+        one[i % 500]._replace(position=i + max(0, i - 100_000))  # holes in the second chunk alone
+        for i in range(count)
+    ]
+    parts = chunks(entries)
+    assert len(parts) == 3
+    looked = np.array([0, 65_535, 65_536, 131_071, 131_072, count - 1, 7, 65_536, 100_001])
+    own = view(parts, manifest(count))
     for _ in range(2):
-        assert own.rows(looked).tobytes() == rows[looked].tobytes()
+        assert everything(own, looked) == [entries[i] for i in looked]
+    for start, stop in ((0, 300), (65_000, 66_000), (131_000, count), (130_816, 131_080), (255, 65_537)):
+        assert everything(own, np.arange(start, stop)) == entries[start:stop]
+    with_holes = [index.POSITIONS in index.decode_head(part, len(FIELDS)).starts for part in parts]
+    assert with_holes == [False, True, True]
 
 
 def test_bytes_are_those_of_the_specification() -> None:
-    rows = np.zeros(1, index.row_dtype(("cls", "jpg")))
-    rows[0] = (7, -1, 500, 375, 6, 0, [(0, 1 << 40, 9, 8), (ABSENT, 0, 0, 0)])
-    (chunk,) = chunks(rows)
-    row = struct.pack("<QiIIBB IQII IQII", 7, -1, 500, 375, 6, 0, 0, 1 << 40, 9, 8, ABSENT, 0, 0, 0)
-    check = struct.pack("<I", google_crc32c.value(row))
-    head = b"iofastIX" + struct.pack("<HHIQIHHQQQI", 1, 64, 62, 0, 1, 2, 0, 5, 99, 0, 0)
-    assert chunk == head + struct.pack("<I", google_crc32c.value(head + check)) + check + row
-    assert index.row_struct(FIELDS[:2]).size == index.row_dtype(FIELDS[:2]).itemsize == 62
+    info = ImageInfo(3, 70_000, 375, 6)
+    entries = [
+        RecordEntry(7, info, (("cls", 1, 11, 512), ("jpg", 9, 8, 1 << 40))),
+        RecordEntry(9, ImageInfo(), (("json", 5, 6, 7),)),
+    ]
+    (chunk,) = chunks(entries, ("cls", "jpg", "json"))
+    bits = 1 << 40 | 5 << 48 | 1 << 51 | 1 << 54
+    nowhere = struct.pack("<IHII", 0xFFFFFFFF, 0xFFFF, 0, 0)
+    sections = (
+        struct.pack("<QIIiHH", bits, 9, 8, 3, 70_000 - 65_536, 375) + struct.pack("<QIIiHH", 0, 0, 0, -1, 0, 0),
+        struct.pack("<ii", 3, -1),
+        struct.pack("<II", 0, 2),
+        struct.pack("<IHII", 512, 0, 1, 11) + nowhere,
+        nowhere + struct.pack("<IHII", 7, 0, 5, 6),
+    )
+    head = b"iofastIX" + struct.pack("<HHIQQQQ 5H", 2, 5, 2, 0, 7, 5, 99, 0, 1, 2, 16, 18)
+    expected = head + struct.pack("<I", google_crc32c.value(head))
+    for section in sections:
+        expected += section + struct.pack("<I", google_crc32c.value(section + bytes(8)))
+    assert chunk == expected
+
+
+def test_sections_that_say_nothing_are_left_out() -> None:
+    entries = [RecordEntry(i, ImageInfo(-1, 5, 5), (("jpg", 1, 2, 3),)) for i in range(1000)]
+    (chunk,) = chunks(entries, ("jpg",))
+    assert index.decode_head(chunk, 1).starts.keys() == {index.IMAGES}
+    assert len(chunk) / 1000 == pytest.approx(24, abs=0.1)
+    assert everything(view([chunk], manifest(1000, ("jpg",))), np.arange(3), ("jpg",)) == entries[:3]
 
 
 @pytest.mark.parametrize("count", [1, 256, 257, 600])
 def test_every_flipped_bit_is_noticed(count: int) -> None:
-    rows = some_rows(count)
-    (chunk,) = chunks(rows)
-    everything = np.arange(count)
-    for place in {*range(64 + 4 * -(-count // 256)), *range(64, len(chunk), 997), len(chunk) - 1}:
+    (chunk,) = chunks(some_entries(count, 1))
+    every = np.arange(count)
+    for place in {*range(0, 70, 3), *range(64, len(chunk), 997), len(chunk) - 1}:
         damaged = bytearray(chunk)
         damaged[place] ^= 1 << place % 8
         with pytest.raises(ContainerError, match=r"^here: "):
-            view([bytes(damaged)], manifest(count)).rows(everything)
+            everything(view([bytes(damaged)], manifest(count)), every)
 
 
-def test_only_blocks_in_use_are_checked() -> None:
-    rows = some_rows(1000)
-    (chunk,) = chunks(rows)
-    damaged = bytearray(chunk)
-    damaged[-1] ^= 1
-    own = view([bytes(damaged)], manifest(1000))
-    assert own.rows(np.arange(768)).tobytes() == rows[:768].tobytes()
-    with pytest.raises(ContainerError, match="rows 768"):
-        own.rows(np.array([0, 800]))
+def test_a_block_in_another_place_is_noticed() -> None:
+    entries = [RecordEntry(i, ImageInfo(), (("jpg", 1, 2, i),)) for i in range(512)]
+    (chunk,) = chunks(entries, ("jpg",))
+    start, block = index.decode_head(chunk, 1).starts[index.IMAGES], 256 * 24 + 4
+    swapped = chunk[:start] + chunk[start + block :] + chunk[start : start + block]
+    with pytest.raises(ContainerError, match="rows 0"):
+        view([swapped], manifest(512, ("jpg",))).images(np.array([3]))
+
+
+def test_only_blocks_and_sections_in_use_are_checked() -> None:
+    entries = some_entries(1000, 1)
+    (chunk,) = chunks(entries)
+    starts = index.decode_head(chunk, len(FIELDS)).starts
+    for code, start in starts.items():
+        damaged = bytearray(chunk)
+        damaged[start + 3 * (256 * index.row_type(code).itemsize + 4)] ^= 1
+        own = view([bytes(damaged)], manifest(1000))
+        assert everything(own, np.arange(768)) == entries[:768]
+        reads = {
+            index.IMAGES: lambda own, rows: own.images(rows),
+            index.LABELS: lambda own, rows: own.labels(rows),
+            index.POSITIONS: lambda own, rows: own.positions(rows),
+        }
+        for other in (*starts, index.FIELDS):
+            read = reads.get(other, lambda own, rows, other=other: own.places(rows, other - index.FIELDS))
+            if other != code:
+                read(own, np.arange(1000))
+        with pytest.raises(ContainerError, match=f"rows 768 … of section {code} "):
+            reads.get(code, lambda own, rows, code=code: own.places(rows, code - index.FIELDS))(own, np.array([0, 800]))
 
 
 def test_only_chunks_in_use_are_opened() -> None:
-    rows = some_rows(index.CHUNK_ROWS + 1)
-    parts, asked = chunks(rows), []
+    entries = [RecordEntry(i, ImageInfo(), (("json", 1, 2, 3),)) for i in range(index.CHUNK_ROWS + 1)]
+    parts, asked = chunks(entries), []
 
     def find(chunk: int) -> tuple[int, int]:
         asked.append(chunk)
-        return (0, len(parts[0])) if chunk == 0 else (len(parts[0]), len(parts[1]))
+        return (6, len(parts[0])) if chunk == 0 else (6 + len(parts[0]), len(parts[1]))
 
-    own = IndexView(in_a_file(parts), manifest(len(rows)), find, "here")
-    own.rows(np.array([65_536]))
-    own.rows(np.array([65_536]))
+    own = IndexView(in_a_file(parts), manifest(len(entries)), find, "here")
+    own.images(np.array([65_536]))
+    own.images(np.array([65_536]))
     assert asked == [1, 0]  # chunk 0 for the stamp that all must share
 
 
 @pytest.mark.parametrize("wrong", [-1, 10, 1 << 40, -(1 << 62)])
 def test_an_index_out_of_range_is_an_index_error(wrong: int) -> None:
-    own = view(chunks(some_rows(10)), manifest(10))
-    with pytest.raises(IndexError, match=str(wrong)):
-        own.rows(np.array([3, wrong]))
+    own = view(chunks(some_entries(10)), manifest(10))
+    for read in (own.images, own.labels, own.positions, lambda indices: own.places(indices, 0)):
+        with pytest.raises(IndexError, match=str(wrong)):
+            read(np.array([3, wrong]))
 
 
 def test_no_indices() -> None:
-    assert len(view(chunks(some_rows(10)), manifest(10)).rows(np.array([], np.int64))) == 0
+    own, none = view(chunks(some_entries(10)), manifest(10)), np.array([], np.int64)
+    assert (
+        len(own.images(none)) == len(own.labels(none)) == len(own.positions(none)) == len(own.places(none, 0)[0]) == 0
+    )
+
+
+KIND, NO_IMAGE = 7 << 51, ~(7 << 51) & (1 << 64) - 1
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("label", -2), ("label", 3), ("orientation", 0), ("orientation", 9), ("flags", 1)]
+    ("field", "change"),
+    [
+        ("label", lambda _: -2),
+        ("label", lambda _: 3),
+        ("place", lambda bits: bits | KIND),  # an unknown kind
+        ("place", lambda bits: bits & NO_IMAGE | 2 << 51),  # the kind of a field that the manifest does not have
+        ("place", lambda bits: bits & NO_IMAGE),  # no image, but a place
+    ],
 )
-def test_impossible_rows_are_refused(field: str, value: int) -> None:
-    rows = some_rows(5)
-    rows["label"] = 2
-    rows[field][3] = value
-    own = view(chunks(rows), manifest(5, classes=("a", "b", "c")))
-    assert len(own.rows(np.array([0, 1, 2, 4]))) == 4
-    with pytest.raises(ContainerError, match=f"position {rows['position'][3]} is impossible"):
-        own.rows(np.arange(5))
+def test_impossible_rows_are_refused(field: str, change: object) -> None:
+    rows = np.zeros(5, index.IMAGE_ROW)
+    rows["place"], rows["length"], rows["label"] = 1 << 51 | 100, 7, 2
+    rows[field][3] = change(int(rows[field][3]))  # type: ignore[operator]
+    chunk = index.encode_chunk({index.IMAGES: rows.tobytes()}, 0, 5, 0, STAMP)
+    own = view([chunk], manifest(5, classes=("a", "b", "c")))
+    assert len(own.images(np.array([0, 1, 2, 4]))) == 4
+    with pytest.raises(ContainerError, match="record 3 is impossible"):
+        own.images(np.arange(5))
+
+
+def test_impossible_labels_positions_and_places_are_refused() -> None:
+    images, absent = bytes(24 * 3), struct.pack("<IHII", 0xFFFFFFFF, 0xFFFF, 1, 0)
+    for code, section, read in (
+        (index.LABELS, struct.pack("<3i", 0, 5, 0), IndexView.labels),
+        (index.POSITIONS, struct.pack("<3I", 0, 99_999_999, 0), IndexView.positions),
+        (index.LONG_POSITIONS, struct.pack("<3Q", 0, (1 << 64) - 1, 0), IndexView.positions),
+        (index.FIELDS, bytes(14) + absent + bytes(14), lambda own, rows: own.places(rows, 0)),
+    ):
+        chunk = index.encode_chunk({index.IMAGES: images, code: section}, 0, 3, 1, STAMP)
+        own = view([chunk], manifest(3, classes=("a", "b", "c")))
+        read(own, np.array([0, 2]))
+        with pytest.raises(ContainerError, match="record 1 is impossible"):
+            read(own, np.arange(3))
+
+
+def test_a_payload_behind_48_bits_cannot_be_written() -> None:
+    with pytest.raises(ContainerError, match="field jpg of position 3 ends behind 2\\^48 bytes"):
+        chunks([RecordEntry(3, ImageInfo(), (("jpg", 1, 0, (1 << 48) - 1),))])
 
 
 def test_chunks_must_agree_with_manifest_and_each_other() -> None:
-    rows = some_rows(index.CHUNK_ROWS + 10)
-    first, second = chunks(rows)
-    both = manifest(len(rows))
+    entries = [RecordEntry(i, ImageInfo(), (("json", 1, 2, 3),)) for i in range(index.CHUNK_ROWS + 10)]
+    first, second = chunks(entries)
+    both = manifest(len(entries))
     for parts, described in (
-        ([first, chunks(rows, Stamp(5, 98))[1]], both),  # another stamp
-        ([first, chunks(rows[:10])[0]], both),  # begins at row 0
-        ([first, second], manifest(len(rows), ("jpg",))),  # another number of fields
-        ([first, second], manifest(len(rows) - 1)),  # another number of rows
-        ([second, second], both),
+        ([first, chunks(entries, stamp=Stamp(5, 98))[1]], both),  # another stamp
+        ([first, chunks(entries[:10])[0]], both),  # begins at row 0
+        ([first, second], manifest(len(entries), ("jpg", "json"))),  # another number of fields
+        ([first, second], manifest(len(entries) - 1)),  # another number of rows
+        ([first, second + bytes(64)], both),  # longer
+        ([first[:-1], second], both),
+        ([second, first], both),
     ):
         with pytest.raises(ContainerError, match="index chunk"):
-            view(parts, described).rows(np.array([0, len(rows) - 2]))
+            view(parts, described).images(np.array([0, len(entries) - 2]))
 
 
 @pytest.mark.parametrize(
     ("offset", "layout", "value", "message"),
     [
         (0, "<8s", b"iofastIY", "must begin"),
-        (8, "<H", 2, "version 2"),
-        (24, "<I", 1 << 31, "header must be"),
-        (12, "<I", 0, "header must be"),
+        (8, "<H", 1, "version 2, found .* version 1"),
+        (12, "<I", 1 << 31, "1 to 65536 rows, found 2147483648"),
+        (12, "<I", 0, "1 to 65536 rows, found 0"),
+        (48, "<H", 1, r"known sections, found \[1, "),
+        (50, "<H", 4, "known sections"),
+        (56, "<H", 20, "known sections"),
+        (54, "<H", 2, "known sections"),
     ],
 )
-def test_wrong_headers_with_right_checksums(offset: int, layout: str, value: object, message: str) -> None:
-    damaged = bytearray(chunks(some_rows(10))[0])
+def test_wrong_heads_with_right_checksums(offset: int, layout: str, value: object, message: str) -> None:
+    (chunk,) = chunks(some_entries(10, 1))
+    damaged = bytearray(chunk)
+    end = index.decode_head(chunk, len(FIELDS)).starts[index.IMAGES] - 4
     struct.pack_into(layout, damaged, offset, value)
-    struct.pack_into(
-        "<I", damaged, 60, google_crc32c.value(bytes(damaged[:60] + damaged[64:68]))
-    )  # with a right checksum
+    struct.pack_into("<I", damaged, end, google_crc32c.value(bytes(damaged[:end])))
     with pytest.raises(ContainerError, match=message):
-        index.decode_header(bytes(damaged), FIELDS[:2])
+        index.decode_head(bytes(damaged), len(FIELDS))
 
 
-def test_a_short_header_is_refused() -> None:
-    (chunk,) = chunks(some_rows(300))
-    for length in (0, 63, 64, 71):
+def test_a_short_head_is_refused() -> None:
+    (chunk,) = chunks(some_entries(300))
+    for length in (0, 47, 48, 60):
         with pytest.raises(ContainerError, match=r"shorter|damaged"):
-            index.decode_header(chunk[:length], FIELDS[:2])
+            index.decode_head(chunk[:length], len(FIELDS))
 
 
-def test_rows_that_are_no_chunk_are_refused() -> None:
-    for rows, first in ((b"", 0), (b"x" * 61, 0), (b"x" * 62, 5), (bytes(62 * 65_537), 0)):
-        with pytest.raises(ContainerError, match="no chunk"):
-            index.encode_chunk(rows, first, FIELDS[:2], STAMP)
+def test_more_records_than_the_file_can_have() -> None:
+    with pytest.raises(ContainerError, match=f"too few for an index of {MAX_COUNT} records"):
+        view(chunks(some_entries(10)), manifest(MAX_COUNT))

@@ -52,7 +52,7 @@ def test_more_than_one_index_chunk(tmp_path: Path) -> None:
 
     few, many = written(500), written(count := 65_536 + 300)
     order = np.random.default_rng(0).permutation(count)
-    assert (many.locate(order).position == order * 2).all()
+    assert (many.positions(order) == order * 2).all()
     assert [bytes(many.view(i)) for i in (0, 65_535, 65_536, count - 1)] == [b"0", b"5", b"6", b"5"]
     for few_seconds, many_seconds in zip(seconds(few), seconds(many), strict=True):
         assert many_seconds < 5 * few_seconds + 2e-3  # 130 times the records

@@ -12,8 +12,10 @@ import google_crc32c
 import lmdb
 import numpy as np
 import pytest
+from index_chunks import encoded, sections_of
 from lmdb_containers import build, compact, copy, expected, put_another, read_all, sample, samples
 
+from iofast.containers import index
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import Record
@@ -60,9 +62,9 @@ def test_changed_and_deleted_payloads_are_damage(lmdb_file: Path, tmp_path: Path
         txn.delete(b"00000004.json")
     reader = LmdbReader(path)
     assert reader.record(5) == expected(samples())[5]
-    for index in (3, 4):
-        with pytest.raises(ContainerError, match=f"0000000{index}: json at offset .* is damaged"):
-            reader.record(index)
+    for record in (3, 4):
+        with pytest.raises(ContainerError, match=f"0000000{record}: json at offset .* is damaged"):
+            reader.record(record)
     located = reader.locate(np.arange(6), "json")  # in a batch, only these rows fail, by their checksums
     with reader.payloads(located, 3, 5) as (fds, offsets, lengths, crcs, *_):
         assert crcs is not None
@@ -174,19 +176,17 @@ def test_wrong_meta_pages_are_named(
 
 def test_places_outside_the_file_are_refused(lmdb_file: Path, tmp_path: Path) -> None:
     """Rows with right checksums and wrong places."""
-    for offset, length in ((1 << 63, 10), (10, 0xFFFFFFFF), ((1 << 64) - 5, 10)):
+    for field, offset, length in (("jpg", 1 << 47, 10), ("jpg", 10, 0xFFFFFFFF), ("json", (1 << 48) - 2, 10)):
         path = copy(lmdb_file, tmp_path)
         data = bytearray(path.read_bytes())
         start = data.rindex(b"iofastIX")
-        row_size, rows = struct.unpack_from("<I", data, start + 12)[0], struct.unpack_from("<I", data, start + 24)[0]
-        checks = start + 64
-        first = checks + 4 * -(-rows // 256)
-        struct.pack_into("<IQI", data, first + 22 + 20, 0, offset, length)  # row 0, field 1: jpg
-        crc = google_crc32c.value(bytes(data[first : first + 256 * row_size]))
-        struct.pack_into("<I", data, checks, crc)
-        struct.pack_into(
-            "<I", data, start + 60, google_crc32c.value(bytes(data[start : start + 60] + data[checks:first]))
-        )
+        head, sections = sections_of(bytes(data[start:]), 3)
+        if field == "jpg":
+            row = sections[index.IMAGES][:1]
+            row["place"], row["length"] = row["place"] >> 48 << 48 | offset, length
+        else:
+            sections[index.FIELDS + 2][0] = (offset & 0xFFFFFFFF, offset >> 32, length, 0)
+        data[start : start + head.size] = encoded(head, sections)
         path.write_bytes(data)
-        with pytest.raises(ContainerError, match="position 0 outside: file 0, offset"):
-            LmdbReader(path).locate(np.array([1, 0]))
+        with pytest.raises(ContainerError, match="record 0 outside: file 0, offset"):
+            LmdbReader(path).locate(np.array([1, 0]), field)

@@ -126,7 +126,7 @@ def test_every_truncation_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version must be 1, found 2"),
+        ({"version": 1}, "version must be 2, found 1, of an earlier iofast: remove it and pack again"),
         ({"version": True}, "found True"),
         ({"format": "webdataset"}, '"format": "iofast"'),
         ({"count": -1}, "count must be an integer"),
@@ -198,6 +198,13 @@ def test_an_unwritable_recipe_is_refused() -> None:
 def test_empty_set() -> None:
     empty = Manifest(0, (), {"all": ((0, 0),)}, FINGERPRINT, (Shard("", 0, 8192),))
     assert Manifest.from_json(empty.to_json(), "x") == empty
+
+
+def test_indices_of_a_split() -> None:
+    splits = {"val": ((5, 6),), "train": ((0, 2), (3, 5)), "test": ((2, 3),)}
+    manifest = Manifest(6, (), splits, FINGERPRINT, (Shard("", 6, 8192),))
+    found = {name: manifest.indices(name).tolist() for name in (*splits, "all")}
+    assert found == {"val": [5], "train": [0, 1, 3, 4], "test": [2], "all": [0, 1, 2, 3, 4, 5]}
 
 
 def test_the_example_in_the_specification() -> None:

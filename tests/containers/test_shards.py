@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from lmdb_containers import expected, read_all, sample
 from tar_sets import build, contents, write
 
 from iofast import open_reader
+from iofast.checking import verify
 from iofast.containers import open_files, shards
 from iofast.containers.base import Description, Failures
 from iofast.containers.shard_target import ShardTarget
@@ -73,12 +75,18 @@ def test_index_files_that_are_damaged(tmp_path: Path) -> None:
     build(tmp_path / "x.tar", [sample(i, 100) for i in range(300)])
     index, manifest = tmp_path / "x.tar.index", read_manifest(tmp_path / "x.tar")
     data = index.read_bytes()
-    rows = open_index(index, manifest).rows(np.arange(300)).tobytes()
+
+    def read() -> bytes:
+        view, every = open_index(index, manifest), np.arange(300)
+        fields = [column.tobytes() for number in range(3) for column in view.places(every, number)]
+        return b"".join((view.images(every).tobytes(), view.labels(every).tobytes(), *fields))
+
+    rows = read()
     for at in [*range(32), *range(32, len(data) - 20, 97), *range(len(data) - 20, len(data))]:
         index.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
         error = ""
         try:
-            found = open_index(index, manifest).rows(np.arange(300)).tobytes()
+            found = read()
         except ContainerError as caught:
             error = str(caught)
         else:
@@ -87,7 +95,7 @@ def test_index_files_that_are_damaged(tmp_path: Path) -> None:
     for size in (0, 10, 31, 32, 100, len(data) - 1):
         index.write_bytes(data[:size])
         with pytest.raises(ContainerError, match=r"x\.tar\.index"):
-            open_index(index, manifest).rows(np.arange(300))
+            read()
 
 
 def test_an_index_without_chunks(tmp_path: Path) -> None:
@@ -163,6 +171,26 @@ def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
 
 
 # Many shards.
+
+
+def test_of_many_shards_some_are_compared_at_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iofast.containers.shard_reader.LOOKS", 3)
+    monkeypatch.setattr(sys.modules["iofast.checking.verify"], "LOOKS", 3)
+    manifest = build(tmp_path / "x.tar", [sample(i, 100) for i in range(9)], shard_size=1)
+    lost = tmp_path / manifest.shards[5].name  # 0, 4 and 8 are compared
+    lost.rename(tmp_path / "gone")
+    with TarReader(tmp_path / "x.tar") as reader:
+        assert reader.values(np.arange(5)) == [sample(i, 100)[1]["jpg"] for i in range(5)]
+        with pytest.raises(ContainerError, match=f"{lost} cannot be opened"):
+            reader.values(np.array([5]))
+    problems = verify(tmp_path / "x.tar").problems
+    assert [problem.reason for problem in problems if f"{lost} cannot be read" in problem.reason] == [
+        problems[0].reason
+    ]
+    (tmp_path / "gone").rename(lost)
+    (tmp_path / manifest.shards[4].name).unlink()
+    with pytest.raises(ContainerError, match=f"{manifest.shards[4].name} cannot be read"):
+        TarReader(tmp_path / "x.tar")
 
 
 def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

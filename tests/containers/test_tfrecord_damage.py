@@ -13,7 +13,7 @@ from tar_sets import build, contents, shards
 
 from iofast.containers import shard_files
 from iofast.containers.base import Description
-from iofast.containers.index import ABSENT, Stamp, encode_chunk, row_struct
+from iofast.containers.index import IMAGE_ROW, IMAGES, Stamp, encode_chunk
 from iofast.containers.shards import write_index
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 from iofast.errors import ContainerError, OptionError, UnfinishedError
@@ -89,21 +89,28 @@ def test_what_a_writer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_index_that_points_elsewhere(tfrecord_set: Path, tmp_path: Path) -> None:
     """Right checksums, impossible places."""
-    manifest = TfrecordReader(tfrecord_set).manifest
     data = contents(tfrecord_set.parent)
-    for place in ([99, 0, 5, 0], [0, 1 << 63, 5, 0], [0, 0, 0xFFFFFFFF, 0], [len(manifest.shards), 0, 0, 0]):
+    for offset, length in (((1 << 48) - 2, 5), (0, 0xFFFFFFFF)):
         for name, each in data.items():
             (tmp_path / name).write_bytes(each)
-        groups = (*manifest.fields, "")
-        row = row_struct(groups).pack(0, -1, 0, 0, 1, 0, *place * len(groups))
-        later = row_struct(groups).pack(1, -1, 0, 0, 1, 0, *[ABSENT, 0, 0, 0] * len(groups))
-        write_index(tmp_path / "out.tfrecord.index", [encode_chunk(row + later * 299, 0, groups, Stamp())])
+        rows = np.zeros(300, IMAGE_ROW)
+        rows["place"], rows["length"], rows["label"] = 1 << 51 | offset, length, -1
+        chunk = encode_chunk({IMAGES: rows.tobytes()}, 0, 300, 0, Stamp())
+        write_index(tmp_path / "out.tfrecord.index", [chunk])
         reader = TfrecordReader(tmp_path / "out.tfrecord")
-        for look in (reader.locate, reader.examples):
-            with pytest.raises(ContainerError, match="outside"):
-                look(np.array([0]))
         with pytest.raises(ContainerError, match="outside"):
-            reader.examples(np.array([1]))  # there is no record without a place
+            reader.locate(np.array([0]))
+
+
+def test_whole_records_that_the_manifest_does_not_count(tfrecord_set: Path, tmp_path: Path) -> None:
+    for name, each in contents(tfrecord_set.parent).items():
+        (tmp_path / name).write_bytes(each)
+    reader = TfrecordReader(tmp_path / "out.tfrecord")
+    shard = shards(tmp_path / "out.tfrecord")[0]
+    places = list(reader.examples(0))
+    shard.write_bytes(shard.read_bytes()[: places[-1][0]])
+    with pytest.raises(ContainerError, match=f"{shard} has {len(places) - 1} records, expected {len(places)}"):
+        list(reader.examples(0))
 
 
 def test_damaged_shards(tfrecord_set: Path, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ class TestTargets:
         assert not partial.exists()
 
 
-class TestCommand:
+class TestConvertCommand:
     def test_summary_and_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = build(tmp_path / "set.lmdb")
         assert main(["convert", str(path), str(tmp_path / "out.tar"), "--shard-size", "20KiB"]) == 0

@@ -160,7 +160,7 @@ class TestShards:
                 assert found == contents(tmp_path / "whole" / f"{name}{suffix}")
 
 
-class TestForeign:
+class TestResumeOfForeign:
     def test_warnings_speak_of_all_records(self, tmp_path: Path) -> None:
         members = {f"{n}.{kind}": picture(n) if kind == "jpg" else b"x" for n in (3, 5, 7) for kind in ("jpg", "a.pyd")}
         path = foreign(tmp_path / "their.tar", members)

@@ -93,7 +93,7 @@ def same(own: FastLoader, other: FastLoader) -> int:
     return count
 
 
-class TestTheSameBatches:
+class TestTheSameDecodedBatches:
     @pytest.mark.parametrize("options", [AUGMENT, EVALUATE, FLOATS], ids=["augment", "evaluate", "floats"])
     @pytest.mark.parametrize("name", ["set.lmdb", "packed.lmdb", "folder"])
     @pytest.mark.parametrize("how", ["gpu", Split(0.3), Split(1.0)], ids=["gpu", "split", "all on the CPU"])
@@ -160,7 +160,7 @@ class TestTheSameBatches:
         assert sent < 0.7 * 16 * len(packed(1)[0])
 
 
-class TestFailures:
+class TestDecodingFailures:
     @pytest.mark.parametrize("fault", [lambda n, image: None, lambda n, image: image[1:]], ids=["none", "another size"])
     def test_the_cpu_decodes_what_the_device_cannot(self, bench: Bench, place: Path, fault: Any) -> None:
         bench.backend = Double(lambda n, image: fault(n, image) if n % 3 == 0 else image)
@@ -230,7 +230,7 @@ def refuse(backend: Double, wrong: bytes) -> Any:
     return one
 
 
-class TestSplit:
+class TestSplitDecoding:
     def test_positions_of_a_batch_and_not_of_a_rank(self, bench: Bench, place: Path) -> None:
         """The halves of two ranks equal one rank's batch bit by bit."""
         whole = list(bench.there(place / "packed.lmdb", 8, decode=Split(0.4), drop_last=True, **AUGMENT))

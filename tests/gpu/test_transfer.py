@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import StateError
-from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, aside, way_to
+from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, aside, transfer_to
 from iofast.meter.counters import StageCounter
 
 SHAPE = (4, 6)
@@ -145,24 +145,24 @@ def test_events_do_not_pile_up_for_a_device_far_behind() -> None:
 
 def test_devices_without_streams() -> None:
     counter = StageCounter()
-    assert way_to(CPU, counter) is None
-    assert isinstance(way_to(torch.device("meta"), counter), Direct)
+    assert transfer_to(CPU, counter) is None
+    assert isinstance(transfer_to(torch.device("meta"), counter), Direct)
     with pytest.warns(RuntimeWarning, match=r"device mps \(mps\): batches are copied in next\(\)"):
-        way = way_to(torch.device("mps"), counter)
-    assert isinstance(way, Direct)
-    way.device = CPU  # which has the same calls
-    way.begin()
-    way.check()
-    batch = way.hand_over(way.issue(lambda bus: bus.copy([torch.arange(3)])))
+        transfer = transfer_to(torch.device("mps"), counter)
+    assert isinstance(transfer, Direct)
+    transfer.device = CPU  # which has the same calls
+    transfer.begin()
+    transfer.check()
+    batch = transfer.hand_over(transfer.issue(lambda bus: bus.copy([torch.arange(3)])))
     assert torch.equal(batch[0], torch.arange(3))
     assert counter.sums()[:3] == (1, 0, 24)
 
 
 def test_rocm_has_no_streams_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(way_to(torch.device("cuda:0"), StageCounter()), Transfer)
+    assert isinstance(transfer_to(torch.device("cuda:0"), StageCounter()), Transfer)
     monkeypatch.setattr(torch.version, "hip", "6.2")
     with pytest.warns(RuntimeWarning, match=r"device cuda:0 \(ROCm\)"):
-        assert isinstance(way_to(torch.device("cuda:0"), StageCounter()), Direct)
+        assert isinstance(transfer_to(torch.device("cuda:0"), StageCounter()), Direct)
 
 
 class Cuda:

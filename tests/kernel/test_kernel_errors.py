@@ -280,6 +280,12 @@ def test_arrays_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
         kernel.decode_batch(context, source, boxes, flips, out, status, 0, 2)
 
 
+def test_an_unknown_decoding_path_is_refused(kernel: ModuleType) -> None:
+    kernel.Context(DecodeOptions(), decoder="libjpeg").close()
+    with pytest.raises(OptionError, match=r"^decoder must be segments, splice, libjpeg or None, found 'rows'$"):
+        kernel.Context(DecodeOptions(), decoder="rows")
+
+
 @settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")

@@ -14,6 +14,7 @@ from region_images import (
     Box,
     Decoder,
     Drawn,
+    Recipe,
     check_regions,
     cut,
     draw,
@@ -23,7 +24,7 @@ from region_images import (
 )
 
 from iofast.kernel import TranscodeRecipe
-from iofast.kernel.contract import DecodeOptions
+from iofast.kernel.contract import DecodeOptions, Kind
 
 pytestmark = needs_native
 
@@ -43,6 +44,27 @@ def test_every_path_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
     for _ in range(50):
         drawn = draw(rng)
         check_regions(decoder, drawn, draw_boxes(rng, drawn))
+
+
+@pytest.mark.parametrize("filter", ["nearest", "bilinear", "lanczos"])
+def test_every_path_packs_the_same(filter: str) -> None:
+    """By planes as stored, or by pixels: the decoder makes no difference."""
+    rng, decoder = np.random.default_rng(5), Decoder(DecodeOptions(filter=filter), FEW)
+    for number in range(150):
+        drawn = draw(rng)
+        goal = int(rng.integers(1, 60)), int(rng.integers(1, 60))
+        kind = Kind(number % 3)
+        recipe = Recipe(
+            goal, (1, 1, 2)[number % 5 % 3], number % 8 + 1, "444" if number % 2 and kind < 2 else "420", kind
+        )
+        size = (drawn.height, drawn.width) if recipe.orientation >= 5 else (drawn.width, drawn.height)
+        made = {decoder.transcoded(route, drawn.data, size, recipe) for route in FEW}
+        assert len(made) == 1
+        assert next(iter(made))[0] == 0
+    assert {way for way, count in decoder.contexts["own", "avx2"].counts().ways.items() if count} >= {
+        "rows",
+        "segments",
+    }
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def here(place: Path, fields: list[str] | None = None, name: str = "set.lmdb", *
 
 
 def model(loader: FastLoader) -> Device:
-    return loader._resources.way._streams  # type: ignore[union-attr, return-value]
+    return loader._resources.transfer._streams  # type: ignore[union-attr, return-value]
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -106,7 +106,7 @@ class Watched:
 
     def __call__(self, parts: Any, made: Any, bus: Any) -> Any:
         self.threads.add(threading.current_thread().name)
-        self.streams.add(parts.resources.way._streams.current().name)
+        self.streams.add(parts.resources.transfer._streams.current().name)
         self.count += 1
         self.hosts.append(weakref.ref(made.batch[0]))
         if self.count == self.fails_at:

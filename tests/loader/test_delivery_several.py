@@ -71,6 +71,6 @@ def test_two_loaders_in_turns_that_chance_chooses(dataset: FastDataset, devices:
 def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, kind: str) -> None:
     own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **KINDS[kind]) for _ in range(2))
     own._spec.device = torch.device("mps")
-    own._resources.way = Direct(torch.device("cpu"), own._stages.transfer)  # which has the same calls
+    own._resources.transfer = Direct(torch.device("cpu"), own._stages.transfer)  # which has the same calls
     check_equal(own, plain)
     assert own.stats.stages["transfer"].items > 0

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
 from loader_sets import digest, eventually, photographs, upright, workers, write_numbered
@@ -184,7 +185,7 @@ def test_each_image_is_decoded_once(numbered: FastDataset) -> None:
 
 def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cached(numbered, there=True, transform=CROP)
-    device: Any = loader._resources.way._streams  # type: ignore[union-attr]
+    device: Any = loader._resources.transfer._streams  # type: ignore[union-attr]
     needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
     needed += 2 * resident.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
     message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.\d MB are free: pack sm"
@@ -205,7 +206,7 @@ def test_memory_that_is_free_but_cannot_be_allocated(numbered: FastDataset, monk
     def issue(work: Any) -> Any:
         raise torch.cuda.OutOfMemoryError
 
-    monkeypatch.setattr(loader._resources.way, "issue", issue)
+    monkeypatch.setattr(loader._resources.transfer, "issue", issue)
     with pytest.raises(OptionError, match=r"to work with, and 1\.1 GB are free"):
         next(iter(loader))
 
@@ -290,11 +291,6 @@ def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
         thread.join()
     assert found == [list(range(N))] * 2
     assert loader.stats.stages["decode"].items == N
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])

@@ -173,7 +173,7 @@ def test_the_generators_of_a_process_are_seeded_for_each_sample(mapped: Map) -> 
     assert [made["drawn"] for made in mapped(samples[:1])] == drawn[:1]
 
 
-class TestErrors:
+class TestMappingErrors:
     @pytest.mark.parametrize("processes", [0, 1])
     def test_say_which_sample(self, mapped: Map, processes: int) -> None:
         run = mapped if processes else mapping(faulty, 0)

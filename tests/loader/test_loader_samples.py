@@ -199,7 +199,7 @@ class TestFunctions:
         assert images.dtype == torch.float32
 
 
-class TestSizes:
+class TestSampleSizes:
     @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
     def test_a_list(self, path: Path, layout: torch.memory_format, dtype: torch.dtype) -> None:

@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from container_sets import SUFFIXES
 from kernel_images import exif, jpeg, photo
 from loader_sets import photographs, upright, write_folder, write_lmdb, write_numbered
 from PIL import Image
 
 from iofast import FastDataset, open_writer
 from iofast import transforms as T
+from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index_view import IndexView
 from iofast.errors import OptionError
+from iofast.order import Balanced, Population
 from iofast.selection import Columns, Selection
 
 IMAGES = photographs(12)
@@ -172,3 +176,36 @@ def test_orientation(tmp_path: Path, kind: str) -> None:
     assert set(zip(*(side.tolist() for side in FastDataset(path).sizes()), strict=True)) == {(40, 24), (24, 40)}
     assert len(FastDataset(path, orientation="ignore", filter=lambda c: c.height > c.width)) == 0
     assert len(FastDataset(path, filter=lambda c: c.height > c.width)) == 4
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_labels_are_read_without_places(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2000
+    with open_writer(tmp_path / f"x{suffix}", classes=[str(number) for number in range(10)]) as writer:
+        for number in range(count):
+            writer.write({"jpg": IMAGES[number % 2], "cls": number % 10, "json": {"path": str(number)}})
+    dataset = FastDataset(tmp_path / f"x{suffix}")
+    read: list[int] = []
+    gather, get = FileBytes.gather, FileBytes.__getitem__
+
+    def counted(self: FileBytes, offsets: np.ndarray, size: int) -> np.ndarray:
+        read.append(len(offsets) * size)
+        return gather(self, offsets, size)
+
+    def counted_slice(self: FileBytes, part: slice) -> bytes:
+        read.append(len(get(self, part)))
+        return get(self, part)
+
+    monkeypatch.setattr(FileBytes, "gather", counted)
+    monkeypatch.setattr(FileBytes, "__getitem__", counted_slice)
+    assert dataset.targets == [number % 10 for number in range(count)]
+    assert sum(read) < 2 * 4 * count + 10_000  # a label for its checksum, and for its value; heads and pages of LMDB
+    few = FastDataset(tmp_path / f"x{suffix}", filter=lambda columns: columns.label == 3)
+    order = Balanced().bind(Population(len(dataset), dataset.labels))
+    assert sorted(order.indices(0, np.arange(count))) == list(range(count))
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexView, "images", None)  # no row with places can be read
+        assert FastDataset(tmp_path / f"x{suffix}").labels().sum() == 4.5 * count
+        again = FastDataset(tmp_path / f"x{suffix}", filter=lambda columns: columns.label == 3)
+    assert len(few) == len(again) == count // 10
+    assert few.sizes()[0].tolist() == [upright(IMAGES[1]).size[0]] * len(few)

@@ -253,7 +253,7 @@ def test_device_times_on_the_page(stream: Stream, reported: Callable[[], LoaderR
 # --- on a GPU
 
 
-class Slow:
+class SlowBatches:
     """Eight batches, each after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -266,7 +266,7 @@ class Slow:
 
 
 def trained(seconds: float, products: int, device: str | None) -> Meter[torch.Tensor]:
-    meter = watch(Slow(seconds), device=device)
+    meter = watch(SlowBatches(seconds), device=device)
     matrix = torch.ones(2048, 2048, device="cuda")
     for _ in meter:
         with meter.step("products"):
@@ -317,7 +317,7 @@ def test_on_a_gpu_a_capture_is_left_alone() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_nothing_synchronises() -> None:
-    meter = watch(Slow(0.0), device="cuda")
+    meter = watch(SlowBatches(0.0), device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in meter:

@@ -196,7 +196,7 @@ class TestOnAndOn:
         assert capsys.readouterr().err == "iofast monitor: error: input/output error\n"
 
 
-class TestProgram:
+class TestStartedProgram:
     def test_its_output_and_status_are_its_own(
         self, given: Callable[..., None], capfd: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:

@@ -85,7 +85,7 @@ def test_what_was_named(seen: dict[str, Any]) -> None:
     watch = made.watch(job)
     options = watch.options  # type: ignore[attr-defined]
     watch.close()
-    assert (options.interval, options.stacks, options.device) == (0.5, "off", 1)
+    assert (options.interval, options.stacks, options.gpu) == (0.5, "off", 1)
     with pytest.raises(MonitorError, match="there is no process"):
         machine(Request(pids=(2**22 - 1,)))
 

@@ -58,8 +58,8 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
     assert input_bound.bound is Bound.INPUT
     assert told(input_bound) == []
     before_a_step = replace(TRAIN, step_s=None, steps=0)
-    assert Training([snapshot(loaders=(before_a_step,))]).step_phases() == ({}, False)
-    assert Training([]).step_phases() == ({}, False)
+    assert Training([snapshot(loaders=(before_a_step,))]).step_phases() == ({}, 0.0, False)
+    assert Training([]).step_phases() == ({}, 0.0, False)
 
 
 def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
@@ -84,8 +84,16 @@ def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
     other = replace(LOADER, name="validation", batches=2, steps=2, phases={"metric": 0.2})
     found = Training([snapshot(loaders=(TRAIN, other)), snapshot(loaders=(other, slow))]).step_phases()
     expected = {"forward": 0.405, "backward": 0.165, "optimizer": 0.02, "loss": 0.0015}
-    assert found == ({name: pytest.approx(share) for name, share in expected.items()}, False)
-    assert list(found[0]) == list(expected)
+    assert found.shares == {name: pytest.approx(share) for name, share in expected.items()}
+    assert (list(found.shares), found.on_device) == (list(expected), False)
+    assert found.step_s == pytest.approx(2 / 15)
+
+
+def test_views_show_the_loader_whose_steps_take_most_of_the_time() -> None:
+    other = replace(LOADER, name="validation", batches=200, steps=200, step_s=1e-3, phases={"metric": 0.1})
+    now = replace(shown(TRAIN), snapshot=snapshot(loaders=(other, TRAIN)))
+    assert wording.step(now.snapshot).startswith("forward 61%")
+    assert "metric" not in html([now], datetime(2026, 11, 21, tzinfo=UTC))
 
 
 def shown(loader: LoaderFigures, verdict: Verdict | None = None) -> Moment:

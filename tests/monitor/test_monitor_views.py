@@ -64,7 +64,7 @@ class TestEscape:
         assert not escape.cell(text).lstrip().startswith(("=", "+", "-", "@", "|", "%"))
 
 
-class TestFigures:
+class TestViewFigures:
     def test_of_a_starved_second(self) -> None:
         now = figures(snapshot())
         assert now.loader_cores == pytest.approx(1.86)
@@ -130,7 +130,7 @@ class TestHistory:
         assert History(0.0).prevailing() is Bound.UNKNOWN
 
 
-class TestWords:
+class TestViewWords:
     def test_numbers(self) -> None:
         assert wording.bounds(0.314, 0.377) == "31–38%"
         assert wording.bounds(0.2, 0.2) == "20%"
@@ -293,7 +293,7 @@ class TestLines:
         for each in (moment(3), other, ended):
             lines.update(each)
         assert out.getvalue().splitlines()[-1].startswith("iofast monitor: ended: pid 4242")
-        assert len(lines._said) == 1
+        assert len(lines._printed) == 1
         lines.close([ended, other])
         assert out.getvalue().count(": ended: ") == 1
         assert out.getvalue().splitlines()[-1].startswith("iofast monitor: last: pid 77")

@@ -23,6 +23,7 @@ from iofast.monitor.bursts import Bursts
 from iofast.monitor.find import ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.nvml import Reading
 from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import (
     DeviceFigures,
     Doing,
@@ -32,7 +33,7 @@ from iofast.monitor.snapshot import (
     SyncSite,
     WorkerTask,
 )
-from iofast.monitor.watching import Watch, WatchOptions
+from iofast.monitor.watching import Watch
 
 # --- bursts of stacks
 
@@ -110,7 +111,7 @@ def test_bursts_keep_their_budget(stacks: type[Stacks], monkeypatch: pytest.Monk
 
 def test_missing_stacks_are_noted(sleeper: Job, stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "note", "not allowed")
-    with closing(Watch(sleeper, WatchOptions(0.1))) as watch:
+    with closing(Watch(sleeper, WatchOptions(interval=0.1))) as watch:
         watch.interval()
         assert "not allowed" in watch.interval().notes
 
@@ -174,7 +175,7 @@ def test_a_training_that_waits(stacks: type[Stacks]) -> None:
     """Two thirds of its time, beside a device that is idle by half; nothing drifts, and it costs next to nothing."""
     with running(LOADING) as process:
         gpu: Any = Gpu()
-        watch = Watch(job_of(process.pid), WatchOptions(0.5), gpu)
+        watch = Watch(job_of(process.pid), WatchOptions(interval=0.5), gpu)
         start, cost = time.monotonic(), watch.cost_s
         found = [watch.interval() for _ in range(6)]
         assert 2.99 < time.monotonic() - start < 10
@@ -221,7 +222,7 @@ def test_a_real_dataloader(tmp_path: Path) -> None:
     runner = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
     with (
         running(runner, str(tmp_path / "train.py")) as process,
-        closing(Watch(job_of(process.pid), WatchOptions(2.0))) as watch,
+        closing(Watch(job_of(process.pid), WatchOptions(interval=2.0))) as watch,
     ):
         assert process.pid in {job.pid for job in find_jobs()}
         first = last = watch.interval()
@@ -248,13 +249,13 @@ def test_a_real_dataloader(tmp_path: Path) -> None:
 )
 def test_whose_device(sleeper: Job, own: bool | None, index: int, option: int | None, idle: float | None) -> None:
     gpu: Any = Gpu(own, index)
-    with closing(Watch(sleeper, WatchOptions(0.2, "off", option), gpu)) as watch:
+    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off", gpu=option), gpu)) as watch:
         snapshots = [watch.interval(), watch.interval()]
     assert {window.idle for each in snapshots for window in each.windows} == {idle}
 
 
 def test_paused_and_ended(sleeper: Job) -> None:
-    with closing(Watch(sleeper, WatchOptions(0.2, "off"))) as watch:
+    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
         os.kill(sleeper.pid, signal.SIGSTOP)
         watch.interval()
         assert watch.interval().main.shares == {Doing.STOPPED: 1.0}
@@ -272,7 +273,7 @@ def test_a_container_of_its_own() -> None:
         if not process.stdout.readline():
             pytest.skip("this user may not make a pid namespace")
         (inside,) = ProcessTable(os.geteuid()).below(process.pid)
-        watch = Watch(job_of(inside), WatchOptions(0.2, stacks="off"))
+        watch = Watch(job_of(inside), WatchOptions(interval=0.2, stacks="off"))
         watch.interval()  # it may not sleep yet at the first look
         snapshot = watch.interval()
         watch.close()
@@ -283,7 +284,7 @@ def test_a_container_of_its_own() -> None:
 
 def test_a_late_caller_gets_a_whole_interval(sleeper: Job) -> None:
     begin = time.monotonic()
-    with closing(Watch(sleeper, WatchOptions(0.2, "off"))) as watch:
+    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
         time.sleep(0.5)
         start = time.monotonic()
         snapshot = watch.interval()
@@ -295,7 +296,7 @@ def test_a_late_caller_gets_a_whole_interval(sleeper: Job) -> None:
 
 def test_missed_looks_are_not_made_up_for(sleeper: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    with closing(Watch(sleeper, WatchOptions(0.2, "off"))) as watch:
+    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
         monkeypatch.setattr(watch, "_look", lambda number: looks.append(number) or time.sleep(0.3))
         watch.interval()
     assert looks == [0]

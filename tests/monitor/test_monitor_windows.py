@@ -6,12 +6,12 @@ import pytest
 
 from iofast.monitor.look_windows import Windows
 from iofast.monitor.probe.nvml import Reading
-from iofast.monitor.probe.proc import Look
+from iofast.monitor.probe.proc import ThreadSample
 from iofast.monitor.snapshot import Doing, Window
 
 
-def looks(*times: float, doing: Doing = Doing.QUEUE) -> list[Look]:
-    return [Look(each, doing) for each in times]
+def looks(*times: float, doing: Doing = Doing.QUEUE) -> list[ThreadSample]:
+    return [ThreadSample(each, doing) for each in times]
 
 
 def test_a_window_for_each_reading() -> None:

@@ -21,9 +21,9 @@ from places import ROOT
 from benchmarks.verdicts import kept, truth
 from benchmarks.verdicts.feeders import FEEDERS
 from benchmarks.verdicts.host import Cuda, Device
+from benchmarks.verdicts.program_runs import Place, Run
 from benchmarks.verdicts.programs import COMPUTE, INPUT, SUITES, UNKNOWN, find
 from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
-from benchmarks.verdicts.suite import Place, Run
 from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Tier
 from tests.nvml import build

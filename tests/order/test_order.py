@@ -62,7 +62,7 @@ class TestPermutation:
         assert positions.tolist() == [3, 1, 1, 0]
 
 
-class TestSchedule:
+class TestOrderSchedule:
     @given(n=st.integers(1, 300), batch_size=st.integers(1, 20), world_size=st.integers(1, 9), drop_last=st.booleans())
     def test_against_the_definition(self, n: int, batch_size: int, world_size: int, drop_last: bool) -> None:
         whole = batch_size * world_size

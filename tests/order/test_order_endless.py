@@ -175,7 +175,7 @@ def batches_of(sampler: Infinite, batches: int, size: int = B) -> list[list[int]
     return [indices[at : at + size] for at in range(0, len(indices), size)]
 
 
-class TestLoader:
+class TestEndlessInLoader:
     def test_has_no_length_and_no_end(self, dataset: FastDataset) -> None:
         loader = make(dataset, Infinite())
         assert taken(loader, 20) == batches_of(Infinite(), 20)

@@ -173,7 +173,7 @@ class TestGenerators:
         assert sorted(epoch_of(bound(SequentialSampler(range(N))), 0)) == list(range(N))
 
 
-class TestShares:
+class TestSampledShares:
     def test_of_ranks(self) -> None:
         orders = [bound(DistributedSampler(range(N), 2, rank)) for rank in (0, 1)]  # type: ignore[arg-type]
         assert [order.sharded for order in orders] == [(0, 2), (1, 2)]

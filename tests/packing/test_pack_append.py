@@ -135,7 +135,7 @@ class TestAppend:
     def test_a_kill_at_any_step_leaves_the_old_or_the_new(
         self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], steps: Sequence[int]
     ) -> None:
-        """Killed at calls that change names: a reader finds 60 or 105 records; the same command resumes."""
+        """KilledRun at calls that change names: a reader finds 60 or 105 records; the same command resumes."""
         kept = target.parent.with_name("kept")
         shutil.copytree(target.parent, kept)
         seen = []
@@ -154,7 +154,7 @@ class TestAppend:
             patch.setattr(
                 os, call, _killed_at("lock" if call == "unlink" else f"{target.name}.partial", getattr(os, call))
             )
-            with pytest.raises(Killed):
+            with pytest.raises(KilledRun):
                 pack(sources[1], target, append=True, **options_of(target))
         assert "appending" not in os.listdir(f"{target}.partial")
         report = pack(sources[1], target, append=True, **options_of(target))
@@ -194,7 +194,7 @@ def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str,
             patch.setattr(os, call, counted.before(getattr(os, call)))
         try:
             pack(source, target, append=True, workers=1, **options_of(target))
-        except Killed:
+        except KilledRun:
             killed = True
     with open_reader(target) as reader:
         found = len(list(reader))
@@ -212,13 +212,13 @@ def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str,
 def _killed_at(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def checked(path: Any, *more: Any, **keywords: Any) -> Any:
         if os.path.basename(os.fspath(path)) == name:
-            raise Killed
+            raise KilledRun
         return call(path, *more, **keywords)
 
     return checked
 
 
-class Killed(BaseException):
+class KilledRun(BaseException):
     pass
 
 
@@ -233,7 +233,7 @@ class _Stop:
             if ".partial" in os.fspath(args[0]) or "set" in os.fspath(args[0]):
                 self.left -= 1
             if self.left < 0:
-                raise Killed
+                raise KilledRun
             return call(*args, **keywords)
 
         return counted

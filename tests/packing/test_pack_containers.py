@@ -167,7 +167,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
 
 
 @pytest.mark.parametrize("name", NAMES)
-class TestResume:
+class TestContainerResume:
     def test_an_interrupted_run_goes_on(
         self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

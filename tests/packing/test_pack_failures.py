@@ -165,7 +165,8 @@ class TestDyingWorkers:
         monkeypatch.chdir(tmp_path)
         assert pack(source, tmp_path / "out.lmdb").packed == 2
 
-    def test_no_worker_is_left_behind(self, tmp_path: Path) -> None:
+    def test_no_worker_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("iofast.packing.run.WorkerPool", WorkerPool)  # tests share a pool that stays open
         before = psutil.Process().children()  # other tests' children, such as multiprocessing's resource tracker
         pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb", workers=3)
         with pytest.raises(SourceError):
@@ -173,7 +174,7 @@ class TestDyingWorkers:
         assert set(psutil.Process().children()) <= set(before)
 
 
-class TestResume:
+class TestPackResume:
     def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: str, tmp_path: Path) -> None:
         target = tmp_path / "out.lmdb"
         process = subprocess.Popen(command(images, target, "--quiet", "--workers", "2"), stderr=subprocess.DEVNULL)
@@ -246,7 +247,7 @@ class TestResume:
         assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb", "out.lmdb.errors.jsonl"]
 
 
-class TestTargets:
+class TestPackTargets:
     def test_a_folder_that_is_missing_or_read_only(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=2)
         with pytest.raises(TargetError, match="not a folder"):

@@ -182,7 +182,7 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]
 
 
 @pytest.mark.parametrize("make", [tar, tfrecord, lmdb_file, mds, beton])
-class TestForeign:
+class TestPackForeign:
     def test_payloads_are_those_of_a_folder(
         self, twelve: tuple[Path, list[bytes]], tmp_path: Path, make: Callable[[Path], str]
     ) -> None:
@@ -212,7 +212,7 @@ class TestForeign:
         assert (again.dropped, sum(again.splits.values())) == (0, 12)
 
 
-class TestFields:
+class TestPackFields:
     def test_sidecars_labels_and_keys(self, tmp_path: Path) -> None:
         members = [
             ("a/x.jpg", picture(1)),
@@ -251,7 +251,7 @@ class TestFields:
         assert [int(record.fields["cls"]) for record in records(tmp_path / "d.lmdb")] == [n % 3 for n in NUMBERS]
 
 
-class TestFailures:
+class TestRecordFailures:
     def test_a_damaged_payload_is_a_failed_image(self, tmp_path: Path) -> None:
         source = build(tmp_path / "set.lmdb")
         with open_reader(source) as reader:
@@ -311,7 +311,7 @@ class TestFailures:
                 pack(tmp_path / name, tmp_path / "out.lmdb", workers=1)
 
 
-class TestResume:
+class TestRecordResume:
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
         rng = np.random.default_rng(0)

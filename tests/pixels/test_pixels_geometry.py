@@ -19,7 +19,7 @@ from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel import raw
 from iofast.pixels import RaggedBatch, apply, augment, resample
-from iofast.pixels.geometry import PRECISION, axis, taps
+from iofast.pixels.torch_geometry import PRECISION, axis, taps
 from iofast.work import window_pixels
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=4)

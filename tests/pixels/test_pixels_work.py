@@ -119,7 +119,7 @@ class TestNoise:
         assert not drawn_work([T.RandomErasing(1)], 5, (8, 8)).noise.any()
 
 
-class TestMixing:
+class TestMixedPixels:
     @pytest.mark.parametrize("mix", [T.MixUp(alpha=0.4, num_classes=9), T.CutMix(num_classes=9)], ids=repr)
     def test_each_image_with_its_partner(self, mix: T.MixUp | T.CutMix) -> None:
         images, ops = noise(7, 12, 10), [*EVERYTHING, mix]

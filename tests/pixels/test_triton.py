@@ -22,8 +22,8 @@ from test_pixels_geometry import i420, pictures, plan, ragged
 
 from iofast import transforms as T
 from iofast.ops import Op
-from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
-from iofast.pixels.geometry import RaggedBatch
+from iofast.pixels import apply, augment, dispatch, torch_geometry, torch_pixels
+from iofast.pixels.torch_geometry import RaggedBatch
 from iofast.work import NUMBERS, Step, Work, no_work
 
 pytest.importorskip("triton")
@@ -101,7 +101,7 @@ class TestGeometry:
         batch, *where = crop
         made = triton_geometry.resample(there(batch), *where, memory_format=layout)
         assert made.is_contiguous(memory_format=layout)
-        assert torch.equal(made.cpu(), geometry.resample(batch, *where))
+        assert torch.equal(made.cpu(), torch_geometry.resample(batch, *where))
 
     def test_windows_of_resized_images_and_parts_of_images(self) -> None:
         """The regions of the parts reach beyond them on all sides; the windows do not."""
@@ -112,7 +112,7 @@ class TestGeometry:
             (ragged(pictures([(22, 26), (30, 24)])), parts, np.array([0, 1], np.uint8), (12, 8)),
         ):
             made = triton_geometry.resample(there(batch), boxes, flips, size)
-            assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, size))
+            assert torch.equal(made.cpu(), torch_geometry.resample(batch, boxes, flips, size))
 
     @FEW
     @given(crop=crops(), layout=LAYOUTS, dtype=st.sampled_from([torch.float32, torch.float16]))
@@ -123,7 +123,7 @@ class TestGeometry:
         close(made, augment(batch, *where, [IMAGENET], dtype=dtype, memory_format=layout))
 
 
-class TestPixels:
+class TestTritonPixels:
     @settings(max_examples=14)
     @given(
         ops=st.one_of(st.just(EVERYTHING), operations()),
@@ -241,5 +241,5 @@ class TestOnAGpu:
         boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
         for batch in (ragged(pictures(sizes)), i420(pictures(sizes))):
             there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes, batch.kind)
-            made = geometry.resample(there, boxes, flips, (96, 96)).cpu()
-            assert torch.equal(made, geometry.resample(batch, boxes, flips, (96, 96)))
+            made = torch_geometry.resample(there, boxes, flips, (96, 96)).cpu()
+            assert torch.equal(made, torch_geometry.resample(batch, boxes, flips, (96, 96)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -211,3 +212,25 @@ def test_more_ways_of_packing(bucket: Bucket, tmp_path: Path) -> None:
         pack(source, tmp_path / name / "out.tar", shuffle=1, workers=2, shard_size=200_000)
         pack(source, tmp_path / name / "out.tar", shuffle=1, workers=2, append=True)
     assert digests(tmp_path / "local") == digests(tmp_path / "remote")
+
+
+def test_parts(bucket: Bucket, tmp_path: Path) -> None:
+    """The parts share a stored listing, with sizes and versions."""
+    folder = write(tmp_path / "images", CLASSES | SIDES)
+    url = bucket.upload(folder, "p")
+    options = {"resize": 24, "workers": 2, "shard_records": 3, "fields": "txt"}
+    with pytest.warns(UserWarning, match="images without a file"):
+        pack(folder, tmp_path / "local" / "out.tar", **options)
+    for number in (1, 2):
+        with pytest.warns(UserWarning, match="images without a file") if number == 1 else contextlib.nullcontext():
+            pack(url, tmp_path / "remote" / "out.tar", part=f"{number}/2", **options)
+        bucket.put("p/cat/000.jpg", b"another object")  # it was packed by the first part
+    pack(url, tmp_path / "remote" / "out.tar", finish=True, **options)
+    assert digests(tmp_path / "local") == digests(tmp_path / "remote")
+
+
+def test_a_dataset_does_not_read_stores(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("p/x.jpg", image(9, 9))
+    (tmp_path / "list.csv").write_text(f"path\ns3://{bucket.name}/p/x.jpg\n")
+    with pytest.raises(SourceError, match="names images in object stores"):
+        open_reader(tmp_path / "list.csv")

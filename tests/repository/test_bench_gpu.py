@@ -44,7 +44,7 @@ def job(made: Job, tmp_path: Path) -> Job:
     return Job(made.data, tmp_path / "log.jsonl", CPU, 60, quick=True)
 
 
-class TestFigures:
+class TestGpuFigures:
     @pytest.mark.parametrize(
         ("value", "goal", "met"),
         [
@@ -110,7 +110,7 @@ class TestArithmetic:
         assert sizes[1] >= 12_000
 
 
-class Device:
+class TimedDevice:
     """The part of torch.cuda that times a sample: each call takes `launching` cycles of the host."""
 
     def __init__(self, launching: int) -> None:
@@ -122,7 +122,7 @@ class Device:
     def call(self) -> None:
         self.now += self.launching
 
-    def event(self, enable_timing: bool) -> Device:
+    def event(self, enable_timing: bool) -> TimedDevice:
         assert enable_timing
         return self
 
@@ -132,7 +132,7 @@ class Device:
     def query(self) -> bool:
         return self.now > self.busy
 
-    def elapsed_time(self, end: Device) -> float:
+    def elapsed_time(self, end: TimedDevice) -> float:
         return 4.0
 
 
@@ -141,13 +141,13 @@ class TestTheDevicesTime:
     def test_a_host_that_is_late_gets_more_time(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launching: int
     ) -> None:
-        assert self.timed(tmp_path, monkeypatch, Device(launching)) == pytest.approx(4e-3)
+        assert self.timed(tmp_path, monkeypatch, TimedDevice(launching)) == pytest.approx(4e-3)
 
     def test_a_host_that_waits_for_the_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RuntimeError, match="the host took longer to launch it"):
-            self.timed(tmp_path, monkeypatch, Device(2 * clock.LONGER))
+            self.timed(tmp_path, monkeypatch, TimedDevice(2 * clock.LONGER))
 
-    def timed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device) -> float:
+    def timed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: TimedDevice) -> float:
         monkeypatch.setattr(torch.cuda, "Event", device.event)
         monkeypatch.setattr(torch.cuda, "_sleep", device.sleep)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
@@ -321,7 +321,7 @@ class TestParts:
         assert len(one_line("x" * 999)) == ONE_LINE
 
 
-class TestProgram:
+class TestBenchProgram:
     def test_a_part_that_hangs_or_dies_keeps_its_figures(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         part, log = Part("resident", "", 30, 30), tmp_path / "resident.jsonl"
         line = f'echo \'{{"Figure": {{"name": "a", "value": 1, "unit": ""}}}}\' > {log}'

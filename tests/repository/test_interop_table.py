@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iofast.containers.sidecars import NAMES
-from tools.interop import data, environments
+from tools.interop import environments, record_sets
 from tools.interop.__main__ import READERS, WRITERS, Peer, compare, pinned, table
 from tools.interop.peers import readers, writers
 
@@ -30,16 +30,16 @@ def test_every_program_is_a_peer() -> None:
 
 
 def test_the_data_of_the_peers(tmp_path: Path) -> None:
-    expected = data.build(tmp_path / "x")
+    expected = record_sets.build(tmp_path / "x")
     for name in ("train.tar", "train.tfrecord", "train.lmdb"):
-        found = data.read(tmp_path / "x" / name)
-        assert compare(expected[name], found) == (f"all {data.COUNT} records alike", False)
+        found = record_sets.read(tmp_path / "x" / name)
+        assert compare(expected[name], found) == (f"all {record_sets.COUNT} records alike", False)
         assert {name for seen in found for name in seen.others or ()} == {"json"}
     assert len(list((tmp_path / "x").glob("train-*.idx"))) > 6
     assert NAMES == ("dali", "wids", "timm")
 
 
-ONE, WITH_TEXT = data.Seen("0", "a", 1), data.Seen("0", "a", 1, {"txt": "c"})
+ONE, WITH_TEXT = record_sets.Seen("0", "a", 1), record_sets.Seen("0", "a", 1, {"txt": "c"})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ ONE, WITH_TEXT = data.Seen("0", "a", 1), data.Seen("0", "a", 1, {"txt": "c"})
         (WITH_TEXT, ONE._replace(others={}), True),
     ],
 )
-def test_differences(one: data.Seen, other: data.Seen, differs: bool) -> None:
+def test_differences(one: record_sets.Seen, other: record_sets.Seen, differs: bool) -> None:
     assert compare([one], [other])[1] is differs
     assert compare([one], [])[1]
 

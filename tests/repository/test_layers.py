@@ -17,7 +17,7 @@ from places import ROOT
 LAYERS = tuple(
     frozenset(units.split())
     for units in (
-        "errors options owned record ops work version",
+        "errors option owned record ops work version",
         "kernel containers order choices meter machine bars",
         "source remote foreign transforms pixels gpu prefetch places",
         "opening packing checking copying sheet fields selection dataset loader bench monitor commands",

@@ -13,6 +13,7 @@ from kernel_images import exif, save
 from PIL import Image
 
 from iofast import open_reader, open_writer
+from iofast.containers.container_suffixes import LISTS
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import (
     ContainerError,
@@ -23,7 +24,6 @@ from iofast.errors import (
     TargetError,
     UnfinishedError,
 )
-from iofast.opening import _LISTS
 
 
 def image(kind: str = "JPEG", size: tuple[int, int] = (30, 20), orientation: int = 1) -> bytes:
@@ -215,7 +215,7 @@ def test_a_plain_folder_and_a_list_of_files(tmp_path: Path) -> None:
 def test_the_lists_are_those_that_the_source_reads() -> None:
     from iofast.source.table import SUFFIXES
 
-    assert set(_LISTS) == set(SUFFIXES)
+    assert set(LISTS) == set(SUFFIXES)
 
 
 def nothing(path: Path) -> None: ...

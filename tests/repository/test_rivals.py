@@ -11,12 +11,12 @@ import torch
 
 from benchmarks import bench_rivals
 from benchmarks.rivals import tools
-from benchmarks.rivals.programs import CPU, LOOKING, PROGRAMS, RUNNING_AHEAD, find, unseen
 from benchmarks.rivals.side import Pair
 from benchmarks.rivals.train import Arithmetic
+from benchmarks.rivals.workloads import CPU, LOOKING, PROGRAMS, RUNNING_AHEAD, find, unseen
 from benchmarks.verdicts.judge import Observation
+from benchmarks.verdicts.program_runs import Run
 from benchmarks.verdicts.score import Scored
-from benchmarks.verdicts.suite import Run
 from benchmarks.verdicts.truth import Truth
 from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Tier

@@ -46,10 +46,10 @@ def test_locate_gives_upright_sizes_and_labels(root: Path) -> None:
     assert located.label.tolist() == [0, 0, 0, 1, 1]
     assert located.length.tolist() == [(root / reader.source.path(i).decode()).stat().st_size for i in range(5)]
     assert located.crc is None
-    for column, dtype in zip(located[:-1], ["i8", "u8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1"], strict=True):
+    for column, dtype in zip(located[:-1], ["i8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1"], strict=True):
         assert column is not None
         assert column.dtype == dtype
-    assert reader.locate(np.array([3, 1, 3])).label.tolist() == [1, 0, 1]
+    assert reader.locate(np.array([3, 1, 3])).label.tolist() == reader.labels(np.array([3, 1, 3])).tolist() == [1, 0, 1]
 
 
 def test_the_manifest_describes_the_folder(root: Path) -> None:

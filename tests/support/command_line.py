@@ -1,13 +1,21 @@
-"""Run command lines in this process."""
+"""Run command lines in this process, perhaps on a terminal."""
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any, NamedTuple
 
 import pytest
 
 from iofast.cli import main
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Ran(NamedTuple):

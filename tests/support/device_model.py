@@ -350,7 +350,7 @@ class LateTransfer(Transfer):
 def lend_late(loader: FastLoader, device: Device) -> None:
     """Give a loader a device that does no work at once. Tests must read its batches by work on a stream."""
     loader._spec.device = torch.device("cuda")
-    loader._resources.way = LateTransfer(torch.device("cpu"), device, loader._stages.transfer)
+    loader._resources.transfer = LateTransfer(torch.device("cpu"), device, loader._stages.transfer)
     loader._resources.memory = HostMemory(device)  # type: ignore[assignment]
 
 
@@ -361,5 +361,5 @@ def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
     """
     device = Device(chance)
     loader._spec.device = torch.device("cuda")
-    loader._resources.way = Transfer(torch.device("cpu"), device, loader._stages.transfer)
+    loader._resources.transfer = Transfer(torch.device("cpu"), device, loader._stages.transfer)
     return device

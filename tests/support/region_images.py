@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import ImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel.contract import DecodeOptions
+from iofast.kernel.contract import DecodeOptions, Kind
 
 ImageFile.MAXBLOCK = 1 << 22  # else Pillow cannot write noise at the highest quality with optimised tables
 ROUTES = tuple((way, simd) for way in ("own", "splice", "libjpeg") for simd in ("scalar", "avx2", "avx512"))
@@ -129,6 +129,16 @@ def draw_boxes(rng: np.random.Generator, drawn: Drawn, count: int = 6) -> list[B
     return boxes
 
 
+class Recipe(NamedTuple):
+    """How to transcode an image: to `goal` (width, height), decoded at 1/`scale`."""
+
+    goal: tuple[int, int]
+    scale: int = 1
+    orientation: int = 1
+    subsampling: str = "420"  # or 444
+    kind: Kind = Kind.ENCODED  # YUV420 needs 420
+
+
 class Decoder:
     """Decodes regions of a JPEG with a context for each path and instruction set."""
 
@@ -162,6 +172,15 @@ class Decoder:
             statuses.append(int(status[0]))
             pictures.append(out[0])
         return statuses, pictures, ways
+
+    def transcoded(
+        self, route: tuple[str, str], data: bytes, size: tuple[int, int], recipe: Recipe
+    ) -> tuple[int, bytes | None]:
+        """Status and payload of a whole image of `size`, transcoded on this path."""
+        box = (0, 0, *size, *recipe.goal, 0, 0)
+        sampling = (2, 2) if recipe.subsampling == "420" else (1, 1)
+        numbers = (*recipe.goal, recipe.orientation, 90, *sampling, 2, recipe.scale, recipe.kind, None)
+        return native._native.transcode(self.contexts[route].handle, data, box, *numbers)
 
 
 def claimed_size(data: bytes, most: int) -> tuple[int, int]:

@@ -26,6 +26,9 @@ def shared_pool(count: int) -> Iterator[WorkerPool]:
     except BaseException:
         pool.close()
         raise
+    replaced = _pools.pop(key, None)  # of a call within this one
+    if replaced is not None:
+        replaced.close()
     _pools[key] = pool
     close_pools(_MOST)
 

@@ -18,7 +18,7 @@ from iofast import transforms as T
 WIDE, HIGH = np.full(N, 300.0), np.full(N, 200.0)
 
 
-class TestSizes:
+class TestResizedSizes:
     def test_random_resize(self) -> None:
         w, h = T.RandomResize(100, 400).sizes(MANY, WIDE, HIGH)
         assert is_uniform(h + 0.5, 100, 400)

@@ -137,7 +137,7 @@ RECIPES = {
 }
 
 
-class TestLoader:
+class TestWindowsInLoader:
     @pytest.mark.parametrize("name", RECIPES)
     def test_boxes_lie_on_what_was_painted(self, painted: Path, name: str) -> None:
         dataset = FastDataset(painted, fields=FIELDS)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.interop import data, environments
+from tools.interop import environments, record_sets
 
 PEERS = Path(__file__).parent / "peers"
 DOCUMENT = environments.ROOT / "docs" / "format.md"
@@ -28,7 +28,7 @@ class Peer(NamedTuple):
     package: str
     environment: str
     program: str  # in readers.py or writers.py
-    container: str  # a reader's, of `data.build`; what iofast opens of a writer's
+    container: str  # a reader's, of `record_sets.build`; what iofast opens of a writer's
     does: str
 
 
@@ -62,11 +62,11 @@ WRITERS = (
 def main(words: list[str]) -> int:
     peers = [peer for peer in (*READERS, *WRITERS) if not words or any(word in peer.name.lower() for word in words)]
     work = environments.FOLDER / "data"
-    expected = data.build(work)
+    expected = record_sets.build(work)
     images = work / "images"
     images.mkdir()
-    for number in range(data.COUNT):
-        (images / f"{number:05d}.jpg").write_bytes(data.image(number, "jpeg"))
+    for number in range(record_sets.COUNT):
+        (images / f"{number:05d}.jpg").write_bytes(record_sets.image(number, "jpeg"))
     rows, failed = table(), 0
     for peer in peers:
         version, result, differs = attempt(peer, work, expected)
@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
     return int(failed > 0)
 
 
-def attempt(peer: Peer, work: Path, expected: dict[str, list[data.Seen]]) -> tuple[str, str, bool]:
+def attempt(peer: Peer, work: Path, expected: dict[str, list[record_sets.Seen]]) -> tuple[str, str, bool]:
     """Run a peer: its version, the result, and whether it failed."""
     try:
         version = environments.versions(peer.environment).get(peer.package, "?")
@@ -91,13 +91,13 @@ def attempt(peer: Peer, work: Path, expected: dict[str, list[data.Seen]]) -> tup
         else:
             folder = work / peer.program
             wanted = run(peer, work / "images", folder)
-            found = data.read(folder / peer.container)
+            found = record_sets.read(folder / peer.container)
     except (subprocess.SubprocessError, ValueError, OSError) as error:
         return version, f"FAILED: {' '.join(str(error).split())[-300:]}", True
     return version, *compare(wanted, found)
 
 
-def run(peer: Peer, source: Path, target: Path) -> list[data.Seen]:
+def run(peer: Peer, source: Path, target: Path) -> list[record_sets.Seen]:
     """The records that a peer prints."""
     target.mkdir(exist_ok=True)
     script = PEERS / ("readers.py" if peer in READERS else "writers.py")
@@ -105,10 +105,10 @@ def run(peer: Peer, source: Path, target: Path) -> list[data.Seen]:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if ended.returncode:
         raise ValueError(f"status {ended.returncode}: {ended.stderr[-600:]}")
-    return [data.Seen(*json.loads(line)) for line in ended.stdout.splitlines() if line.startswith("[")]
+    return [record_sets.Seen(*json.loads(line)) for line in ended.stdout.splitlines() if line.startswith("[")]
 
 
-def compare(wanted: list[data.Seen], found: list[data.Seen]) -> tuple[str, bool]:
+def compare(wanted: list[record_sets.Seen], found: list[record_sets.Seen]) -> tuple[str, bool]:
     """The result for the table, and whether something differs. Keys and other fields count if both sides have them."""
     if len(wanted) != len(found):
         return f"DIFFERS: {len(found)} of {len(wanted)} records", True

@@ -10,7 +10,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from tools.odd_images import broken, jpegs, others, profiles
+from tools.odd_images import broken, jpegs, other_formats, profiles
 from tools.odd_images.scene import Odd
 
 GROUPS = {
@@ -19,9 +19,9 @@ GROUPS = {
     "Colour profiles": profiles.profiled,
     "Codings": jpegs.codings,
     "Sizes": jpegs.sizes,
-    "Depth, palette, transparency": others.depths,
-    "Other formats": others.formats,
-    "Names": others.names,
+    "Depth, palette, transparency": other_formats.depths,
+    "Other formats": other_formats.formats,
+    "Names": other_formats.names,
     "Damaged JPEGs": broken.damaged,
     "Damage in other formats": broken.damaged_others,
     "Hostile headers": broken.hostile,

@@ -29,8 +29,9 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from iofast.monitor.find import job_of
+from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import Snapshot
-from iofast.monitor.watching import Watch, WatchOptions
+from iofast.monitor.watching import Watch
 from tools.torture import ROOT, Failed
 
 ATTACHMENTS = {"device": 1000, "processor": 100}

@@ -44,7 +44,7 @@ def fail_allocations(library: str) -> int:
     from iofast import work
     from iofast.kernel import native_batch
     from iofast.kernel.contract import DecodeOptions
-    from tools.torture.drivers.steps import Drawing, jpeg
+    from tools.torture.drivers.kernel_steps import Drawing, jpeg
 
     preloaded, draw = ctypes.CDLL(library), Drawing(np.random.default_rng(1))
     steps = np.tile(np.array([int(step) for step in work.Step if step > 0], np.int8), (2, 1))

@@ -34,7 +34,7 @@ class Backend(Protocol):
     name     as users know it
     ordered  whether its work on the device follows all earlier work of the current stream. False for libraries that
              may use nvJPEG's hardware engine: it writes at once, even where the stream waits for an event or still
-             uses that memory (H100, nvJPEG 12.3 to 13.2)
+             uses that memory (H100, nvJPEG 12.3 to 13.2: TorchCodec's pull request 1634)
     regions  whether it decodes only the pixels wanted; otherwise it decodes all, and `DeviceDecoder` crops
     """
 

@@ -22,9 +22,9 @@ _RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 class NvImageCodec:
     """`nvidia.nvimgcodec.Decoder` with `threads` of the host for Huffman decoding.
 
-    Half of a batch goes to the hardware engine (A100: 5,000 images/s with all on it, 6,000 with none, 7,000 with three
-    quarters). `adaptive` lets the library change that per batch: then an image may be decoded by another engine in the
-    next run, with some pixels one level off.
+    Half of a batch goes to the hardware engine (NVIDIA's figures for DALI on an A100: 5,000 images/s with all on it,
+    6,000 with none, 7,000 with three quarters). `adaptive` lets the library change that per batch: then an image may be
+    decoded by another engine in the next run, with some pixels one level off.
     """
 
     name = "nvImageCodec"

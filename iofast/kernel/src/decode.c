@@ -298,26 +298,28 @@ static iof_status store(iof_context *context, const uint8_t *rgb, const iof_reci
   return IOF_OK;
 }
 
-static iof_status transcode_rgb(iof_context *context, iof_jpeg *jpeg, const view *v, int width, int height,
+static iof_status transcode_rgb(iof_context *context, const view *v, int width, int height,
                                 const iof_recipe *recipe, iof_encoded *encoded) {
   size_t stride = 3 * (size_t)recipe->width, pixels = (size_t)recipe->width * (size_t)recipe->height;
-  int raw = recipe->kind != IOF_ENCODED, gray = !raw && iof_jpeg_gray(jpeg);
+  int raw = recipe->kind != IOF_ENCODED, gray = !raw && iof_region_gray(context->region);
   uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
   iof_status status = rgb ? IOF_OK : IOF_MEMORY;
   if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
+  if (!status && recipe->shaper && !iof_region_gray(context->region)) iof_shape(recipe->shaper, rgb, pixels);
   for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* keep one channel of a grayscale image */
   if (!status && raw) status = store(context, rgb, recipe, encoded);
-  if (!status && !raw) status = iof_jpeg_encode(jpeg, rgb, gray ? 1 : 3, recipe, encoded);
+  if (!status && !raw) status = iof_jpeg_encode(iof_region_idle_jpeg(context->region), rgb, gray ? 1 : 3, recipe, encoded);
   return status;
 }
 
 /* Whether planes may be resampled as stored. Not if the result keeps all its chroma: with 4:4:4 the pixels equal
 Pillow's to the last level. */
-static int by_planes(const iof_context *context, const iof_jpeg *jpeg, const iof_recipe *recipe, int width, int height) {
+static int by_planes(const iof_context *context, const iof_recipe *recipe, int width, int height) {
   const iof_box *b = &recipe->box;
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;
   int linear = context->options.filter == IOF_BOX_FILTER || context->options.filter == IOF_BILINEAR;
-  int planes = recipe->kind == IOF_RGB ? 0 : iof_jpeg_planar(jpeg);
+  int planes = recipe->kind == IOF_RGB ? 0 : iof_region_planar(context->region);
+  if (recipe->shaper && planes != 1) return 0;
   if (planes == 1) return whole && linear;
   return whole && planes && context->options.filter != IOF_NEAREST && recipe->h_samp * recipe->v_samp > 1;
 }
@@ -327,14 +329,12 @@ iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t lengt
   view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, context->options.filter, recipe->width, recipe->height};
   iof_encoded result = {0};
   int width, height;
-  iof_jpeg *jpeg;
   iof_status status = open_view(context, data, length, &v, &width, &height);
-  if (!status) status = iof_region_jpeg(context->region, &jpeg);
   if (!status && (uint64_t)recipe->width * (uint64_t)recipe->height > context->options.max_pixels) status = IOF_LIMIT;
   if (!status) {
-    status = by_planes(context, jpeg, recipe, width, height)
-                 ? iof_transcode_planes(jpeg, &context->resampler, recipe, &context->options, &context->rgb, &result)
-                 : transcode_rgb(context, jpeg, &v, width, height, recipe, &result);
+    status = by_planes(context, recipe, width, height)
+                 ? iof_transcode_planes(context->region, &context->resampler, recipe, &context->options, &context->rgb, &result)
+                 : transcode_rgb(context, &v, width, height, recipe, &result);
   }
   *encoded = result.data;
   *encoded_length = result.length;

@@ -230,6 +230,9 @@ void iof_put_row(const iof_short_loops *loops, const uint8_t *planes, size_t pla
 /* Apply the two axes to one plane; output (column i, row j) goes to data + i * x_stride + j * y_stride. */
 iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *target);
 
+/* Convert n pixels in place. */
+void iof_shape(const iof_shaper *shaper, uint8_t *rgb, size_t n);
+
 /* libjpeg in three calls. `open` reads the header. `region` decodes at least [x0, x1) x [y0, y1) of the image scaled by
 1/denominator. After any failure the decoder is ready for the next `open`. */
 typedef struct iof_jpeg iof_jpeg;
@@ -243,7 +246,6 @@ iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int
 iof_status iof_jpeg_region(iof_jpeg *jpeg, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels);
 /* Rows of `count` interleaved channels: 3 = RGB, 1 = gray. */
 iof_status iof_jpeg_encode(iof_jpeg *jpeg, const uint8_t *pixels, int count, const iof_recipe *recipe, iof_encoded *encoded);
-int iof_jpeg_gray(const iof_jpeg *jpeg); /* whether the opened image has one component */
 
 /* The same without colour conversion and chroma resampling: the planes as stored, 1 or 3. After `open`, `planar`
 returns their number, or 0 if the image must be decoded by `region`. Planes to be encoded must have room for whole iMCUs
@@ -257,10 +259,5 @@ iof_status iof_jpeg_encode_planes(iof_jpeg *jpeg, const iof_plane *planes, int c
 if one baseline scan cannot represent them, or if scans are missing. */
 iof_status iof_jpeg_rewrite(iof_jpeg *jpeg, const uint8_t *data, size_t length, const iof_rewriting *how,
                             iof_encoded *encoded);
-
-/* Decode, resample and encode the opened image plane by plane, or store the planes. `memory` is for the resulting
-planes. */
-iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
-                                iof_buffer *memory, iof_encoded *encoded);
 
 #endif

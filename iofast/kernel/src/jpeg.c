@@ -211,8 +211,6 @@ int iof_jpeg_planar(const iof_jpeg *jpeg) {
   return whole && known ? d->num_components : 0;
 }
 
-int iof_jpeg_gray(const iof_jpeg *jpeg) { return jpeg->decompress.num_components == 1; }
-
 static void read_planes(struct jpeg_decompress_struct *d, const iof_plane *planes) {
   JSAMPROW rows[3][MAX_SAMP_FACTOR * 2 * DCTSIZE]; /* libjpeg may scale chroma up to twice a block, to the luma's size */
   JSAMPARRAY arrays[3] = {rows[0], rows[1], rows[2]};

@@ -5,7 +5,7 @@ chroma of the usual 4:2:0 picture has as many samples as a picture of half the s
 filter, each at its own scale. */
 #include <string.h>
 
-#include "internal.h"
+#include "region.h"
 
 /* One upright axis of a resample from a plane of the source to a plane of the result. */
 typedef struct {
@@ -54,15 +54,15 @@ static iof_status resample_plane(iof_resampler *r, const iof_recipe *recipe, int
   return status;
 }
 
-iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
+iof_status iof_transcode_planes(iof_region *region, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
                                 iof_buffer *memory, iof_encoded *encoded) {
-  int raw = recipe->kind == IOF_YUV420, count = iof_jpeg_planar(jpeg), made = raw ? 3 : count;
+  int raw = recipe->kind == IOF_YUV420, count = iof_region_planar(region), made = raw ? 3 : count;
   int luma_h = made == 3 ? recipe->h_samp : 1, luma_v = made == 3 ? recipe->v_samp : 1;
   size_t width = (size_t)iof_divided_up(recipe->width, 8 * luma_h) * 8;
   size_t height = (size_t)iof_divided_up(recipe->height, 8 * luma_v) * 8;
   size_t luma = width * (size_t)luma_h * height * (size_t)luma_v, chroma = made == 3 ? width * height : 0;
   iof_plane from[3], to[3];
-  iof_status status = iof_jpeg_planes(jpeg, recipe->denominator, options->strict, from);
+  iof_status status = iof_region_planes(region, recipe->denominator, options->strict, from);
   uint8_t *first = iof_reserve(memory, luma + 2 * chroma + 64), *samples = first;
   if (!status && !samples) status = IOF_MEMORY;
   for (int p = 0; p < made && !status; p++) {
@@ -80,6 +80,6 @@ iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_reci
     if (!status) pad(&to[p], own_width, own_height);
   }
   if (!status && raw) *encoded = (iof_encoded){first, (size_t)(samples - first)};
-  if (!status && !raw) status = iof_jpeg_encode_planes(jpeg, to, count, recipe, encoded);
+  if (!status && !raw) status = iof_jpeg_encode_planes(iof_region_idle_jpeg(region), to, count, recipe, encoded);
   return status;
 }

@@ -16,6 +16,7 @@ struct iof_region {
   const uint8_t *data;
   size_t length;
   int known; /* the opened image is one that our decoder supports; libjpeg has not opened it */
+  int components; /* of the opened image */
   iof_frame frame;
   iof_segments segments;
   iof_codes codes[2][4];
@@ -58,12 +59,12 @@ void iof_region_free(iof_region *region) {
   free(region);
 }
 
-iof_status iof_region_jpeg(iof_region *r, iof_jpeg **jpeg) {
-  int width, height, components;
-  *jpeg = r->jpeg;
+/* Have libjpeg open the current image, if our decoder has opened it. */
+static iof_status open_jpeg(iof_region *r) {
+  int width, height;
   if (!r->known) return IOF_OK;
   r->known = 0;
-  return iof_jpeg_open(r->jpeg, r->data, r->length, &width, &height, &components);
+  return iof_jpeg_open(r->jpeg, r->data, r->length, &width, &height, &r->components);
 }
 
 iof_jpeg *iof_region_idle_jpeg(iof_region *r) {
@@ -82,10 +83,10 @@ static int make_codes(iof_region *r) {
 }
 
 iof_status iof_region_open(iof_region *r, const uint8_t *data, size_t length, int *width, int *height) {
-  int components;
   r->data = data, r->length = length;
   r->known = r->way != IOF_BY_LIBJPEG && !iof_frame_read(data, length, &r->frame) && make_codes(r);
-  if (!r->known) return iof_jpeg_open(r->jpeg, data, length, width, height, &components);
+  if (!r->known) return iof_jpeg_open(r->jpeg, data, length, width, height, &r->components);
+  r->components = r->frame.components;
   *width = r->frame.width;
   *height = r->frame.height;
   return IOF_OK;
@@ -265,6 +266,22 @@ static iof_status decode_ours(iof_region *r, const int32_t rect[4], int by_rows,
   return status;
 }
 
+static iof_status planes_ours(iof_region *r, iof_plane planes[3]) {
+  const iof_frame *f = &r->frame;
+  const int32_t whole[4] = {0, 0, f->width, f->height};
+  mcu_region m = plan(f, whole);
+  iof_mcu_row rows[2];
+  iof_status status = lay_out(r, &m, rows);
+  if (!status) status = decode_samples(r, &m, rows);
+  for (int c = 0; c < f->components && !status; c++) {
+    const iof_component *k = &f->component[c];
+    const iof_samples *s = &m.picture.planes[c];
+    planes[c] = (iof_plane){s->samples, s->stride, k->width, k->height, (double)f->width * k->h / f->component[0].h,
+                            (double)f->height * k->v / f->component[0].v};
+  }
+  return status;
+}
+
 static int within(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
 
 iof_status iof_region_frame(iof_region *r, const uint8_t *data, size_t length, int *width, int *height) {
@@ -339,24 +356,57 @@ static iof_way choose(const iof_region *r, int denominator) {
   return way;
 }
 
-iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominator, int strict, int by_rows,
-                             iof_pixels *pixels) {
-  iof_way way = choose(r, denominator);
-  *pixels = (iof_pixels){0};
+int iof_region_gray(const iof_region *r) { return r->components == 1; }
+
+int iof_region_planar(const iof_region *r) { return r->known ? r->components : iof_jpeg_planar(r->jpeg); }
+
+/* The work on an image, by the path that suits it. Either `pixels` of a rectangle are wanted, or the whole `planes`. */
+typedef struct {
+  const int32_t *rect;
+  int denominator, strict, by_rows;
+  iof_pixels *pixels;
+  iof_plane *planes;
+} order;
+
+static iof_status run_ours(iof_region *r, iof_way way, const order *o) {
+  if (o->planes) return planes_ours(r, o->planes);
+  if (way == IOF_BY_SPLICE) return decode_spliced(r, o->rect, o->denominator, o->strict, o->pixels);
+  return decode_ours(r, o->rect, o->by_rows, o->pixels);
+}
+
+static iof_status run_jpeg(iof_region *r, const order *o) {
+  int planes = o->planes ? iof_region_planar(r) : 0;
+  iof_status status = open_jpeg(r);
+  if (!status && !o->planes) status = iof_jpeg_region(r->jpeg, o->rect, o->denominator, o->strict, o->pixels);
+  if (!status && o->planes && iof_jpeg_planar(r->jpeg) != planes) status = IOF_UNSUPPORTED;
+  if (!status && o->planes) status = iof_jpeg_planes(r->jpeg, o->denominator, o->strict, o->planes);
+  iof_clock_lap(r->counters, IOF_LIBJPEG);
+  return status;
+}
+
+static iof_status run(iof_region *r, iof_way way, const order *o) {
   iof_status status = way == IOF_BY_LIBJPEG ? IOF_CORRUPT : iof_segments_find(&r->segments, &r->frame, r->data, r->length);
   int ended = !status && r->segments.ended, miscounted = status == IOF_CORRUPT && way != IOF_BY_LIBJPEG;
   iof_clock_lap(r->counters, IOF_SCANNING);
-  if (!status)
-    status = way == IOF_BY_SPLICE ? decode_spliced(r, rect, denominator, strict, pixels) : decode_ours(r, rect, by_rows, pixels);
+  if (!status) status = run_ours(r, way, o);
   if (status && status != IOF_MEMORY) { /* libjpeg decides about damaged and unknown data */
-    iof_jpeg *jpeg;
     way = IOF_BY_LIBJPEG;
-    status = iof_region_jpeg(r, &jpeg);
-    if (!status) status = iof_jpeg_region(jpeg, rect, denominator, strict, pixels);
-    iof_clock_lap(r->counters, IOF_LIBJPEG);
+    status = run_jpeg(r, o);
   }
-  if (!status && strict && !ended && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
-  if (!status && strict && miscounted) status = IOF_CORRUPT; /* the damage may lie outside the region */
+  if (!status && o->strict && !ended && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
+  if (!status && o->strict && miscounted) status = IOF_CORRUPT; /* the damage may lie outside the region */
   if (!status) iof_count(r->counters, way);
   return status;
+}
+
+iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominator, int strict, int by_rows,
+                             iof_pixels *pixels) {
+  *pixels = (iof_pixels){0};
+  return run(r, choose(r, denominator), &(order){rect, denominator, strict, by_rows, pixels, NULL});
+}
+
+iof_status iof_region_planes(iof_region *r, int denominator, int strict, iof_plane planes[3]) {
+  iof_way way = choose(r, denominator);
+  if (way == IOF_BY_SPLICE) way = IOF_BY_LIBJPEG;
+  return run(r, way, &(order){NULL, denominator, strict, 0, NULL, planes});
 }

@@ -186,9 +186,9 @@ iof_status iof_splice(const iof_frame *frame, const iof_segments *segments, cons
 typedef struct iof_region iof_region;
 iof_region *iof_region_new(iof_counters *counters, int way); /* `way` of iof_options */
 void iof_region_free(iof_region *region);
-iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* open the current image with libjpeg */
-iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg alone, for an image that `region` does not open */
+iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg for another image; the opened one is closed */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
+int iof_region_gray(const iof_region *region); /* whether the opened image has one component */
 /* Only for iof_region_splice: read header and tables, without libjpeg. Returns IOF_UNSUPPORTED if our decoder does not
 support them. */
 iof_status iof_region_frame(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
@@ -199,4 +199,13 @@ int iof_region_scales(const iof_region *region); /* whether DCT scaling saves ti
 /* With `by_rows` the pixels may be rows that are made on request, from memory of the region. */
 iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, int by_rows,
                              iof_pixels *pixels);
+/* The planes of the whole opened image, scaled by 1/denominator. `planar` returns their number, or 0 if the image must be
+decoded by `decode`. */
+int iof_region_planar(const iof_region *region);
+iof_status iof_region_planes(iof_region *region, int denominator, int strict, iof_plane planes[3]);
+
+/* Decode, resample and encode the opened image plane by plane, or store the planes. `memory` is for the resulting
+planes. */
+iof_status iof_transcode_planes(iof_region *region, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
+                                iof_buffer *memory, iof_encoded *encoded);
 #endif

@@ -321,7 +321,8 @@ static iof_status plane_vertical_first(iof_resampler *r, const uint8_t *first, s
     gather(&r->y, j, first, stride, rows);
     down->vertical_first(rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, wide);
     across->horizontal_gray(wide, &r->x, pairs, r->x.precision + IOF_FRACTION, out);
-    for (int i = 0; i < r->x.outputs; i++) to[i * t->x_stride] = out[i];
+    if (t->x_stride == 1) memcpy(to, out, (size_t)r->x.outputs);
+    for (int i = 0; i < r->x.outputs && t->x_stride != 1; i++) to[i * t->x_stride] = out[i];
   }
   return IOF_OK;
 }

@@ -12,8 +12,8 @@ predicted if training and an exhausted loader share the cores; then advice that 
 
 from __future__ import annotations
 
+from iofast.monitor.advice.computing import COMPUTE_RULES, TRANSFER_RULES
 from iofast.monitor.advice.data import DATA_RULES, FREES_CORES
-from iofast.monitor.advice.device import COMPUTE_RULES, TRANSFER_RULES
 from iofast.monitor.advice.loader import LOADER_RULES, WORKER_RULES
 from iofast.monitor.advice.situation import Situation
 from iofast.monitor.advice.system import SYSTEM_RULES

@@ -11,12 +11,13 @@ from pathlib import PurePosixPath
 from statistics import median
 from typing import Final
 
+from iofast.containers.container_suffixes import OF_OTHERS, WRITTEN
 from iofast.monitor.probe.states import folder
 
 IMAGES: Final = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".heic", ".avif"))
 _DATA: Final = IMAGES.union(
-    (".lmdb", ".mdb", ".tar", ".zip", ".tfrecord", ".tfrecords", ".rec", ".beton", ".h5", ".hdf5", ".npy", ".npz"),
-    (".parquet", ".arrow", ".feather", ".sqlite", ".db", ".bin", ".dat", ".mds", ".mp4", ".wav", ".flac", ".jsonl"),
+    (*WRITTEN, *OF_OTHERS, ".parquet", ".jsonl", ".arrow", ".feather", ".sqlite", ".db", ".bin", ".dat"),
+    (".mp4", ".wav", ".flac"),
 )
 _ELSEWHERE: Final = ("/proc/", "/dev/", "/sys/", "/usr/", "/lib", "/etc/", "/run/", "/snap/")
 _NOT_DATA: Final = ("/site-packages/", "/dist-packages/", "/.cache/torch", "/.triton/", "torchinductor_", ".log")

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from iofast.machine import RANKS, SLURM_RANK
 from iofast.monitor.probe.states import Gone, Stat, Thread, command_line, folder, process_ids, read_stat
 from iofast.monitor.snapshot import Doing, Job
 
@@ -21,12 +22,6 @@ _FORKSERVER: Final = b"from multiprocessing.forkserver import main"
 _STEADY: Final = 3  # a command line is read so often: an exec comes right after the fork
 _MOST: Final = 4096  # processes below one
 _MOST_PEERS: Final = 8
-_VARIABLES: Final = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
 
 
 class Kin(NamedTuple):
@@ -108,7 +103,7 @@ def rank_of(pid: int) -> tuple[int, int] | None:
     except OSError:
         return None
     values = dict(word.decode(errors="replace").split("=", 1) for word in words if b"=" in word)
-    for names in _VARIABLES:
+    for names in (*RANKS, SLURM_RANK):
         rank, size = (values.get(name, "") for name in names)
         if f"{rank}{size}".isascii() and rank.isdigit() and size.isdigit() and int(rank) < int(size):
             return int(rank), int(size)

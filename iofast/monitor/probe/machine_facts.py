@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iofast.machine import control_groups, number, quota_v1, quota_v2
+from iofast.machine import control_groups, memory_of, number, quota_v1, quota_v2
 from iofast.monitor.probe import states
 from iofast.monitor.snapshot import Job, SystemFigures
 
@@ -19,11 +19,9 @@ _BLOCKS = Path("/sys/block")
 _SECTOR: Final = 512  # of /proc/diskstats, whatever the disk's own
 _NOT_DISKS: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")  # no disks, or made of others that count already
 _SELDOM_S: Final = 5.0
-_NO_LIMIT: Final = 1 << 60
 _USED: Final = {"usage_usec": 1e6}
 _THROTTLED: Final = {"throttled_usec": 1e6, "throttled_time": 1e9}  # in version 2 and in version 1
-_MEMORY_V2: Final = ("memory.max", "memory.current", "inactive_file")
-_MEMORY_V1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_RECLAIMABLE: Final = {"": "inactive_file", "memory": "total_inactive_file"}  # of memory.stat, by controller
 
 
 class _SystemTotals(NamedTuple):
@@ -142,11 +140,12 @@ class SystemProbe:
         """Of the machine, or what the tightest group leaves: its page cache can be reclaimed."""
         machine = self._meminfo("MemAvailable:")
         left = [] if machine is None else [machine]
-        for groups, (limit_file, usage_file, cache) in ((self._unified, _MEMORY_V2), (self._memory, _MEMORY_V1)):
+        for controller, groups in (("", self._unified), ("memory", self._memory)):
             for group in groups:
-                limit, usage = number(group / limit_file), number(group / usage_file)
-                if limit is not None and usage is not None and limit < _NO_LIMIT:
-                    left.append(max(0, limit - usage + (_field(group / "memory.stat", cache) or 0)))
+                limit, usage = memory_of(group, controller)
+                if limit is not None and usage is not None:
+                    cache = _field(group / "memory.stat", _RECLAIMABLE[controller]) or 0
+                    left.append(max(0, limit - usage + cache))
         return min(left, default=None)
 
 

@@ -21,8 +21,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from iofast.monitor.probe.counters import Gpm, GpmFigures, Pcie
 from iofast.monitor.probe.driver import Driver, DriverError, Unit
+from iofast.monitor.probe.gpu_counters import Gpm, GpmFigures, Pcie
 from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import DeviceFigures
 

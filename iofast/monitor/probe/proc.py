@@ -32,8 +32,8 @@ class JobEnded(IofastError, ProcessLookupError):  # noqa: N818 (no failure: jobs
     """The watched process has ended, or its number belongs to another process now."""
 
 
-class Look(NamedTuple):
-    """One look at the training thread."""
+class ThreadSample(NamedTuple):
+    """What the training thread does at one time."""
 
     time_s: float
     doing: Doing
@@ -128,7 +128,7 @@ class ProcProbe:
         """Process ids of the loader's workers."""
         return tuple(each.kin.pid for each in self._kin.values() if each.kin.role == "worker")
 
-    def look(self) -> Look:
+    def look(self) -> ThreadSample:
         """Look at the training thread, and at the states of some others."""
         now, main = time.monotonic(), self._main.thread
         with self._ending():
@@ -146,7 +146,7 @@ class ProcProbe:
                 f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
             )
-        return Look(now, doing)
+        return ThreadSample(now, doing)
 
     def _state(self, thread: Thread) -> str:
         """The state of a thread or process below; it is forgotten when it has ended."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.bounds import exposed
-from iofast.monitor.snapshot import DeviceFigures, LoaderFigures, Snapshot
+from iofast.monitor.snapshot import Snapshot, own_devices
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training, mean, total
 
@@ -34,7 +34,7 @@ _LOT_S = 1.5 * PUBLISH_NS / 1e9  # a loader's page is written so often, or at th
 def figures(snapshot: Snapshot) -> Figures:
     """The numbers of `snapshot`."""
     seconds = max(snapshot.seconds, 1e-9)
-    devices = own_devices(snapshot)
+    devices = own_devices(snapshot.devices)
     stall = exposed(Training([snapshot], _EXACT))
     images = total(loader.images for loader in snapshot.loaders)
     read = total(process.read_bytes for process in snapshot.processes)
@@ -51,31 +51,10 @@ def figures(snapshot: Snapshot) -> Figures:
     )
 
 
-def own_devices(snapshot: Snapshot) -> tuple[DeviceFigures, ...]:
-    """GPUs on which the job was seen; if it was seen on none, those whose processes the driver does not name."""
-    own = tuple(device for device in snapshot.devices if device.own)
-    return own or tuple(device for device in snapshot.devices if device.own is None)
-
-
-def busiest(snapshot: Snapshot) -> LoaderFigures | None:
-    """The loader with most batches in this interval; None without any."""
-    active = [loader for loader in snapshot.loaders if loader.batches]
-    return max(active, key=lambda loader: loader.batches, default=None)
-
-
-def step_phases(snapshot: Snapshot) -> dict[str, float]:
-    """Shares of a step by phase of `meter.step` in this interval, the largest first; {} without phases."""
-    loader = busiest(snapshot)
-    if loader is None or not loader.step_s:
-        return {}
-    shares = {name: seconds / (loader.step_s * loader.batches) for name, seconds in loader.phases.items()}
-    return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
-
-
 def _reported_s(snapshot: Snapshot, seconds: float) -> float:
-    """Seconds that the loader's counters cover: its page is written at other times than an interval ends."""
-    loader = busiest(snapshot)
-    reported = 0.0 if loader is None else (loader.step_s or 0.0) * loader.steps + loader.epoch_start_s
+    """Seconds that a loader's counters cover: its page is written at other times than an interval ends."""
+    covered = [(one.step_s or 0.0) * one.steps + one.epoch_start_s for one in snapshot.loaders if one.batches]
+    reported = max(covered, default=0.0)
     return reported if reported and abs(reported - seconds) <= _LOT_S else seconds
 
 

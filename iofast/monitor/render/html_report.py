@@ -12,10 +12,12 @@ from iofast.errors import TargetError, because
 from iofast.monitor.findings import Verdict
 from iofast.monitor.render import chart, wording
 from iofast.monitor.render.escape import page
-from iofast.monitor.render.figures import NAMES, busiest, own_devices, step_phases
+from iofast.monitor.render.figures import NAMES
 from iofast.monitor.render.history import History, Span
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.style import CSS
+from iofast.monitor.snapshot import own_devices
+from iofast.monitor.training import Training
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads and runs nothing
 _SPANS = 40  # rows of the table of verdicts
@@ -112,14 +114,14 @@ def _evidence(verdict: Verdict) -> str:
 
 
 def _step(moment: Moment) -> str:
-    loader, rows = busiest(moment.snapshot), ""
-    if loader is None or not (shares := step_phases(moment.snapshot)):
+    phases, rows = Training([moment.snapshot]).step_phases(), ""
+    if not phases.shares:
         return ""
-    for name, share in shares.items():
-        ms = 1e3 * loader.phases[name] / loader.batches
+    for name, share in phases.shares.items():
+        ms = 1e3 * share * phases.step_s
         cells = f'<td class="number">{ms:.3g} ms</td><td class="number">{wording.percent(share)}</td>'
         rows += f"<tr><td>{page(name)}</td>{cells}</tr>"
-    clock = "by the device's clock" if loader.phases_on_device else "by the host's clock"
+    clock = "by the device's clock" if phases.on_device else "by the host's clock"
     head = f"<tr><th>{page(clock)}</th><th>per batch</th><th>of a step</th></tr>"
     return f"<h2>Phases of a step, in the last interval</h2><table>{head}{rows}</table>"
 
@@ -159,7 +161,7 @@ def _span(span: Span) -> str:
 
 def _devices(moment: Moment) -> str:
     rows = ""
-    for device in own_devices(moment.snapshot):
+    for device in own_devices(moment.snapshot.devices):
         memory = ""
         if device.memory_used is not None and device.memory_total:
             memory = f"{device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"

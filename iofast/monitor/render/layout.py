@@ -13,8 +13,8 @@ from rich.text import Text
 
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.figures import own_devices
 from iofast.monitor.render.moment import Moment
+from iofast.monitor.snapshot import own_devices
 
 Lines = list[Text]
 _TALL = 32  # rows for one job from which timelines take two rows each
@@ -166,7 +166,7 @@ def _level(value: float, scale: float, steps: int) -> int:
 
 def _devices(moment: Moment) -> Lines:
     lines = []
-    for device in own_devices(moment.snapshot):
+    for device in own_devices(moment.snapshot.devices):
         parts = [f"busy {wording.percent(device.busy)}", f"SM {wording.percent(device.sm_active)}"]
         parts += [f"slowed by {', '.join(map(plain, device.throttle_reasons))}"] if device.throttle_reasons else []
         parts += ["not seen whose"] if device.own is None else []  # the rest may be cut at 80 columns

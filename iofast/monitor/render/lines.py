@@ -21,7 +21,7 @@ class Lines(MomentView):
 
     def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
         self._out, self._every = out, every
-        self._said: dict[tuple[int, int], tuple[float, Bound, Cause | None]] = {}
+        self._printed: dict[tuple[int, int], tuple[float, Bound, Cause | None]] = {}
         self._ended: deque[tuple[int, int]] = deque(maxlen=_ENDED)
         self._message = ""
 
@@ -30,15 +30,15 @@ class Lines(MomentView):
         key, now = (moment.job.pid, moment.job.start_time), moment.snapshot.time_s
         judged = (moment.verdict.bound, moment.verdict.cause)
         if moment.ended:
-            self._said.pop(key, None)
+            self._printed.pop(key, None)
             self._end(moment)
             return
-        said = self._said.get(key)
-        if said is not None and said[1:] == judged and now - said[0] < self._every:
+        last = self._printed.get(key)
+        if last is not None and last[1:] == judged and now - last[0] < self._every:
             return
         self._message = ""
-        self._said[key] = (now, *judged)
-        for note in moment.snapshot.notes if said is None else ():
+        self._printed[key] = (now, *judged)
+        for note in moment.snapshot.notes if last is None else ():
             self._print(f"note: {plain(note)}")
         self._print(wording.summary(moment))
 

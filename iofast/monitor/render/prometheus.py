@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from iofast.errors import OptionError, because
 from iofast.monitor.render.escape import label
-from iofast.monitor.render.figures import Figures, own_devices
+from iofast.monitor.render.figures import Figures
 from iofast.monitor.render.moment import Moment, MomentView
+from iofast.monitor.snapshot import own_devices
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LONGEST = 120  # characters of a label whose text comes from a watched program
@@ -80,7 +81,7 @@ def _samples(moment: Moment) -> Iterator[Metric]:
     for phase, seconds in verdict.phases.items():
         if total:
             yield Metric("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
-    for device in own_devices(moment.snapshot):
+    for device in own_devices(moment.snapshot.devices):
         labels = (*own, ("gpu", str(device.index)), ("uuid", device.uuid), ("name", device.name))
         values = (
             ("iofast_device_busy_ratio", device.busy),

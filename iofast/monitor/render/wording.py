@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.figures import step_phases
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot, SystemFigures, Tier
+from iofast.monitor.training import Training
 
 MEANING = {
     Bound.INPUT: "The device waits for batches.",
@@ -120,7 +120,8 @@ def phases(verdict: Verdict) -> str:
 
 def step(snapshot: Snapshot) -> str:
     """Phases of a step with their shares; "" if the program names none."""
-    return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in step_phases(snapshot).items())
+    shares = Training([snapshot]).step_phases().shares
+    return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in shares.items())
 
 
 def name(job: Job, longest: int = 60) -> str:

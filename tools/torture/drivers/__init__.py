@@ -26,7 +26,7 @@ PARSERS = {
     "table": "tables.Tables",
     "annotations": "annotations.Annotations",
 }
-NATIVE = {"images": "images.Anywhere", "regions": "images.InPlaces", "steps": "steps.Steps"}  # need the C kernel
+NATIVE = {"images": "images.Anywhere", "regions": "images.InPlaces", "steps": "kernel_steps.Steps"}  # need the C kernel
 DRIVERS = PARSERS | NATIVE
 
 

@@ -18,7 +18,7 @@ from iofast import open_reader
 from iofast.kernel import crc32c
 from iofast.source import cache
 from tools.torture.drivers import Driver, damage, samples
-from tools.torture.drivers.reading import Look
+from tools.torture.drivers.reading import WholeRead
 
 _HEAD = len(cache.MAGIC)
 
@@ -64,11 +64,11 @@ class Caches(Driver):
         file = self.files[path]
         file.with_suffix(".new").write_bytes(changed)
         file.with_suffix(".new").replace(file)  # the old file may be mapped
-        look = Look(path, chance)
-        look.names |= {file.name, *(each.name for each in self.folder.rglob("*"))}
+        whole = WholeRead(path, chance)
+        whole.names |= {file.name, *(each.name for each in self.folder.rglob("*"))}
         if path.suffix in ("", ".csv"):
-            look.names.add("cannot read /")  # this index holds paths and may name any file
-        ended = look.run()
+            whole.names.add("cannot read /")  # this index holds paths and may name any file
+        ended = whole.run()
         assert not blind or ended == "whole", f"a damaged index was believed: {ended}"
         return ended
 

@@ -17,6 +17,8 @@ from PIL import Image
 from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import DecodeOptions, Parts, native, parts, twin
+from iofast.kernel.contract import Kind
+from tools.odd_images.profiles import WIDE, rgb_profile
 from tools.torture.drivers import Driver
 
 MAX_PIXELS = 1 << 20
@@ -26,7 +28,7 @@ LIBJPEG = ROUTES[-1]
 
 
 def corpus() -> list[bytes]:
-    """Small JPEGs of every kind: gray, colour, CMYK, progressive, subsamplings, restart markers, EXIF."""
+    """Small JPEGs: gray, colour, CMYK, progressive, all subsamplings, restart markers, EXIF, a colour profile."""
     rng = np.random.default_rng(3)
     smooth = np.cumsum(np.cumsum(rng.normal(0, 1, (61, 83, 3)), 0), 1)
     colour = Image.fromarray(np.uint8(255 * (smooth - smooth.min()) / np.ptp(smooth)))
@@ -37,6 +39,7 @@ def corpus() -> list[bytes]:
         {"restart_marker_blocks": 2},
         {"restart_marker_rows": 1, "optimize": True},
         {"exif": exif.tobytes(), "quality": 30},
+        {"icc_profile": rgb_profile(WIDE)},
     ]
     encoded = []
     for mode, each in itertools.product(("RGB", "L", "CMYK"), options):
@@ -177,4 +180,18 @@ class InPlaces(Driver):
                 if scale == 1 and expected == status == 0:
                     assert np.array_equal(pixels, images.cut(whole, box)), f"{route}: other pixels in {box}"
             self.counts["region good"] += statuses[1:].count(0)
+        self.compare_packed(rng, decoder, data, (width, height), scale)
         return "refused" if expected else "decoded"
+
+    def compare_packed(
+        self, rng: np.random.Generator, decoder: images.Decoder, data: bytes, size: tuple[int, int], scale: int
+    ) -> None:
+        """Transcode the whole image in every way: by planes, or by pixels, to one result."""
+        kind = Kind(int(rng.integers(3)))
+        subsampling = "420" if kind == Kind.YUV420 else str(rng.choice(("420", "444")))
+        goal = int(rng.integers(1, 80)), int(rng.integers(1, 80))
+        recipe = images.Recipe(goal, scale, int(rng.integers(1, 9)), subsampling, kind)
+        upright = size[::-1] if recipe.orientation >= 5 else size
+        made = {decoder.transcoded(route, data, upright, recipe) for route in decoder.contexts}
+        assert len(made) == 1, f"{len(made)} results of transcoding, statuses {sorted({status for status, _ in made})}"
+        self.counts["packed"] += not next(iter(made))[0]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
-import numpy as np
+from index_chunks import encoded, sections_of
+from numpy.typing import NDArray
 
-from iofast.containers.index import BLOCK_ROWS, HEADER_SIZE, row_dtype
+from iofast.containers import index
 from tools.torture.drivers import Driver, damage, seeds
 from tools.torture.drivers.reading import look_at
 
-_HEADER = (("<H", 8), ("<H", 10), ("<I", 12), ("<Q", 16), ("<I", 24), ("<H", 28), ("<H", 30), ("<Q", 32), ("<Q", 40))
-_HEADER += (("<Q", 48), ("<I", 56))
+_HEAD = (("<H", 8), ("<H", 10), ("<I", 12), ("<Q", 16), ("<Q", 24), ("<Q", 32), ("<Q", 40), ("<H", 48), ("<H", 50))
 _FILE = (("<H", 8), ("<H", 10), ("<I", 12), ("<Q", 16), ("<I", 24))
 
 
@@ -72,36 +73,33 @@ class Indexes(Own):
         return self.look(chance, seed, files, sound=False)
 
     def chunk(self, chance: random.Random, seed: seeds.Seed) -> bytes:
-        """The chunk with other rows, or another header."""
-        fields = json.loads(seed.part(seed.manifest))["fields"]
-        groups = (*fields, "") if seed.name.endswith(".tfrecord") else fields
-        data, dtype = bytearray(seed.part(seed.index)), row_dtype(groups)
-        count = len(seed.records)
-        blocks = -(-count // BLOCK_ROWS)
-        start = HEADER_SIZE + 4 * blocks
-        rows = np.frombuffer(data, dtype, count, start)
-        near = [int(each) for each in rows["place"]["offset"].flat] + [int(rows["place"]["length"].max())]
+        """The chunk with other rows, other sections, or another head; of the same length in LMDB."""
+        fields, before = json.loads(seed.part(seed.manifest))["fields"], seed.part(seed.index)
+        head, sections = sections_of(before, len(fields))
+        images = sections[index.IMAGES]
+        near = [int(each) & index.NOWHERE for each in images["place"]] + [int(images["length"].max())]
         for _ in range(chance.randint(1, 3)):
-            name = chance.choice(("position", "label", "width", "height", "orientation", "flags", *["place"] * 6))
-            row = rows[chance.randrange(count)]
-            if name == "place":
-                own = chance.choice(("file", "offset", "length", "crc"))
-                size = row["place"].dtype[own].itemsize
-                row["place"][own][chance.randrange(len(groups))] = damage.number(chance, size, *near, len(seed.files))
-            else:
-                kind = dtype[name]
-                row[name] = np.array(damage.number(chance, kind.itemsize, count), f"u{kind.itemsize}").view(
-                    f"{kind.kind}{kind.itemsize}"
-                )
+            self.change(chance, sections[chance.choice((index.IMAGES, *sections))], *near)
+        if not seed.name.endswith(".lmdb") and chance.random() < 0.1:
+            del sections[chance.choice([*sections])]
+        data = bytearray(encoded(head, sections))
         if chance.random() < 0.2:
-            layout, at = chance.choice(_HEADER)
-            damage.put(data, layout, at, damage.number(chance, 8, count, dtype.itemsize))
-        step = BLOCK_ROWS * dtype.itemsize
-        for block in range(blocks):
-            own = bytes(data[start + block * step : start + (block + 1) * step])
-            damage.put(data, "<I", HEADER_SIZE + 4 * block, google_crc32c.value(own))
-        damage.put(data, "<I", 60, google_crc32c.value(bytes(data[:60] + data[HEADER_SIZE:start])))
+            layout, at = chance.choice(_HEAD)
+            damage.put(data, layout, at, damage.number(chance, 8, head.rows, len(fields)))
+            end = 48 + 2 * len(sections)
+            damage.put(data, "<I", end, google_crc32c.value(bytes(data[:end])))
         return bytes(data)
+
+    def change(self, chance: random.Random, rows: NDArray[Any], *near: int) -> None:
+        """Change a number of a row; of an image's place, all of it or some bits above the offset."""
+        name = chance.choice(rows.dtype.names) if rows.dtype.names else None
+        column = rows if name is None else rows[name]
+        row, size = chance.randrange(len(rows)), column.dtype.itemsize
+        value = damage.number(chance, size, *near)
+        if name == "place" and chance.random() < 0.7:
+            upper = chance.getrandbits(16) if chance.random() < 0.5 else int(column[row]) >> 48
+            value = value & index.NOWHERE | upper << 48
+        column.view(f"u{size}")[row] = value
 
     def directory(self, chance: random.Random, data: bytes) -> bytes:
         """The index file with another header or directory."""

@@ -11,7 +11,7 @@ from iofast import open_reader
 from iofast.errors import IofastError
 from iofast.foreign.lmdb import ForeignLmdbReader
 from tools.torture.drivers import Driver, damage, seeds
-from tools.torture.drivers.reading import Look, install
+from tools.torture.drivers.reading import WholeRead, install
 
 PAGE = 4096
 _META = (("<I", 16), ("<I", 20), ("<I", 40), ("<H", 44), ("<H", 92), ("<H", 94), ("<Q", 120), ("<Q", 128), ("<Q", 136))
@@ -29,7 +29,7 @@ class Pages(Driver):
         seed = chance.choice(self.seeds)
         folder = self.folder / "look"
         install(folder, {seed.name: changed(chance, seed.files[seed.name])})
-        return Look(folder / seed.name, chance, None if hidden(folder / seed.name) else seed.right).run()
+        return WholeRead(folder / seed.name, chance, None if hidden(folder / seed.name) else seed.right).run()
 
 
 def hidden(path: Path) -> bool:

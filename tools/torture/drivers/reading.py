@@ -37,11 +37,11 @@ def look_at(
 ) -> str:
     """Install `files` in `folder` and read the container `name` of it; return how that ended."""
     install(folder, files)
-    return Look(folder / name, chance, right).run(options)
+    return WholeRead(folder / name, chance, right).run(options)
 
 
-class Look:
-    """One look at everything; each error must name one of `names`, the files' names."""
+class WholeRead:
+    """Reads everything in a container; each error must name one of `names`, the files' names."""
 
     def __init__(self, path: Path, chance: random.Random, right: Right | None = None) -> None:
         self.path, self.chance, self.right = path, chance, right

@@ -14,7 +14,7 @@ from iofast.errors import IofastError
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
 from tools.torture.drivers import Driver, damage
-from tools.torture.drivers.reading import Look, check_message, install
+from tools.torture.drivers.reading import WholeRead, check_message, install
 
 _NAMES = ("path", "file_name", "label", "split", "boxes.json", "caption", "mask", "é", "", "__index_level_0__", "A B")
 _OPTIONS = (
@@ -53,9 +53,9 @@ class Tables(Driver):
         except IofastError as error:
             check_message(error, {f"x{suffix}", "classes.txt"})
             return "refused"
-        look = Look(folder / f"x{suffix}", chance)
-        look.names.add("cannot read /")  # a table may name any file
-        return look.run() if not options else "whole"
+        whole = WholeRead(folder / f"x{suffix}", chance)
+        whole.names.add("cannot read /")  # a table may name any file
+        return whole.run() if not options else "whole"
 
     def names(self, chance: random.Random) -> list[str]:
         """The columns."""
