@@ -50,6 +50,8 @@ examples:
       the third of eight parts, on any machine that sees both folders; then once: the same with --finish
   sbatch --array=1-100 ... iofast pack ./images shards/train.tar --resize 256 --part slurm --finish-when-complete
       a part for each task of a SLURM array; the last one joins them
+  iofast pack ./images shards/train.tar --resize 256 --on ray
+      on all nodes of a Ray cluster, or on this machine; RAY_ADDRESS or --on ray://HOST:PORT names the cluster
 
 An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
@@ -102,11 +104,12 @@ def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and return the exit status."""
     from iofast.commands.text import say
     from iofast.machine import cores
-    from iofast.packing.pool import WorkerPool
+    from iofast.packing.pool import IdlePool, WorkerPool
 
     workers = vars(args).get("workers")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # packing needs no threads of NumPy, and they disturb a fork
-    with WorkerPool(cores() if workers is None else workers, fork=True) as pool:
+    pool_of = IdlePool if vars(args).get("on") or vars(args).get("finish") else WorkerPool
+    with pool_of(cores() if workers is None else workers, fork=True) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())

@@ -53,9 +53,14 @@ class Part(NamedTuple):
 
     def span(self, splits: tuple[tuple[str, int, int], ...], records: int) -> tuple[int, int]:
         """The images [start, stop) of this part: an equal run of the shards of up to `records` images each."""
-        shards = sum(-(-(stop - start) // records) for _, start, stop in splits)
+        shards = self.shards(splits, records)
         first, last = (shards * number // self.total for number in (self.number - 1, self.number))
         return _start_of(first, splits, records), _start_of(last, splits, records)
+
+    @staticmethod
+    def shards(splits: tuple[tuple[str, int, int], ...], records: int) -> int:
+        """The number of shards of up to `records` images each; no shard has images of two splits."""
+        return sum(-(-(stop - start) // records) for _, start, stop in splits)
 
     def path(self, place: Target) -> Path:
         """The path of its container."""

@@ -32,6 +32,8 @@ from iofast.packing.report import PackReport
 from iofast.source import cache, stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
+_IMAGES = 2000  # of a part without shards: a few seconds of work, and 500 parts for ImageNet
+_MOST_PARTS = 10_000  # each is some files in one folder
 _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 
@@ -46,8 +48,11 @@ class Parts:
     settings: Mapping[str, object]  # of the plan
     addition: Addition | None
 
-    def work(self, count: int) -> PackWork:
-        """The work of the whole run in `count` parts. The plan is made by whoever comes first."""
+    def work(self, count: int | None) -> PackWork:
+        """The work of the whole run in `count` parts. The plan is made by whoever comes first.
+
+        `count` None takes a stored plan with any number of parts, and makes a new one with `usual_parts`.
+        """
         while True:
             work = self.stored(count)
             if work is not None:
@@ -129,7 +134,13 @@ class Parts:
             place.discard()
         raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
 
-    def _begin(self, count: int) -> PackWork:
+    @property
+    def is_published(self) -> bool:
+        """Whether an earlier run has begun to publish the result, so that only `finish` is left."""
+        place = self.place
+        return place.interrupted or (self.addition is not None and self.addition.is_published(place))
+
+    def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
         if (place.partial / COPY_PLAN).exists():
@@ -139,8 +150,9 @@ class Parts:
         place.clear()
         if work.addition is not None:
             work.addition.save(place)
-        work.plan = replace(work.plan, settings=self.settings, parts=count)
+        work.plan = replace(work.plan, settings=self.settings)
         work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
+        work.plan = replace(work.plan, parts=usual_parts(work) if count is None else count)
         cache.store(place.partial / LISTING, *stored.parts(work.source))
         place.note(PACK_PLAN, asdict(work.plan))
         return work
@@ -183,6 +195,11 @@ def load_parts(place: Target) -> PackPlan | None:
     """The stored plan of a run; None without one. Raises `TargetError` for another user's folder."""
     place.check_folder()
     return load_plan(place.partial / PACK_PLAN)
+
+
+def usual_parts(work: PackWork) -> int:
+    """One part for each shard; without shards (LMDB), one for `_IMAGES` images. At most `_MOST_PARTS`."""
+    return min(Part.shards(work.source.splits, work.plan.shard_records or _IMAGES), _MOST_PARTS)
 
 
 def missing_parts(place: Target, count: int) -> tuple[int, ...]:
