@@ -60,7 +60,7 @@ def pack_on_ray(parts: Parts, pack: Pack, pool: WorkerPool, progress: PackProgre
         processors = driver.run()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; {parts.place.going_on}") from None
-    except ray.exceptions.RayError as error:
+    except (ray.exceptions.RayError, ConnectionError) as error:  # the latter from a client of a cluster
         cause = getattr(error, "cause", None) or error  # without the traceback of the task
         words = f"{type(cause).__name__}: {reason_of(cause)}"
         raise WorkerError(f"Ray failed ({words}); {parts.place.going_on}") from error
@@ -173,26 +173,20 @@ class _Driver:
 
 @contextlib.contextmanager
 def _connected(ray: Any, on: str) -> Iterator[None]:
-    """Connect to a cluster during a `with` block: the one that the program uses, `on`, RAY_ADDRESS, a running one.
+    """Connect during a `with` block: to the cluster that the program uses already, to `on`, or to RAY_ADDRESS.
 
-    Without any, start Ray on this machine. Raises `WorkerError` if a given address does not answer.
+    Without any, start Ray on this machine. Raises `WorkerError` if it cannot be reached or started.
     """
     if ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS", "") if on == RAY else on
+    address = os.environ.get("RAY_ADDRESS", "local") if on == RAY else on
     _require_reachable(address)
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    own = {"num_cpus": cores(), "object_store_memory": _STORE, "include_dashboard": False} if address == "local" else {}
     try:
-        if address == "local":
-            raise ConnectionError
-        ray.init(address or "auto", **quiet)
-    except ConnectionError as error:
-        if address not in ("", "local"):
-            raise WorkerError(f"Ray cannot be reached at {address}: {reason_of(error)}") from None
-        ray.init("local", num_cpus=cores(), object_store_memory=_STORE, include_dashboard=False, **quiet)
-    except (RuntimeError, ValueError, ImportError) as error:  # such as another version of Ray or Python there
-        raise WorkerError(f"Ray cannot be used at {address or 'the running cluster'}: {reason_of(error)}") from error
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
+    except (OSError, RuntimeError, ValueError, ImportError) as error:  # such as another version of Ray or Python there
+        raise WorkerError(f"Ray cannot be used at {address}: {reason_of(error)}") from error
     try:
         yield
     finally:
