@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import sys
 from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +128,8 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
     options = PackOptions(**named, foreign=foreign.options(args))
     bar = Bar("iofast pack", visible=not args.quiet, typed=args.typed)
-    return pack(args.source, args.target, options, bar, pool)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
+        return pack(args.source, args.target, options, bar, pool)
 
 
 def summary(report: PackReport) -> list[str]:
