@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from iofast.containers.locked_folder import LOCK
-from iofast.containers.publish import APPENDING, COPY_PLAN, PACK_PLAN, Target
+from iofast.containers.publish import APPENDING, COPY_PLAN, MARKER, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, ContainerError, TargetError
@@ -203,11 +203,16 @@ def usual_parts(work: PackWork) -> int:
 
 
 def missing_parts(place: Target, count: int) -> tuple[int, ...]:
-    """The numbers of the parts without a finished container."""
+    """The numbers of the parts without a finished container. One that was killed during publication is not finished."""
     suffix = ".manifest" if isinstance(place, ShardTarget) else ""
     try:
         there = set(os.listdir(place.partial))
     except FileNotFoundError:  # published meanwhile
         return ()
-    numbers = range(1, count + 1)
-    return tuple(number for number in numbers if Part(number, count).path(place).name + suffix not in there)
+
+    def finished(path: Path) -> bool:
+        partial = f"{path.name}.partial"
+        return path.name + suffix in there and not (partial in there and (place.partial / partial / MARKER).exists())
+
+    paths = ((number, Part(number, count).path(place)) for number in range(1, count + 1))
+    return tuple(number for number, path in paths if not finished(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from places import ROOT
 from ray_here import own_ray_folders, running_ray
 
 from iofast import open_reader, pack
+from iofast.containers.targets import target_of
 from iofast.errors import BusyError, ContainerError, ErrorBudgetError, OptionError, SourceError
 from iofast.packing import PackOptions, on_ray, pack_part
 from iofast.packing.part import Part
+from iofast.packing.parts import missing_parts
 from iofast.packing.pool import IdlePool
 from iofast.packing.run import run
 
@@ -125,6 +128,23 @@ def test_goes_on_with_parts_of_other_runs(ray: Any, images: Path, tmp_path: Path
         pack_part(images, other, number, 3, **options_of("t.tar", overwrite=True))
     again = pack(images, other, on="ray", **options_of("t.tar", overwrite=True))
     assert again.resumed == 60
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_a_part_that_was_killed_during_publication(ray: Any, images: Path, tmp_path: Path) -> None:
+    """Its container is visible already, but no reader opens it."""
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    pack_part(images, other, 2, 3, **options_of("t.tar"))
+    part = target_of(other.parent / "t.tar.partial" / "part-000002.tar")
+    there = part.path.parent.glob("part-000002*")
+    names = [path.name for path in there if path.suffix in (".tar", ".index", ".manifest")]
+    (part.partial).mkdir()
+    marker = {"names": names, "staged": names, "replaced": [], "removed": [], "sidecars": []}
+    (part.partial / "publishing").write_text(json.dumps(marker))
+    (part.partial / "lock").touch()
+    assert missing_parts(target_of(other), 3) == (1, 2, 3)
+    pack(images, other, on="ray", **options_of("t.tar"))
     assert digests(other.parent) == digests(one.parent)
 
 
