@@ -100,7 +100,12 @@ class Parts:
         work.workers = pool.count
         target = target_of(part.path(self.place))
         packing = PackRun(work, target, pool, progress)
-        report = packing.complete() if self._wait_for(target) else self._pack(packing)
+        try:
+            report = packing.complete() if self._wait_for(target) else packing.write()
+        finally:
+            target.release()
+        if work.bytes_whole is None:
+            note_bytes(target.path, report.bytes_in)
         return replace(report, target=os.fspath(self.place.path), part=part, missing=self.missing(part.total))
 
     def missing(self, count: int) -> tuple[int, ...]:
@@ -171,24 +176,21 @@ class Parts:
         return part.span(work.source.splits, work.plan.shard_records or 1)
 
     def _wait_for(self, target: Target) -> bool:
-        """Lock the target of a part, or return True if it is finished. Wait while another run packs it."""
+        """Lock the target of a part. Wait while another run packs it. Returns whether it is finished.
+
+        A finished part is not locked, unless the run that packed it was killed during publication.
+        """
         while True:
             if target.exists and not target.interrupted:
                 return True
             try:
                 target.acquire()
-                return False
+                return target.interrupted
             except BusyError:
                 time.sleep(_WAIT)
             except TargetError:
                 if not target.exists:  # else another run has just finished it
                     raise
-
-    def _pack(self, packing: PackRun) -> PackReport:
-        with packing.target:
-            report = packing.write()
-        note_bytes(packing.target.path, report.bytes_in)
-        return report
 
 
 def load_parts(place: Target) -> PackPlan | None:
