@@ -14,7 +14,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -41,6 +42,9 @@ _STORE = (
     100 << 20
 )  # bytes of the object store of a local Ray, which holds only reports; Ray's default is 30 % of memory
 _CONNECT = 10.0  # seconds to reach a given address; Ray itself would try for minutes, silently
+# Seconds without a result after which, at the end of a run, parts are submitted again if a node was lost meanwhile. Ray
+# does so after minutes if the node's connections were not closed, as after a power cut (gRPC's keepalive: 420 s).
+_PATIENCE = 10.0
 _CANCEL = 10.0  # seconds for cancelled tasks to end
 _ADDRESS = re.compile(r"(?:ray://)?\[?([^/\[\]]+)\]?:(\d+)")
 _OF_DRIVER = ("on", "ray_cpus", "part", "finish", "finish_when_complete")  # options that tasks do not get
@@ -88,6 +92,7 @@ class _Driver:
     progress: PackProgress
     failures: Failures = field(init=False)
     resumed: int = 0
+    _task: Any = None
     _running: dict[Any, Part] = field(default_factory=dict)  # by the reference to the task's result
 
     def __post_init__(self) -> None:
@@ -105,28 +110,41 @@ class _Driver:
             return 0
         with _connected(self.ray, self.parts.options.on or RAY):
             self._warn_of_size()
+            self._task = self.ray.remote(pack_in_task).options(
+                num_cpus=self._workers, max_retries=-1, retry_exceptions=False, name="iofast pack"
+            )
             self.progress.begin(len(self.work.source), self.resumed)
             try:
-                self._pack(iter(missing))
+                self._pack(missing)
             finally:
                 self.progress.end()
                 self._cancel()
             return self._processors()
 
-    def _pack(self, missing: Iterator[Part]) -> None:
+    def _pack(self, missing: Sequence[Part]) -> None:
         """Keep tasks submitted until all parts are packed."""
-        options = self.parts.options
-        task = self.ray.remote(pack_in_task).options(
-            num_cpus=options.ray_cpus or 1, max_retries=-1, retry_exceptions=False, name="iofast pack"
-        )
-        given = (self.pack, absolute(self.parts.source), os.fspath(self.parts.place.path), keywords(options))
-        while True:
-            while len(self._running) < self._window() and (part := next(missing, None)):
-                self._running[task.remote(*given, f"{part.number}/{part.total}", options.ray_cpus or 1)] = part
-            if not self._running:
-                return
-            (done, *_), _ = self.ray.wait(list(self._running))
-            self._finished(self._running.pop(done), self.ray.get(done))
+        left, waiting, repeated = set(missing), deque(missing), self._lost_nodes()
+        while left:
+            while waiting and len(self._running) < self._window():
+                self._submit(waiting.popleft())
+            ready, _ = self.ray.wait(list(self._running), timeout=_PATIENCE)
+            for each in ready:
+                part, result = self._running.pop(each), self.ray.get(each)
+                if part in left:
+                    self._finished(part, result)
+                    left.remove(part)
+            if not ready and not waiting and (lost := self._lost_nodes()) > repeated:
+                repeated = lost
+                for part in sorted(left):  # the tasks that were not on these nodes win, or find the part packed
+                    self._submit(part)
+
+    def _submit(self, part: Part) -> None:
+        parts, text = self.parts, f"{part.number}/{part.total}"
+        paths = absolute(parts.source), os.fspath(parts.place.path)
+        self._running[self._task.remote(self.pack, *paths, keywords(parts.options), text, self._workers)] = part
+
+    def _lost_nodes(self) -> frozenset[str]:
+        return frozenset(node["NodeID"] for node in self.ray.nodes() if not node["Alive"])
 
     def _finished(self, part: Part, result: dict[str, str]) -> None:
         """Count a part that is packed. Raises the error of its task."""
@@ -145,20 +163,24 @@ class _Driver:
             raise ErrorBudgetError(f"{error}; give a larger max_errors=, and {place.going_on}") from None
         return images
 
+    @property
+    def _workers(self) -> int:
+        """Processors and workers of a task."""
+        return self.parts.options.ray_cpus or 1
+
     def _window(self) -> int:
         """How many tasks may be submitted at once. A cluster may grow and shrink."""
-        return max(2, _AHEAD * self._processors() // (self.parts.options.ray_cpus or 1))
+        return max(2, _AHEAD * self._processors() // self._workers)
 
     def _processors(self) -> int:
         return int(self.ray.cluster_resources().get("CPU", 0))
 
     def _warn_of_size(self) -> None:
         """Warn if no node can run a task now: Ray would wait silently."""
-        wanted = self.parts.options.ray_cpus or 1
         most = max((int(node["Resources"].get("CPU", 0)) for node in self.ray.nodes() if node["Alive"]), default=0)
-        if most < wanted:
+        if most < self._workers:
             self.progress.warn(
-                f"the largest node of the Ray cluster has {most} processors, and each task needs ray_cpus={wanted}: "
+                f"the largest node of the Ray cluster has {most} processors, and each task needs ray_cpus={self._workers}: "
                 "the tasks wait for a larger node"
             )
 
