@@ -24,7 +24,8 @@ if __name__ == "__main__":
     args = parser.parse_args()
     options = {"resize": args.size}
 
-    with Client(args.scheduler, threads_per_worker=1) if args.scheduler is None else Client(args.scheduler) as client:
+    here = {} if args.scheduler else {"threads_per_worker": 1}
+    with Client(args.scheduler, **here) as client:
         one = partial(pack_part, args.source, args.target, total=args.parts, workers=1, **options)
         reports = client.map(one, range(1, args.parts + 1), pure=False)
         progress(reports)

@@ -180,8 +180,8 @@ class _Driver:
         most = max((int(node["Resources"].get("CPU", 0)) for node in self.ray.nodes() if node["Alive"]), default=0)
         if most < self._workers:
             self.progress.warn(
-                f"the largest node of the Ray cluster has {most} processors, and each task needs ray_cpus={self._workers}: "
-                "the tasks wait for a larger node"
+                f"the largest node of the Ray cluster has {most} processors, and each task needs "
+                f"ray_cpus={self._workers}: the tasks wait for a larger node"
             )
 
     def _cancel(self) -> None:
