@@ -3,9 +3,9 @@
 python -m benchmarks.bench_parts [--photos FOLDER] [--images 4000] [--records 1000] [--rounds 5]
 packs the same photographs (linked to make `--images`) into tar shards of `--records` with two workers: in one run, in
 parts of one shard each that are then joined, and on Ray, whose tasks are these parts. All runs are in this process, in
-turn, and start no process: workers and Ray run already, and Ray's process has its workers. So start-up is apart; it is
-measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Ray with one worker a
-task, so that two parts are packed at once, is shown beside them.
+turn, and start no process: workers and Ray run already, and Ray's processes have their workers. So start-up is apart;
+it is measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Then Ray with one
+worker a task, which packs two parts at once, is measured beside parts.
 """
 
 from __future__ import annotations
@@ -91,47 +91,54 @@ def running_ray() -> Iterator[float]:
             ray.shutdown()
 
 
-def page(figures: measure.Figures, images: int, records: int, started: float, first: float) -> str:
-    """The result as markdown."""
-    whole, parts, ray, apart = figures
-    over = {name: measure.ratio(figures, name, whole if name == parts else parts) for name in (parts, ray, apart)}
+def page(turns: tuple[measure.Figures, measure.Figures], images: int, records: int, times: tuple[float, float]) -> str:
+    """The result as markdown. `times`: seconds of Ray's start, and of the first run on it."""
+    together, alone = turns
+    whole, parts, ray = together
+    _, default = alone
+    over = (
+        measure.ratio(together, parts, whole),
+        measure.ratio(together, ray, parts),
+        measure.ratio(alone, default, parts),
+    )
     rows = [
-        [whole, measure.spread(figures[whole], 2), "", ""],
-        [parts, measure.spread(figures[parts], 2), f"{over[parts]:.3f} × one run", f"≤ {PARTS_LIMIT:.2f}"],
-        [ray, measure.spread(figures[ray], 2), f"{over[ray]:.3f} × parts", f"≤ {RAY_LIMIT:.2f}"],
-        [apart, measure.spread(figures[apart], 2), f"{over[apart]:.3f} × parts", ""],
+        [whole, measure.spread(together[whole], 2), "", ""],
+        [parts, measure.spread(together[parts], 2), f"{over[0]:.3f} × one run", f"≤ {PARTS_LIMIT:.2f}"],
+        [ray, measure.spread(together[ray], 2), f"{over[1]:.3f} × parts", f"≤ {RAY_LIMIT:.2f}"],
+        [default, measure.spread(alone[default], 2), f"{over[2]:.3f} × parts", ""],
     ]
     return f"""# Packing in parts, and on Ray
 
 {images:,} images into tar shards of {records:,}, `--resize 256`, {WORKERS} workers, sources in the page cache,
-{len(figures[whole])} rounds in turn, without start-up.
+{len(together[whole])} rounds in turn, without start-up.
 
 {measure.table(("", "seconds: median (least – most)", "median of ratios", "asked"), rows)}
 
-Start-up of Ray on this machine, which is not in the table: {started:.1f} s; the first run on it, whose processes import
-iofast and start workers: {first:.1f} s.
+Start-up of Ray on this machine, which is not in the table: {times[0]:.1f} s; the first run on it, whose processes
+import iofast and start workers: {times[1]:.1f} s.
 """
 
 
 def main() -> None:
     arguments = measure.arguments(__doc__, images=4000, records=1000, rounds=5)
-    parts = -(-arguments.images // arguments.records)
+    images, records, rounds = arguments.images, arguments.records, arguments.rounds
+    parts = -(-images // records)
     with workplace(arguments.photos) as (folder, photos), WorkerPool(WORKERS) as pool:
-        packs = Packs(link(photos, folder / "source", arguments.images), folder, arguments.records, parts, pool)
-        contenders = {
-            "one run": packs.whole,
-            f"{parts} parts, joined": packs.in_parts,
-        }
-        for contender in contenders.values():  # reads everything once, and starts the workers
+        packs = Packs(link(photos, folder / "source", images), folder, records, parts, pool)
+        whole, parts_name = {"one run": packs.whole}, f"{parts} parts, joined"
+        in_parts = {parts_name: packs.in_parts}
+        for contender in (packs.whole, packs.in_parts):  # reads everything once, and starts the workers
             contender()
         with running_ray() as started:
-            contenders[f"Ray, {WORKERS} workers a task"] = packs.on_ray(WORKERS)
-            contenders["Ray, 1 worker a task"] = packs.on_ray(1)
-            first = max(packs.on_ray(cpus)() for cpus in (1, WORKERS))
-            figures = measure.in_turn(contenders, arguments.rounds)
-    measure.publish(
-        "parts", page(figures, arguments.images, arguments.records, started, first), arguments.output, figures
-    )
+            full, single = packs.on_ray(WORKERS), packs.on_ray(1)
+            first = full()
+            full()  # on the other process of Ray, perhaps
+            together = measure.in_turn({**whole, **in_parts, f"Ray, {WORKERS} workers a task": full}, rounds)
+            single()  # Ray's processes start other workers
+            alone = measure.in_turn({**in_parts, "Ray, 1 worker a task": single}, rounds)
+    text = page((together, alone), images, records, (started, first))
+    together.add(alone)
+    measure.publish("parts", text, arguments.output, together)
 
 
 if __name__ == "__main__":

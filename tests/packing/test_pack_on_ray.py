@@ -16,7 +16,7 @@ from command_line import CommandLine
 from packing_runs import Interrupt, digests
 from PIL import Image
 from places import ROOT
-from ray_here import own_ray_folders, running_ray
+from ray_here import free_port, own_ray_folders, running_ray
 
 from iofast import open_reader, pack
 from iofast.containers.targets import target_of
@@ -28,6 +28,19 @@ from iofast.packing.pool import IdlePool
 from iofast.packing.run import run
 
 OPTIONS: dict[str, Any] = {"resize": 12, "max_errors": 10}
+CLIENT = """
+import sys
+from ray.cluster_utils import Cluster
+from iofast import pack
+
+source, target, port = sys.argv[1:]
+node = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": int(port)}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+try:
+    pack(source, target, on=f"ray://127.0.0.1:{port}", resize=12, max_errors=10, shard_records=7)
+finally:
+    cluster.shutdown()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -275,6 +288,20 @@ def test_the_command_starts_ray_and_ends_it(images: Path, tmp_path: Path) -> Non
     assert digests(other.parent) == digests(one.parent)
     with open_reader(other) as reader:
         assert len(reader) == 58
+
+
+@pytest.mark.slow
+def test_through_the_client_port_of_a_cluster(images: Path, tmp_path: Path) -> None:
+    """In a process of its own: one process is connected to one cluster at a time."""
+    pytest.importorskip("ray")
+    pytest.importorskip("grpc")
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    with own_ray_folders():
+        program = [sys.executable, "-c", CLIENT, str(images), str(other), str(free_port())]
+        ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert digests(other.parent) == digests(one.parent)
 
 
 def test_shards_of_splits() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray_here import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scontrol")
 _CONF = """
@@ -50,7 +51,7 @@ class Slurm:
         for name in ("state", "spool"):
             (folder / name).mkdir()
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-        values = {"host": socket.gethostname().split(".")[0], "ports": [_free_port() for _ in range(2)]}
+        values = {"host": socket.gethostname().split(".")[0], "ports": [free_port() for _ in range(2)]}
         (folder / "slurm.conf").write_text(_CONF.format(folder=folder, **values))
         key = folder / "key"
         key.write_bytes(os.urandom(128))
@@ -104,12 +105,6 @@ class Slurm:
             with contextlib.suppress(psutil.Error):
                 if process.name() == "slurmstepd" and str(self.folder) in process.environ().get("SLURM_CONF", ""):
                     process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextlib.contextmanager
