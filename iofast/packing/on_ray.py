@@ -43,7 +43,7 @@ _STORE = (
 )  # bytes of the object store of a local Ray, which holds only reports; Ray's default is 30 % of memory
 _CONNECT = 10.0  # seconds to reach a given address; Ray itself would try for minutes, silently
 # Seconds without a result after which, at the end of a run, parts are submitted again if a node was lost meanwhile. Ray
-# does so after minutes if the node's connections were not closed, as after a power cut (gRPC's keepalive: 420 s).
+# does so after minutes if the node's connections were not closed, as when its network fails.
 _PATIENCE = 10.0
 _CANCEL = 10.0  # seconds for cancelled tasks to end
 _ADDRESS = re.compile(r"(?:ray://)?\[?([^/\[\]]+)\]?:(\d+)")

@@ -29,7 +29,7 @@ from iofast.packing.run import run
 
 OPTIONS: dict[str, Any] = {"resize": 12, "max_errors": 10}
 CLIENT = """
-import sys
+import socket, sys, time
 from ray.cluster_utils import Cluster
 from iofast import pack
 
@@ -37,6 +37,11 @@ source, target, port = sys.argv[1:]
 node = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": int(port)}
 cluster = Cluster(initialize_head=True, head_node_args=node)
 try:
+    for _ in range(300):
+        with socket.socket() as client:
+            if not client.connect_ex(("127.0.0.1", int(port))):
+                break
+        time.sleep(0.1)
     pack(source, target, on=f"ray://127.0.0.1:{port}", resize=12, max_errors=10, shard_records=7)
 finally:
     cluster.shutdown()
