@@ -208,7 +208,11 @@ def _connected(ray: Any, on: str) -> Iterator[None]:
     try:
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except (OSError, RuntimeError, ValueError, ImportError) as error:  # such as another version of Ray or Python there
-        raise WorkerError(f"Ray cannot be used at {address}: {reason_of(error)}") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        words = (
+            f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
+        )  # the last line of a traceback says it
+        raise WorkerError(f"Ray cannot be used at {address}: {words}") from error
     try:
         yield
     finally:
