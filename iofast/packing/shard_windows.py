@@ -24,6 +24,7 @@ from iofast.kernel import Payloads
 from iofast.packing.store_target import SMALL, StoreTarget
 
 _SHARDS = 8  # whose bytes may be here at once
+_GAP = 1 << 18  # bytes between payloads that are read in order, at most
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class ShardWindows:
         low, high = self._here.get(place, (0, 0))
         if low <= start and stop <= high:
             return
-        if high and high - SMALL <= start <= high + SMALL and start >= low:  # read in order
+        if high and low <= start <= high + _GAP:  # probably read in order
             stop = min(max(stop, start + SMALL), os.stat(place).st_size)
         self._drop(place)
         while len(self._here) >= _SHARDS:
