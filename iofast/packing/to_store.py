@@ -87,7 +87,7 @@ class StoreRun:
             return self._run()
         except (KeyboardInterrupt, StorageError, ObjectConflictError, ObjectMissingError) as error:
             words = str(error) or "interrupted"
-            if self.target.run is None or self.target.going_on in words:
+            if self.target.run is None or "goes on from there" in words:
                 raise
             raise type(error)(f"{words}; {self.target.going_on}") from None
 

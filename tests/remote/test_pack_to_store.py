@@ -306,7 +306,7 @@ class TestFaults:
             return None
 
         proxy.plan = plan
-        with pytest.raises(KeyboardInterrupt, match=r"goes on from there; delete s3://.*/t.tar.partial/ to start anew"):
+        with pytest.raises(KeyboardInterrupt, match=r"^[^;]*; [^;]*goes on from there; delete s3:[^;]* anew$"):
             packed(images, bucket)
         assert bucket.unfinished_uploads() == 0
 
