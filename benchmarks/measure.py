@@ -29,6 +29,7 @@ _HELP = {
     "outside": "without iofast.watch inside the programs: half of the time",
     "passes": "passes over all images",
     "quality": "quality of the JPEGs",
+    "records": "records of a shard",
     "repeats": "times that a run is repeated while other programs use over a tenth of the processors",
     "resume": "keep the runs that are there, and judge them again",
     "rounds": "rounds, in each of which all contenders run once",

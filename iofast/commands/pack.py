@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import sys
 from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,8 @@ examples:
       shards in an object store; the same command on several machines shares the work
   sbatch --array=1-100 ... iofast pack ./images shards/train.tar --resize 256 --part slurm --finish-when-complete
       a part for each task of a SLURM array; the last one joins them
+  iofast pack ./images shards/train.tar --resize 256 --on ray
+      on all nodes of a Ray cluster, or on this machine; RAY_ADDRESS or --on ray://HOST:PORT names the cluster
 
 An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
@@ -110,11 +114,12 @@ def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and return the exit status."""
     from iofast.commands.text import say
     from iofast.machine import cores
-    from iofast.packing.pool import WorkerPool
+    from iofast.packing.pool import IdlePool, WorkerPool
 
     workers = vars(args).get("workers")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # packing needs no threads of NumPy, and they disturb a fork
-    with WorkerPool(cores() if workers is None else workers, fork=True) as pool:
+    pool_of = IdlePool if vars(args).get("on") or vars(args).get("finish") else WorkerPool
+    with pool_of(cores() if workers is None else workers, fork=True) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())
@@ -131,7 +136,8 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
     options = PackOptions(**named, foreign=foreign.options(args))
     bar = Bar("iofast pack", visible=not args.quiet, typed=args.typed)
-    return pack(args.source, args.target, options, bar, pool)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
+        return pack(args.source, args.target, options, bar, pool)
 
 
 def summary(report: PackReport) -> list[str]:

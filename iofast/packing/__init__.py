@@ -13,14 +13,16 @@ if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getatt
     from iofast.packing.report import Estimate as Estimate
     from iofast.packing.report import PackReport as PackReport
     from iofast.packing.run import pack as pack
+    from iofast.packing.run import pack_part as pack_part
 
 _NAMES = {
     "pack": "iofast.packing.run",
+    "pack_part": "iofast.packing.run",
     "PackOptions": "iofast.packing.options",
     "PackReport": "iofast.packing.report",
     "Estimate": "iofast.packing.report",
 }
-__all__ = ["pack", "PackOptions", "PackReport", "Estimate"]
+__all__ = ["pack", "pack_part", "PackOptions", "PackReport", "Estimate"]
 
 
 def __getattr__(name: str) -> object:

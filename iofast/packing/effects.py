@@ -23,6 +23,7 @@ def require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> Non
         ("pad_color mask_fill", "mode=pad", recipe.mode == "pad", f"mode={recipe.mode}"),
         ("box_format", "boxes=", given["boxes"] is not None, "none"),
         ("split_seed", "split=", given["split"] is not None, "none"),
+        ("ray_cpus", "on=", given["on"] is not None, "none"),
     )
     for names, expected, met, found in needs:
         for name in () if met else names.split():

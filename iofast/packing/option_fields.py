@@ -129,6 +129,8 @@ class RunFields:
     part: str | None = _option(None, "pack only part I of N, on any machine; slurm: the task of an array", "I/N")
     finish: bool = _option(False, "join the parts and publish DST")
     finish_when_complete: bool = _option(False, "join the parts if this one is the last")
+    on: str | None = _option(None, "pack on a Ray cluster: ray, or ray://HOST:PORT", "RAY")
+    ray_cpus: int | None = _option(None, "processors of each task on Ray", "N", usual=1)
 
 
 GROUPS = {"pixels": PixelFields, "samples": SampleFields, "order": OrderFields, "running": RunFields}

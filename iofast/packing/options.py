@@ -16,7 +16,7 @@ from iofast.option import described
 from iofast.packing.effects import require_effects
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, Part
-from iofast.packing.pool import check_workers
+from iofast.packing.pool import MAX_WORKERS, check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
 from iofast.source import SourceOptions
@@ -55,6 +55,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         if self.shard_size is not None and self.shard_records is not None:
             raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
         self._check_parts()
+        self._check_cluster()
         self.source_options()
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
@@ -68,6 +69,18 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             raise OptionError("finish_when_complete=True has no effect: expected part= beside it; leave it out")
         if self.dry_run and (self.part is not None or self.finish):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
+
+    def _check_cluster(self) -> None:
+        if self.ray_cpus is not None and not 1 <= self.ray_cpus <= MAX_WORKERS:
+            raise OptionError(f"ray_cpus must be 1 to {MAX_WORKERS}, found {self.ray_cpus}")
+        if self.on is None:
+            return
+        if self.on != RAY and not (isinstance(self.on, str) and self.on.startswith(f"{RAY}://")):
+            raise OptionError(f"on must be ray or ray://host:port, found {self.on!r:.80}")
+        if self.part is not None or self.finish or self.dry_run:
+            raise OptionError(f"on={self.on} packs and joins all parts: leave out part, finish and dry_run")
+        if self.workers is not None:
+            raise OptionError(f"workers={self.workers} has no effect with on={self.on}: give ray_cpus= instead")
 
     def _applied(self, name: str) -> Any:
         """The value of an option, or the usual one if it was not given."""
@@ -196,6 +209,7 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "
 _USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
+RAY = "ray"  # a value of `on`; with "://host:port" it names a cluster
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software

@@ -11,7 +11,6 @@ from iofast.containers.publish import Target
 from iofast.errors import OptionError
 
 MAX_PARTS = 1_000_000
-MOST_OWN = 10_000  # parts of a run whose number is not given
 SLURM = "slurm"
 
 _PART = re.compile(r"(\d{1,7})/(\d{1,7})", re.ASCII)
@@ -54,18 +53,18 @@ class Part(NamedTuple):
 
     def span(self, splits: tuple[tuple[str, int, int], ...], records: int) -> tuple[int, int]:
         """The images [start, stop) of this part: an equal run of the shards of up to `records` images each."""
-        shards = shards_of(splits, records)
+        shards = self.shards(splits, records)
         first, last = (shards * number // self.total for number in (self.number - 1, self.number))
         return _start_of(first, splits, records), _start_of(last, splits, records)
+
+    @staticmethod
+    def shards(splits: tuple[tuple[str, int, int], ...], records: int) -> int:
+        """The number of shards of up to `records` images each; no shard has images of two splits."""
+        return sum(-(-(stop - start) // records) for _, start, stop in splits)
 
     def path(self, place: Target) -> Path:
         """The path of its container."""
         return place.partial / f"part-{self.number:06d}{place.path.suffix}"
-
-
-def shards_of(splits: tuple[tuple[str, int, int], ...], records: int) -> int:
-    """The number of shards of up to `records` images each."""
-    return sum(-(-(stop - start) // records) for _, start, stop in splits)
 
 
 def _start_of(shard: int, splits: tuple[tuple[str, int, int], ...], records: int) -> int:

@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from iofast.containers.locked_folder import LOCK
-from iofast.containers.publish import APPENDING, COPY_PLAN, PACK_PLAN, Target
+from iofast.containers.publish import APPENDING, COPY_PLAN, MARKER, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, ContainerError, TargetError
@@ -23,7 +24,7 @@ from iofast.packing.finished_part import FinishedPart, bytes_read, note_bytes
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import MOST_OWN, Part, missing_words, shards_of
+from iofast.packing.part import Part, missing_words
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
@@ -32,6 +33,8 @@ from iofast.record import key_width
 from iofast.source import cache, stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
+_IMAGES = 2000  # of a part without shards: a few seconds of work, and 500 parts for ImageNet
+_MOST_PARTS = 10_000  # each is some files in one folder
 _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 
@@ -47,7 +50,10 @@ class Parts:
     addition: Addition | None
 
     def work(self, count: int | None) -> PackWork:
-        """The work of the whole run in `count` parts, None: as planned. The plan is made by whoever comes first."""
+        """The work of the whole run in `count` parts. The plan is made by whoever comes first.
+
+        `count` None takes a stored plan with any number of parts, and makes a new one with `usual_parts`.
+        """
         while True:
             work = self.stored(count)
             if work is not None:
@@ -95,7 +101,12 @@ class Parts:
         work.workers = pool.count
         target = target_of(part.path(self.place))
         packing = PackRun(work, target, pool, progress)
-        report = packing.complete() if self._wait_for(target) else self._pack(packing)
+        try:
+            report = packing.complete() if self._wait_for(target) else packing.write()
+        finally:
+            target.release()
+        if work.bytes_whole is None:
+            note_bytes(target.path, report.bytes_in)
         return replace(report, target=os.fspath(self.place.path), part=part, missing=self.missing(part.total))
 
     def missing(self, count: int) -> tuple[int, ...]:
@@ -133,8 +144,14 @@ class Parts:
             place.discard()
         raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
 
+    @property
+    def is_published(self) -> bool:
+        """Whether an earlier run has begun to publish the result, so that only `finish` is left."""
+        place = self.place
+        return place.interrupted or (self.addition is not None and self.addition.is_published(place))
+
     def _begin(self, count: int | None) -> PackWork:
-        """Make the plan, and store it with the listing. Without `count`, there are as many parts as shards."""
+        """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
         if (place.partial / COPY_PLAN).exists():
             raise TargetError(f"{place.partial} holds the work of an interrupted convert: finish or delete it")
@@ -143,11 +160,9 @@ class Parts:
         place.clear()
         if work.addition is not None:
             work.addition.save(place)
-        work.plan = replace(work.plan, settings=self.settings, parts=count)
+        work.plan = replace(work.plan, settings=self.settings)
         work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
-        if count is None:
-            shards = shards_of(work.source.splits, work.plan.shard_records or 1)
-            work.plan = replace(work.plan, parts=min(shards, MOST_OWN))
+        work.plan = replace(work.plan, parts=usual_parts(work) if count is None else count)
         cache.store(place.partial / LISTING, *stored.parts(work.source))
         place.note(PACK_PLAN, asdict(work.plan))
         return work
@@ -167,24 +182,21 @@ class Parts:
         return part.span(work.source.splits, work.plan.shard_records or 1)
 
     def _wait_for(self, target: Target) -> bool:
-        """Lock the target of a part, or return True if it is finished. Wait while another run packs it."""
+        """Lock the target of a part. Wait while another run packs it. Returns whether it is finished.
+
+        A finished part is not locked, unless the run that packed it was killed during publication.
+        """
         while True:
             if target.exists and not target.interrupted:
                 return True
             try:
                 target.acquire()
-                return False
+                return target.interrupted
             except BusyError:
                 time.sleep(_WAIT)
             except TargetError:
                 if not target.exists:  # else another run has just finished it
                     raise
-
-    def _pack(self, packing: PackRun) -> PackReport:
-        with packing.target:
-            report = packing.write()
-        note_bytes(packing.target.path, report.bytes_in)
-        return report
 
 
 def load_parts(place: Target) -> PackPlan | None:
@@ -193,12 +205,22 @@ def load_parts(place: Target) -> PackPlan | None:
     return load_plan(place.partial / PACK_PLAN)
 
 
+def usual_parts(work: PackWork) -> int:
+    """One part for each shard; without shards (LMDB), one for `_IMAGES` images. At most `_MOST_PARTS`."""
+    return min(Part.shards(work.source.splits, work.plan.shard_records or _IMAGES), _MOST_PARTS)
+
+
 def missing_parts(place: Target, count: int) -> tuple[int, ...]:
-    """The numbers of the parts without a finished container."""
+    """The numbers of the parts without a finished container. One that was killed during publication is not finished."""
     suffix = ".manifest" if isinstance(place, ShardTarget) else ""
     try:
         there = set(os.listdir(place.partial))
     except FileNotFoundError:  # published meanwhile
         return ()
-    numbers = range(1, count + 1)
-    return tuple(number for number in numbers if Part(number, count).path(place).name + suffix not in there)
+
+    def finished(path: Path) -> bool:
+        partial = f"{path.name}.partial"
+        return path.name + suffix in there and not (partial in there and (place.partial / partial / MARKER).exists())
+
+    paths = ((number, Part(number, count).path(place)) for number in range(1, count + 1))
+    return tuple(number for number, path in paths if not finished(path))

@@ -229,3 +229,10 @@ class WorkerPool:
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
             raise WorkerError(f"workers die without doing anything: {cause}{f': {line}' if line else ''}")
         self._join(spawn(self._command))
+
+
+class IdlePool(WorkerPool):
+    """A pool that starts no process, for runs whose images are transcoded elsewhere."""
+
+    def start(self) -> None:
+        """Start nothing."""

@@ -22,13 +22,14 @@ from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
+from iofast.packing.on_ray import pack_on_ray
 from iofast.packing.options import PackOptions, names_of
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import Part
 from iofast.packing.parts import Parts
 from iofast.packing.plan import make_plan, settings, shared_settings
-from iofast.packing.pool import WorkerPool
+from iofast.packing.pool import IdlePool, WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.record import key_width
@@ -68,8 +69,20 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
         if not isinstance(path, str | os.PathLike):
             raise OptionError(f"{what} must be a path, found {shown(path)}")
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
+    if options.on is not None or options.finish:
+        with IdlePool(cores()) as idle:
+            return run(source, target, options, PackProgress(), idle)
     with WorkerPool(cores() if options.workers is None else options.workers) as pool:
         return run(source, target, options, PackProgress(), pool)
+
+
+def pack_part(source: FilePath, target: FilePath, number: int, total: int, **options: Any) -> PackReport:
+    """Pack part `number` of `total`, from 1, on this machine: the same as `pack` with `part="number/total"`.
+
+    For any scheduler whose machines all see `source` and `target`. Parts may be packed in any order, at the same time,
+    and more than once. `pack` with `finish=True` joins them. `options` are those of `pack`, the same for every part.
+    """
+    return pack(source, target, **options, part=f"{number}/{total}")
 
 
 def run(
@@ -86,7 +99,7 @@ def run(
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
-    if options.part is not None or options.finish:
+    if options.part is not None or options.finish or options.on is not None:
         return _run_parts(source, place, options, progress, pool)
     while True:
         work = _planned(source, place, options, progress, pool.count)
@@ -121,7 +134,7 @@ def _planned(source: FilePath, place: Target, options: PackOptions, progress: Pa
 def _run_parts(
     source: FilePath, place: Target, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
-    """Pack one part, join all parts, or both."""
+    """Pack one part, join all parts, or both; or all of it on a cluster."""
     addition = find_addition(place) if options.append else None
     parts = Parts(
         os.fspath(source),
@@ -131,6 +144,8 @@ def _run_parts(
         shared_settings(source, options, place, None if addition is None else addition.base.fingerprint),
         addition,
     )
+    if options.on is not None:
+        return pack_on_ray(parts, run, pool, progress)
     if options.part is not None:
         report = parts.pack(Part.parse(options.part, os.environ), pool, progress)
         if report.missing or not options.finish_when_complete:

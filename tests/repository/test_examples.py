@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +17,11 @@ import pytest
 import torch
 from kernel_images import jpeg, photo, save
 from loader_sets import write_folder, write_numbered
+from packing_runs import digests
 from PIL import Image
 from places import ROOT
 
-from iofast import open_writer
+from iofast import open_writer, pack
 
 EXAMPLES = ROOT / "examples"
 
@@ -112,3 +115,24 @@ def test_detection(squares: Path, recipe: str) -> None:
     first, *_, last = losses(printed)
     assert last < first
     assert "(4 images, " in printed
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("cluster", ["dask", "spark"])
+def test_parts_on_other_clusters(tmp_path: Path, cluster: str) -> None:
+    pytest.importorskip({"dask": "distributed", "spark": "pyspark"}[cluster])
+    if cluster == "spark" and shutil.which("java") is None:
+        pytest.skip("Spark needs Java, which is not here")
+    images = write_folder(tmp_path / "images", [jpeg(photo(64, 48, number)) for number in range(12)])
+    (tmp_path / "one").mkdir()
+    pack(images, tmp_path / "one" / "t.tar", resize=32)
+    (tmp_path / cluster).mkdir()
+    target = tmp_path / cluster / "t.tar"
+    command = [sys.executable, str(EXAMPLES / f"pack_{cluster}.py"), str(images), str(target), "--parts=3", "--size=32"]
+    own = {"SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    own |= {"DASK_TEMPORARY_DIRECTORY": str(tmp_path), "TMPDIR": str(tmp_path)}
+    own |= {"JAVA_TOOL_OPTIONS": f"-XX:-UsePerfData -Djava.io.tmpdir={tmp_path}"}
+    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | own, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout.splitlines()[-1])["packed"] == 12
+    assert digests(tmp_path / cluster) == digests(tmp_path / "one")

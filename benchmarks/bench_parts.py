@@ -1,0 +1,145 @@
+"""What do parts of a pack cost over one run, and Ray over parts?
+
+python -m benchmarks.bench_parts [--photos FOLDER] [--images 4000] [--records 1000] [--rounds 5]
+packs the same photographs (linked to make `--images`) into tar shards of `--records` with two workers: in one run, in
+parts of one shard each that are then joined, and on Ray, whose tasks are these parts. All runs are in this process, in
+turn, and start no process: workers and Ray run already, and Ray's processes have their workers. So start-up is apart;
+it is measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Then Ray with one
+worker a task, which packs two parts at once, is measured beside parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import measure
+from benchmarks.photographs import link, workplace
+from iofast.packing import PackOptions
+from iofast.packing.pool import IdlePool, WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
+
+WORKERS = 2
+PARTS_LIMIT, RAY_LIMIT = 1.03, 1.10
+_OPTIONS = {"resize": 256, "max_errors": 0}
+
+
+class Packs:
+    """The contenders: each packs `source` into an empty folder and returns the seconds."""
+
+    def __init__(self, source: Path, folder: Path, records: int, parts: int, pool: WorkerPool) -> None:
+        self.source, self.folder, self.parts, self.pool = source, folder, parts, pool
+        self.options = {**_OPTIONS, "shard_records": records}
+
+    def whole(self) -> float:
+        """One run."""
+        return self._timed(lambda target: self._run(target))
+
+    def in_parts(self) -> float:
+        """All parts, one after the other, then joined."""
+
+        def pack(target: Path) -> None:
+            for number in range(1, self.parts + 1):
+                self._run(target, part=f"{number}/{self.parts}")
+            self._run(target, finish=True)
+
+        return self._timed(pack)
+
+    def on_ray(self, cpus: int) -> Callable[[], float]:
+        """All parts as tasks of Ray, `cpus` workers each."""
+
+        def pack(target: Path) -> None:
+            with IdlePool(WORKERS) as idle:
+                options = PackOptions(**self.options, on="ray", ray_cpus=cpus)
+                run(self.source, target, options, PackProgress(), idle)
+
+        return lambda: self._timed(pack)
+
+    def _run(self, target: Path, **options: object) -> None:
+        run(self.source, target, PackOptions(**self.options, **options), PackProgress(), self.pool)
+
+    def _timed(self, pack: Callable[[Path], None]) -> float:
+        out = self.folder / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        os.sync()  # so that no run pays for the bytes of the one before
+        start = time.perf_counter()
+        pack(out / "train.tar")
+        return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def running_ray() -> Iterator[float]:
+    """Ray of `WORKERS` processors on this machine; yields the seconds of its start."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        os.environ |= {"RAY_TMPDIR": folder, "HOME": folder}  # it writes a token into the home
+        start = time.perf_counter()
+        import ray
+
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=WORKERS, object_store_memory=100 << 20, **quiet)
+        try:
+            yield time.perf_counter() - start
+        finally:
+            ray.shutdown()
+
+
+def page(turns: tuple[measure.Figures, measure.Figures], images: int, records: int, times: tuple[float, float]) -> str:
+    """The result as markdown. `times`: seconds of Ray's start, and of the first run on it."""
+    together, alone = turns
+    whole, parts, ray = together
+    _, default = alone
+    over = (
+        measure.ratio(together, parts, whole),
+        measure.ratio(together, ray, parts),
+        measure.ratio(alone, default, parts),
+    )
+    rows = [
+        [whole, measure.spread(together[whole], 2), "", ""],
+        [parts, measure.spread(together[parts], 2), f"{over[0]:.3f} × one run", f"≤ {PARTS_LIMIT:.2f}"],
+        [ray, measure.spread(together[ray], 2), f"{over[1]:.3f} × parts", f"≤ {RAY_LIMIT:.2f}"],
+        [default, measure.spread(alone[default], 2), f"{over[2]:.3f} × parts", ""],
+    ]
+    return f"""# Packing in parts, and on Ray
+
+{images:,} images into tar shards of {records:,}, `--resize 256`, {WORKERS} workers, sources in the page cache,
+{len(together[whole])} rounds in turn, without start-up.
+
+{measure.table(("", "seconds: median (least – most)", "median of ratios", "asked"), rows)}
+
+Start-up of Ray on this machine, which is not in the table: {times[0]:.1f} s; the first run on it, whose processes
+import iofast and start workers: {times[1]:.1f} s.
+"""
+
+
+def main() -> None:
+    arguments = measure.arguments(__doc__, images=4000, records=1000, rounds=5)
+    images, records, rounds = arguments.images, arguments.records, arguments.rounds
+    parts = -(-images // records)
+    with workplace(arguments.photos) as (folder, photos), WorkerPool(WORKERS) as pool:
+        packs = Packs(link(photos, folder / "source", images), folder, records, parts, pool)
+        whole, parts_name = {"one run": packs.whole}, f"{parts} parts, joined"
+        in_parts = {parts_name: packs.in_parts}
+        for contender in (packs.whole, packs.in_parts):  # reads everything once, and starts the workers
+            contender()
+        with running_ray() as started:
+            full, single = packs.on_ray(WORKERS), packs.on_ray(1)
+            first = full()
+            full()  # on the other process of Ray, perhaps
+            together = measure.in_turn({**whole, **in_parts, f"Ray, {WORKERS} workers a task": full}, rounds)
+            single()  # Ray's processes start other workers
+            alone = measure.in_turn({**in_parts, "Ray, 1 worker a task": single}, rounds)
+    text = page((together, alone), images, records, (started, first))
+    together.add(alone)
+    measure.publish("parts", text, arguments.output, together)
+
+
+if __name__ == "__main__":
+    main()

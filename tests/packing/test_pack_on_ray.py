@@ -1,0 +1,314 @@
+"""Packing on Ray: the bytes of one run, errors as without Ray, resumed with the same command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import CommandLine
+from packing_runs import Interrupt, digests
+from PIL import Image
+from places import ROOT
+from ray_here import free_port, own_ray_folders, running_ray
+
+from iofast import open_reader, pack
+from iofast.containers.targets import target_of
+from iofast.errors import BusyError, ContainerError, ErrorBudgetError, OptionError, SourceError
+from iofast.packing import PackOptions, on_ray, pack_part
+from iofast.packing.part import Part
+from iofast.packing.parts import missing_parts
+from iofast.packing.pool import IdlePool
+from iofast.packing.run import run
+
+OPTIONS: dict[str, Any] = {"resize": 12, "max_errors": 10}
+CLIENT = """
+import socket, sys, time
+from ray.cluster_utils import Cluster
+from iofast import pack
+
+source, target, port = sys.argv[1:]
+node = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": int(port)}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+try:
+    for _ in range(300):
+        with socket.socket() as client:
+            if not client.connect_ex(("127.0.0.1", int(port))):
+                break
+        time.sleep(0.1)
+    pack(source, target, on=f"ray://127.0.0.1:{port}", resize=12, max_errors=10, shard_records=7)
+finally:
+    cluster.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of 60 pictures, some of them equal, and two damaged files."""
+    root = tmp_path_factory.mktemp("on-ray") / "images"
+    rng = np.random.default_rng(5)
+    for number in range(60):
+        path = root / "ab"[number % 2] / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
+    for number in (14, 15):
+        path = root / "ab"[number % 2] / f"{number:03d}.png"
+        path.write_bytes(path.read_bytes()[:40])
+    return root
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    module = pytest.importorskip("ray")
+    with running_ray():
+        yield module
+
+
+def both(tmp_path: Path, name: str) -> tuple[Path, Path]:
+    """The same target in two folders: for one run, and for a run on Ray."""
+    targets = tmp_path / "one" / name, tmp_path / "ray" / name
+    for target in targets:
+        target.parent.mkdir()
+    return targets
+
+
+def options_of(name: str, **options: Any) -> dict[str, Any]:
+    return {**OPTIONS, **({} if name.endswith(".lmdb") else {"shard_records": 7}), **options}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        (".tar", {}),
+        (".tar", {"split": {"val": 0.2}, "shuffle": 1, "drop_duplicates": True, "ray_cpus": 2}),
+        (".tfrecord", {"sidecars": "dali"}),
+        (".lmdb", {"notes": {"a": 1}}),
+    ],
+)
+def test_same_bytes_as_one_run(ray: Any, images: Path, tmp_path: Path, suffix: str, options: dict[str, Any]) -> None:
+    one, other = both(tmp_path, f"train{suffix}")
+    given = options_of(one.name, **options)
+    whole = pack(images, one, **{name: value for name, value in given.items() if name != "ray_cpus"})
+    report = pack(images, other, on="ray", **given)
+    assert digests(other.parent) == digests(one.parent)
+    assert [path.name for path in other.parent.iterdir() if path.is_dir()] == []
+    assert (report.packed, report.failed, report.dropped) == (whole.packed, 2, whole.dropped)
+    assert (report.bytes_in, report.bytes_out, report.errors) == (whole.bytes_in, whole.bytes_out, whole.errors)
+    assert (report.workers, report.resumed) == (2, 0)
+
+
+def test_append(ray: Any, images: Path, tmp_path: Path) -> None:
+    one, other = both(tmp_path, "t.tar")
+    for target in (one, other):
+        pack(images / "a", target, **options_of("t.tar"))
+    pack(images / "b", one, append=True, **options_of("t.tar"))
+    assert pack(images / "b", other, append=True, on="ray", **options_of("t.tar")).held == 29
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_relative_paths_and_patterns(ray: Any, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks have another working directory; its name may have characters that mean something in patterns."""
+    folder = tmp_path / "a[b] *"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    pack(images, "from.tar", **options_of("t.tar"))
+    foreign = {"names": {"image": "jpg"}}
+    for name, more in (("one", {}), ("ray", {"on": "ray"})):
+        pack("from-00000[0-2].tar", f"../{name}/t.tar", foreign=foreign, **options_of("t.tar", resize=8), **more)
+    assert digests(tmp_path / "one") == digests(tmp_path / "ray")
+
+
+def test_resumes_after_the_driver_was_stopped(ray: Any, images: Path, tmp_path: Path) -> None:
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    options = options_of("t.tar", on="ray")
+    with pytest.raises(KeyboardInterrupt, match="interrupted; the same command goes on from there"):
+        run(images, other, PackOptions(**options), Interrupt(2), IdlePool(1))
+    report = pack(images, other, **options)
+    assert report.resumed >= 14
+    assert report.images_per_second < 60 / report.seconds
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_goes_on_with_parts_of_other_runs(ray: Any, images: Path, tmp_path: Path) -> None:
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    pack_part(images, other, 2, 3, **options_of("t.tar"))
+    assert pack(images, other, on="ray", **options_of("t.tar")).resumed == 21
+    assert digests(other.parent) == digests(one.parent)
+    for number in (1, 2, 3):
+        pack_part(images, other, number, 3, **options_of("t.tar", overwrite=True))
+    again = pack(images, other, on="ray", **options_of("t.tar", overwrite=True))
+    assert again.resumed == 60
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_a_part_that_was_killed_during_publication(ray: Any, images: Path, tmp_path: Path) -> None:
+    """Its container is visible already, but no reader opens it."""
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    pack_part(images, other, 2, 3, **options_of("t.tar"))
+    part = target_of(other.parent / "t.tar.partial" / "part-000002.tar")
+    there = part.path.parent.glob("part-000002*")
+    names = [path.name for path in there if path.suffix in (".tar", ".index", ".manifest")]
+    (part.partial).mkdir()
+    marker = {"names": names, "staged": names, "replaced": [], "removed": [], "sidecars": []}
+    (part.partial / "publishing").write_text(json.dumps(marker))
+    (part.partial / "lock").touch()
+    assert missing_parts(target_of(other), 3) == (1, 2, 3)
+    pack(images, other, on="ray", **options_of("t.tar"))
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_failures_of_all_parts_count_together(ray: Any, images: Path, tmp_path: Path) -> None:
+    """The damaged images are in different parts, each of which stays within the budget."""
+    target = tmp_path / "t.tar"
+    options = options_of("t.tar", on="ray", shuffle=1)
+    with pytest.raises(
+        ErrorBudgetError, match=r"2 of 60 images failed: expected at most 1, .*max_errors=, and"
+    ) as info:
+        pack(images, target, **{**options, "max_errors": 1})
+    assert "\n" not in str(info.value)
+    assert "Traceback" not in str(info.value)
+    assert len((tmp_path / "t.tar.errors.jsonl").read_text().splitlines()) == 2
+    assert pack(images, target, **options).failed == 2
+
+
+def test_an_error_in_a_task(ray: Any, images: Path, tmp_path: Path) -> None:
+    """The same class and line as without Ray; other tasks are cancelled."""
+    pack(images, tmp_path / "from.tar", **options_of("t.tar"))
+    target = tmp_path / "to.tar"
+    options = options_of("t.tar", resize=8)
+    pack_part(tmp_path / "from.tar", target, 1, 9, **options)  # makes the plan
+    for shard in tmp_path.glob("from-*.tar"):
+        shard.unlink()
+    with pytest.raises((SourceError, ContainerError), match="from") as info:
+        pack(tmp_path / "from.tar", target, on="ray", **options)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (SourceError("a"), ("SourceError", "a")),
+        (PermissionError(13, "Permission denied", "x"), ("TargetError", "[Errno 13] Permission denied: 'x'")),
+        (BusyError("b"), ("BusyError", "b")),
+    ],
+)
+def test_errors_are_plain_data(tmp_path: Path, error: Exception, expected: tuple[str, str]) -> None:
+    (tmp_path / "t.tar.partial").mkdir()
+    (tmp_path / "t.tar.partial" / "plan.json").touch()
+
+    def failing(*_: object) -> Any:
+        raise error
+
+    result = on_ray.pack_in_task(failing, "s", str(tmp_path / "t.tar"), {}, "1/2", 1)
+    assert (result["error"], result["message"]) == expected
+    assert on_ray._kept is None
+
+
+def test_a_late_task_begins_no_new_run(images: Path, tmp_path: Path) -> None:
+    result = on_ray.pack_in_task(run, str(images), str(tmp_path / "t.tar"), {"overwrite": True}, "1/2", 1)
+    assert result["error"] == "TargetError"
+    assert "finished or removed meanwhile" in result["message"]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_process_keeps_its_workers(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.tar"
+    pack_part(images, target, 1, 3, **options_of("t.tar"))
+    pids = []
+    for number, workers in ((2, 1), (3, 1), (3, 2)):
+        given = (run, str(images), str(target), options_of("t.tar"), f"{number}/3", workers)
+        assert "report" in on_ray.pack_in_task(*given)
+        assert on_ray._kept is not None
+        pids.append([child.process.pid for child in (*on_ray._kept._workers, *on_ray._kept._spare)])
+    on_ray._end_pool()
+    assert pids[0] == pids[1]
+    assert [len(each) for each in pids] == [1, 1, 2]
+    assert pack(images, target, finish=True, **options_of("t.tar")).packed == 58
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on": "spark"}, "on must be ray or ray://host:port, found 'spark'"),
+        ({"on": "ray", "part": "1/2"}, "leave out part, finish and dry_run"),
+        ({"on": "ray", "finish": True}, "leave out part, finish and dry_run"),
+        ({"on": "ray", "dry_run": True}, "leave out part, finish and dry_run"),
+        ({"on": "ray", "workers": 2}, "give ray_cpus= instead"),
+        ({"ray_cpus": 2}, "ray_cpus=2 has no effect: expected on= beside it"),
+        ({"on": "ray", "ray_cpus": 0}, "ray_cpus must be 1 to"),
+    ],
+)
+def test_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(words)):
+        PackOptions(**options)
+
+
+def test_without_ray(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    ended = CommandLine(capsys)("pack", images, tmp_path / "t.tar", "--on", "ray")
+    ended.fails(2, "--on ray needs Ray", "pip install 'iofast[ray]'")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_ray_is_imported_only_when_used(images: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from iofast.cli import main\n"
+        f"assert main(['pack', {str(images)!r}, {str(tmp_path / 't.tar')!r}, '--quiet', '--max-errors=9']) == 3\n"
+        "import iofast.packing.on_ray\n"
+        "assert 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_a_cluster_that_does_not_answer(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "iofast", "pack", str(images), str(tmp_path / "t.tar"), "--on", "ray://[::1]:9"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "iofast pack: error: Ray cannot be reached at ray://[::1]:9: connection refused\n"
+
+
+@pytest.mark.slow
+def test_the_command_starts_ray_and_ends_it(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    words = ["--resize", "12", "--max-errors", "10", "--shard-records", "7", "--on", "ray", "--ray-cpus", "1"]
+    with own_ray_folders():
+        command = [sys.executable, "-m", "iofast", "pack", str(images), str(other), *words]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr) == (3, "")
+        assert "packed 58 images" in ended.stdout
+    assert digests(other.parent) == digests(one.parent)
+    with open_reader(other) as reader:
+        assert len(reader) == 58
+
+
+@pytest.mark.slow
+def test_through_the_client_port_of_a_cluster(images: Path, tmp_path: Path) -> None:
+    """In a process of its own: one process is connected to one cluster at a time."""
+    pytest.importorskip("ray")
+    pytest.importorskip("grpc")
+    one, other = both(tmp_path, "t.tar")
+    pack(images, one, **options_of("t.tar"))
+    with own_ray_folders():
+        program = [sys.executable, "-c", CLIENT, str(images), str(other), str(free_port())]
+        ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert digests(other.parent) == digests(one.parent)
+
+
+def test_shards_of_splits() -> None:
+    splits = (("train", 0, 15), ("val", 15, 20))
+    assert [Part.shards(splits, records) for records in (1, 7, 100)] == [20, 4, 2]

@@ -1,0 +1,320 @@
+"""A pack on Ray whose nodes, processes, network and driver are lost: the bytes are those of a plain pack.
+
+On a cluster of three nodes on this machine, each round packs 40 shards: a node is killed with all its processes, a
+process of Ray in the middle of a shard, or the driver, which then starts again. Then the nodes are in network
+namespaces of their own, and one loses its connection for good while it packs a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tools import sample_photographs
+from tools.torture import Failed, _packs
+from tools.torture._packs import Case
+
+SHARDS = 40
+RECORDS = 25  # of a shard
+ROUNDS = ("node and worker", "driver", "driver and node")  # for each kind of container
+NODES = 3
+_TIME = 300.0  # seconds of a run at most
+_NETWORK = "10.213.7"  # of the namespaces
+_PORT = 6391
+_RAY = (sys.executable, "-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())", "start")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster. `processes` returns all of its processes, `raylet` first."""
+
+    processes: Callable[[], list[psutil.Process]]
+
+
+class Run:
+    """One `iofast pack --on ray` into `folder`."""
+
+    def __init__(self, case: Case, folder: Path, address: str, prefix: tuple[str, ...] = ()) -> None:
+        self.case, self.folder = case, folder
+        self.partial = folder / f"{case.name}.partial"
+        records = () if case.name.endswith(".lmdb") else ("--shard-records", str(RECORDS))
+        paths = (str(case.images), str(folder / case.name))
+        words = ("pack", *paths, "--resize", "128", "--max-errors", "0", *records, "--json", "--quiet")
+        pack = [sys.executable, "-m", "iofast", *words]
+        if not records:  # without shards so few images would be one part
+            subprocess.run([*pack, "--part", f"1/{SHARDS}"], check=True, stdout=subprocess.DEVNULL)
+        self.command = [*prefix, *pack, "--on", "ray"]
+        self.environment = {**os.environ, "RAY_ADDRESS": address}
+        self.start()
+
+    def start(self) -> None:
+        """Start the driver."""
+        pipe = subprocess.PIPE
+        self.driver = psutil.Popen(self.command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
+
+    def parts(self) -> int:
+        """The number of parts that are packed."""
+        with contextlib.suppress(FileNotFoundError):
+            ends = self.case.name.rpartition(".")[2] + ("" if self.case.name.endswith(".lmdb") else ".manifest")
+            return sum(name.startswith("part-") and name.endswith(f".{ends}") for name in os.listdir(self.partial))
+        return 0
+
+    def wait_for(self, parts: int) -> None:
+        """Wait until so many parts are packed."""
+        end = time.monotonic() + _TIME
+        while self.parts() < parts:
+            if self.driver.poll() is not None or time.monotonic() > end:
+                raise Failed(f"{self.case.name}: the driver ended or hangs: {self.driver.communicate()}")
+            time.sleep(0.01)
+
+    def packing(self, tries: int = 500) -> list[psutil.Process]:
+        """The processes of Ray that are in the middle of a part: they have its lock, and a journal with images."""
+        for _ in range(tries):
+            found = []
+            for lock in self.partial.glob("part-*.partial/lock"):
+                with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+                    if any(path.stat().st_size for path in lock.parent.glob("journal-*")):
+                        found.append(psutil.Process(int(lock.read_text())))
+            if found:
+                return found
+            time.sleep(0.005)
+        raise Failed(f"{self.case.name}: no process was found in the middle of a part")
+
+    def kill_driver(self) -> None:
+        """Kill the driver and start it again."""
+        self.driver.send_signal(signal.SIGKILL)
+        self.driver.communicate()
+        self.start()
+
+    def end(self, wanted: dict[str, str], when: str) -> int:
+        """Wait for the driver and check the files. Returns the images that an earlier driver had done."""
+        try:
+            out, error = self.driver.communicate(timeout=_TIME)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{when}: the driver did not end within {_TIME:.0f} s") from None
+        if self.driver.returncode:
+            raise Failed(f"{when}: exit status {self.driver.returncode}: {error.strip()}")
+        self.case.check(self.folder, wanted, when)
+        if not out.startswith("{"):
+            raise Failed(f"{when}: found {out!r} {error!r} on the standard output")
+        return int(json.loads(out)["resumed"])
+
+
+class Rounds:
+    """The images, the files of plain packs, and what was killed."""
+
+    def __init__(self, folder: Path, shards: int = SHARDS, names: tuple[str, ...] = _packs.NAMES) -> None:
+        self.folder, self.counts, self.shards = folder, Counter[str](), shards
+        images = folder / "images"
+        found = sample_photographs.make(images, per_class=8, val=2, quiet=True)
+        (source := folder / "source").mkdir()
+        for number in range(shards * RECORDS):
+            (source / f"{number:05d}.jpg").symlink_to(found[number % len(found)])
+        self.cases = [Case(name, source, None) for name in names]
+        self.wanted: dict[Case, dict[str, str]] = {}
+        for case in self.cases:
+            whole = folder / f"plain-{case.name}"
+            whole.mkdir()
+            shard = [] if case.name.endswith(".lmdb") else ["--shard-records", str(RECORDS)]
+            command = [sys.executable, "-m", "iofast", "pack", str(source), str(whole / case.name), *shard]
+            subprocess.run([*command, "--resize", "128", "--quiet"], check=True)
+            self.wanted[case] = _packs.digests(whole)
+
+    def target(self) -> Path:
+        """An empty folder."""
+        folder = self.folder / "target"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def kill(self, case: Case, kind: str, cluster: Cluster, chance: random.Random) -> None:
+        """One round on a cluster of three nodes."""
+        run = Run(case, self.target(), cluster.address)
+        for number, what in enumerate(kind.split(" and ")):
+            run.wait_for(chance.randint(2, self.shards // 4) + number * self.shards // 4)
+            if what == "node":
+                cluster.kill_node()
+            elif what == "worker":
+                chance.choice(run.packing()).send_signal(signal.SIGKILL)
+            else:
+                run.kill_driver()
+            self.counts[what] += 1
+        resumed = run.end(self.wanted[case], f"{case.name}, {kind}")
+        self.counts["resumed"] += "driver" in kind and resumed > RECORDS
+        self.counts["rounds"] += 1
+
+
+class Cluster:
+    """Three nodes of `ray.cluster_utils.Cluster`; the first one stays."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as Nodes
+
+        one = {"num_cpus": 1, "include_dashboard": False}
+        self._nodes = Nodes(initialize_head=True, head_node_args=one)
+        self.address = str(self._nodes.address)
+        self._others = [self._nodes.add_node(num_cpus=1) for _ in range(1, NODES)]
+
+    def kill_node(self) -> None:
+        """Kill a node with all its processes at once, and add another."""
+        node = self._others.pop(0)
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        _kill([raylet, *raylet.children(recursive=True)])
+        self._others.append(self._nodes.add_node(num_cpus=1))
+
+    def shutdown(self) -> None:
+        """End all processes."""
+        self._nodes.shutdown()
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def namespaces() -> Iterator[list[str] | None]:
+    """Three network namespaces on one bridge; None where they cannot be made (only root may)."""
+    bridge, names = f"iofast{os.getpid()}"[:14], [f"iofast-{os.getpid()}-{number}" for number in range(1, NODES + 1)]
+    try:
+        try:
+            _ip("link", "add", bridge, "type", "bridge")
+            _ip("link", "set", bridge, "up")
+            for number, name in enumerate(names, 1):
+                _ip("netns", "add", name)
+                _ip("link", "add", f"{bridge[:11]}v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+                _ip("link", "set", f"{bridge[:11]}v{number}", "master", bridge, "up")
+                _ip("-n", name, "addr", "add", f"{_NETWORK}.{number}/24", "dev", "eth0")
+                for device in ("eth0", "lo"):
+                    _ip("-n", name, "link", "set", device, "up")
+        except (OSError, subprocess.CalledProcessError):
+            yield None
+            return
+        yield names
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError, subprocess.CalledProcessError):
+                _kill(_inside(name))
+                _ip("netns", "del", name)
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            _ip("link", "del", bridge)
+
+
+def _inside(name: str) -> list[psutil.Process]:
+    """The processes of a network namespace."""
+    ended = subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True, text=True)
+    return [psutil.Process(int(pid)) for pid in ended.stdout.split() if psutil.pid_exists(int(pid))]
+
+
+def start_nodes(names: list[str]) -> str:
+    """Start a node of one processor in each namespace. Returns the address of the cluster.
+
+    The network is of this machine alone, so the cluster needs no token.
+    """
+    address = f"{_NETWORK}.1:{_PORT}"
+    for number, name in enumerate(names, 1):
+        words = [f"--node-ip-address={_NETWORK}.{number}", "--num-cpus=1", "--block"]
+        words += [f"--address={address}"] if number > 1 else ["--head", f"--port={_PORT}", "--include-dashboard=false"]
+        command = ["ip", "netns", "exec", name, *_RAY, *words, "--disable-usage-stats"]
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait_for_raylet(name)
+    return address
+
+
+def _wait_for_raylet(name: str) -> None:
+    end = time.monotonic() + _TIME
+    while not any("raylet" in process.name() for process in _inside(name)):
+        if time.monotonic() > end:
+            raise Failed("a node of Ray does not start in a network namespace")
+        time.sleep(0.2)
+    time.sleep(2)  # it also has to register
+
+
+def cut(rounds: Rounds, names: list[str]) -> str:
+    """Cut the connection of a node while it packs a part; then check the bytes."""
+    run = Run(rounds.cases[-1], rounds.target(), start_nodes(names), ("ip", "netns", "exec", names[0]))
+    run.wait_for(2)
+    end = time.monotonic() + _TIME
+    while True:
+        packing = {process.pid for process in run.packing()}
+        lost = next((name for name in names[1:] if packing & {each.pid for each in _inside(name)}), None)
+        if lost is not None:
+            break
+        if time.monotonic() > end:
+            raise Failed("no node in a namespace packs a part")
+    _ip("-n", lost, "link", "set", "eth0", "down")
+    run.end(rounds.wanted[rounds.cases[-1]], "a node without a connection")
+    return "- 3 nodes in network namespaces of their own; one lost its connection for good while it packed a part"
+
+
+@contextlib.contextmanager
+def own_folders() -> Iterator[None]:
+    """Give Ray a folder for its files; its processes must be gone at the end."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        os.environ |= {"RAY_TMPDIR": folder, "HOME": folder, "RAY_AUTH_MODE": "disabled"}
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            _, left = psutil.wait_procs([each for each in psutil.process_iter() if _is_in(folder, each)], 10)
+            _kill(left)
+            if left and sys.exc_info()[0] is None:
+                raise Failed(f"{len(left)} processes of Ray or iofast are left")
+
+
+def _is_in(folder: str, process: psutil.Process) -> bool:
+    try:
+        return process.environ().get("RAY_TMPDIR") == folder and process.pid != os.getpid()
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return False
+
+
+def kills(rounds: Rounds, kinds: tuple[str, ...]) -> None:
+    """All rounds on one cluster."""
+    chance = random.Random("ray")
+    cluster = Cluster()
+    try:
+        for case in rounds.cases:
+            for kind in kinds:
+                rounds.kill(case, kind, cluster, chance)
+    finally:
+        cluster.shutdown()
+
+
+def run() -> list[str]:
+    with tempfile.TemporaryDirectory() as name:
+        rounds = Rounds(Path(name))
+        with own_folders():
+            kills(rounds, ROUNDS)
+        with own_folders(), namespaces() as names:
+            last = "- no network namespaces (only root may): not tried" if names is None else cut(rounds, names)
+    counts = rounds.counts
+    return [
+        f"- {counts['rounds']} rounds over {', '.join(_packs.NAMES)}, {SHARDS} shards of {RECORDS} images each, on 3 "
+        f"nodes of one processor (`ray.cluster_utils.Cluster`); killed with SIGKILL: a node with all its processes "
+        f"{counts['node']} times, a process of Ray in the middle of a part {counts['worker']} times, the driver "
+        f"{counts['driver']} times; {counts['resumed']} drivers that were started again found parts that were packed",
+        last,
+        "- every final file had the bytes of a plain `iofast pack`; no process and no file was left",
+    ]
