@@ -22,7 +22,7 @@ from tqdm import tqdm
 from tools import sample_photographs
 from tools.torture import Failed, _packs
 
-ROUNDS = 60
+ROUNDS = 25
 MOST = 30  # pairs of runs of a round
 _OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--drop-duplicates",), ("--shuffle", "3", "--split", "val=0.2"))
 _SHAPE = ("--resize", "128", "--shard-records", "12", "--workers", "1", "--quiet")
@@ -70,7 +70,9 @@ def run() -> list[str]:
         for path in sorted(images.rglob("*.jpg"))[::5]:
             path.with_name(f"z{path.name}").write_bytes(path.read_bytes())
         for number in tqdm(range(ROUNDS), desc="to_store"):
-            done += _round(Set(bucket, images, number), Path(name) / str(number), random.Random(f"to_store {number}"))
+            done += _round(
+                Set(bucket, images / "train", number), Path(name) / str(number), random.Random(f"to_store {number}")
+            )
     return [
         f"- {done['rounds']} sets of tar and TFRecord, each packed by two machines at once: {done['runs']} runs, "
         f"{done['kills']} of them killed",
