@@ -163,11 +163,12 @@ def _run_to_store(
     """Pack into an object store."""
     from iofast.packing import to_store  # here: local targets need no object stores
     from iofast.packing.store_target import StoreTarget
+    from iofast.packing.work_folder import work_folder
 
     started = time.monotonic()
     to_store.check_options(options, url)
     url = str(RemotePath.of(url))
-    with to_store.work_folder(url) as folder:
+    with work_folder(url, whole=options.part is None) as folder:
         place = StoreTarget(url, folder, overwrite=options.overwrite)
         _check_paths(source, place)
         _check_possible(options, place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from iofast.packing.pack_work import PackWork
 from iofast.packing.part import Part
 from iofast.packing.parts import Parts
 from iofast.packing.shard_windows import ShardWindows, open_windowed
-from iofast.packing.store_target import SMALL, StoreTarget, make_sparse
+from iofast.packing.store_target import SMALL, StoreTarget, make_sparse, mend_sparse
 from iofast.remote import requests
 from iofast.remote.store import ObjectInfo
 
@@ -106,7 +107,7 @@ class StoreParts(Parts):
             if _beside(path, _SENT).exists():
                 for each in (*self._files(part), self._manifest(part), _beside(path, _SENT)):
                     each.unlink(missing_ok=True)
-            elif self._manifest(part).exists() or path.with_name(path.name + ".partial").exists():
+            elif self._manifest(part).exists() or _beside(path, ".partial").exists():
                 here.append(part)
         return here
 
@@ -130,7 +131,10 @@ class StoreParts(Parts):
         wanted = list[ObjectInfo]()
         for part in parts:
             path = part.path(self.place)
-            if self._manifest(part).name in objects and not _beside(path, _SENT).exists():
+            if _beside(path, _SENT).exists():
+                mend_sparse(self._manifest(part), read_manifest(path))
+            elif self._manifest(part).name in objects:
+                shutil.rmtree(_beside(path, ".partial"), ignore_errors=True)  # another machine was faster
                 names = (_beside(path, suffix).name for suffix in (*_SMALL_FILES, MANIFEST_SUFFIX))
                 wanted += [objects[name] for name in names if name in objects]
         requests.run(requests.each(self._receive, [each for each in wanted if each.size <= SMALL], _REQUESTS))

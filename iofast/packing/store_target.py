@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from iofast import owned
 from iofast.containers.container_suffixes import LMDB, WRITTEN
+from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import PACK_PLAN
 from iofast.containers.shard_target import ShardTarget
@@ -140,6 +141,8 @@ class StoreTarget(ShardTarget):
     def pull(self) -> bool:
         """Bring plan and listing from the store into the folder. False if the store has no run."""
         self.run = self.find()
+        if not (self.partial / LOCK).exists():  # removing it was interrupted
+            shutil.rmtree(self.partial, ignore_errors=True)
         if self.run is None and not self.partial.exists():
             return False
         try:
@@ -284,3 +287,12 @@ def make_sparse(manifest_path: Path, manifest: Manifest) -> None:
     for shard in manifest.shards:
         with manifest_path.with_name(shard.name).open("wb") as file:
             file.truncate(shard.size)
+
+
+def mend_sparse(manifest_path: Path, manifest: Manifest) -> None:
+    """Repeat `make_sparse` if it was interrupted."""
+    for shard in manifest.shards:
+        path = manifest_path.with_name(shard.name)
+        if not path.exists() or path.stat().st_size != shard.size:
+            make_sparse(manifest_path, manifest)
+            return

@@ -6,31 +6,20 @@ does not have yet, and the last one publishes the set.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import itertools
-import math
 import os
 import random
-import re
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from iofast import owned
 from iofast.containers.shards import SHARD_SIZE, parse_size
 from iofast.errors import (
     ErrorBudgetError,
-    IofastError,
     ObjectConflictError,
     ObjectMissingError,
     OptionError,
     StorageError,
     TargetError,
-    because,
 )
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import DUPLICATES
@@ -46,13 +35,8 @@ from iofast.packing.report import PackReport
 from iofast.packing.shard_windows import ShardWindows
 from iofast.packing.store_parts import GoneError, StoreParts, Uploads
 from iofast.packing.store_target import StoreTarget, parse
-from iofast.source.cache import cache_folder
 
-WORK = "IOFAST_WORK"  # the variable with the folder for work, by default the user's cache folder
 MOST_SHARD = 4_000_000_000  # bytes: S3 copies 5 GiB, and a shard may become larger than the estimate
-
-_FULL = re.compile("disk space|No space left|[Qq]uota")
-_OLD = 14 * 24 * 3600.0  # seconds after which the work of a killed run is removed from this machine
 
 
 def check_options(options: PackOptions, url: str) -> None:
@@ -60,6 +44,10 @@ def check_options(options: PackOptions, url: str) -> None:
     name = parse(url)[1]
     if options.append:
         raise OptionError(f"append=True needs a local target, found the URL of {name}: pack into another set, or here")
+    if options.on is not None:
+        raise OptionError(
+            f"on={options.on} needs a local target, found the URL of {name}: run the same command on each node"
+        )
     if names_of(options.sidecars):
         raise OptionError(f"sidecars needs a local target, found the URL of {name}: make them for a local copy")
     if parse_size(options.shard_size or SHARD_SIZE) > MOST_SHARD:
@@ -87,7 +75,7 @@ class StoreRun:
             return self._run()
         except (KeyboardInterrupt, StorageError, ObjectConflictError, ObjectMissingError) as error:
             words = str(error) or "interrupted"
-            if self.target.run is None or self.target.going_on in words:
+            if self.target.run is None or "goes on from there" in words:
                 raise
             raise type(error)(f"{words}; {self.target.going_on}") from None
 
@@ -231,97 +219,3 @@ class _WholeProgress(PackProgress):
 
     def close(self) -> None:
         self._shown.end()
-
-
-@contextlib.contextmanager
-def work_folder(url: str) -> Iterator[Path]:
-    """A private folder for the work on a set, locked; a killed run's is taken again. Raises `TargetError`.
-
-    After a block without an error it is removed, with those of killed runs for the same set.
-    """
-    base, digest = base_folder(), hashlib.sha256(url.encode()).hexdigest()[:20]
-    try:
-        base.mkdir(0o700, parents=True, exist_ok=True)
-        _remove_old(base)
-        folder, descriptor = _free_folder(base / f"pack-{digest}")
-    except OSError as error:
-        raise TargetError(f"{base} cannot be used: {because(error)}; {WORK} names another folder") from None
-    try:
-        with _without(folder, url):
-            yield folder
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        with contextlib.suppress(OSError):  # it has work, or is removed
-            folder.rmdir()
-        os.close(descriptor)
-    _remove_old(base, f"pack-{digest}-*", -math.inf)
-
-
-def base_folder() -> Path:
-    """The folder that `$IOFAST_WORK` names, else the user's cache folder. Raises `TargetError` without any."""
-    given = os.environ.get(WORK, "")
-    if given:
-        return Path(os.path.abspath(given))
-    folder = cache_folder()
-    if folder is None:
-        raise TargetError(f"there is no cache folder in which the parts could be made: set {WORK} to a folder")
-    return folder / "packing"
-
-
-def _free_folder(stem: Path) -> tuple[Path, int]:
-    """The first folder whose name begins so and that no other process has, and its descriptor."""
-    folders = (stem.with_name(f"{stem.name}-{number}") for number in itertools.count())
-    return next((folder, locked) for folder in folders if (locked := _lock(folder)) is not None)
-
-
-def _lock(folder: Path) -> int | None:
-    """Make and lock a folder of this user's own; None if another process has it. Returns its descriptor."""
-    while True:
-        folder.mkdir(0o700, exist_ok=True)
-        try:
-            descriptor = owned.open_folder(folder, private=True)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(folder, follow_symlinks=False)):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except FileNotFoundError:  # removed by the process that had it
-            pass
-        os.close(descriptor)
-
-
-def _remove_old(base: Path, pattern: str = "pack-*", age: float = _OLD) -> None:
-    """Remove folders of runs that were killed long ago."""
-    for folder in base.glob(pattern):
-        with contextlib.suppress(OSError, TargetError):
-            if time.time() - folder.stat().st_mtime > age and (descriptor := _lock(folder)) is not None:
-                shutil.rmtree(folder)
-                os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _without(folder: Path, url: str) -> Iterator[None]:
-    """Name the URL in errors, in the place of paths in the folder. Lists of failures stay: they are here."""
-    own = re.compile(re.escape(f"{folder}/") + r"([^\s;:,'\")]*)")
-    parent, name = url.rpartition("/")[0], url.rpartition("/")[2]
-
-    def named(found: re.Match[str]) -> str:
-        path = found[1]
-        if path.endswith(ERRORS):
-            return found[0]
-        return f"{parent}/{name}.partial/" if path.startswith(f"{name}.partial") else f"{parent}/{path}"
-
-    def words(error: BaseException) -> str:
-        text = own.sub(named, str(error))
-        return f"{text} (work here is in {folder}; {WORK} names another folder)" if _FULL.search(text) else text
-
-    try:
-        yield
-    except IofastError as error:
-        raise type(error)(words(error)) from error.__cause__
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(words(error)) from None
