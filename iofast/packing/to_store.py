@@ -60,6 +60,11 @@ def check_options(options: PackOptions, url: str) -> None:
     name = parse(url)[1]
     if options.append:
         raise OptionError(f"append=True needs a local target, found the URL of {name}: pack into another set, or here")
+    if options.on is not None:
+        raise OptionError(
+            f"on={options.on} needs a local target in a folder that all nodes share, found the URL of {name}: "
+            "start the same command without it on each machine"
+        )
     if names_of(options.sidecars):
         raise OptionError(f"sidecars needs a local target, found the URL of {name}: make them for a local copy")
     if parse_size(options.shard_size or SHARD_SIZE) > MOST_SHARD:
