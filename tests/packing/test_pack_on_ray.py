@@ -252,6 +252,21 @@ def test_options(options: dict[str, Any], words: str) -> None:
         PackOptions(**options)
 
 
+def test_a_target_in_an_object_store(images: Path) -> None:
+    with pytest.raises(OptionError, match="on=ray needs a local target"):
+        pack(images, "s3://bucket/t.tar", on="ray")
+
+
+def test_paths_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert on_ray.absolute("s3://bucket/images") == "s3://bucket/images"
+    assert on_ray.absolute("images") == str(tmp_path / "images")
+    given = on_ray.keywords(PackOptions(on="ray", resize=8, foreign={"labels": "labels.txt"}))
+    assert given["resize"] == 8
+    assert given["foreign"]["labels"] == str(tmp_path / "labels.txt")  # type: ignore[index]
+    assert set(given) == {"resize", "foreign"}
+
+
 def test_without_ray(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
