@@ -4,8 +4,8 @@ python -m benchmarks.bench_parts [--photos FOLDER] [--images 4000] [--records 10
 packs the same photographs (with crops of them, to make `--images`) into tar shards of `--records` with two workers: in
 one run, in parts of one shard each that are then joined, and on Ray, whose tasks are these parts. All runs are in this
 process, in turn, and start no process: workers and Ray run already, and Ray's processes have their workers. So start-up
-is apart; it is measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Then Ray with one
-worker a task, which packs two parts at once, is measured beside parts.
+is apart; it is measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Then Ray
+with one worker a task, which packs two parts at once, is measured beside parts.
 """
 
 from __future__ import annotations
