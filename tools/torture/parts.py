@@ -106,6 +106,7 @@ def run() -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         images = Path(name) / "images"
         sample_photographs.make(images, per_class=24, val=0, quiet=True)
+        images /= "train"  # without splits, which --split draws
         _double(images)
         for number in tqdm(range(done["rounds"], ROUNDS), desc="parts"):
             done.update(_round(Path(name), images, number))
