@@ -186,7 +186,10 @@ class Target:
         self._empty()
 
     def _empty(self) -> None:
-        self._folder.empty({MARKER, APPENDING} if self.append else {MARKER})
+        plans = (PACK_PLAN, COPY_PLAN)  # last: a run that is killed here knows by its plan that the marker is its own
+        self._folder.empty({MARKER, *plans, *((APPENDING,) if self.append else ())})
+        for name in plans:
+            self._folder.unlink(name)
 
     def discard(self) -> None:
         """Remove `<path>.partial/` with everything in it, and release the lock.
