@@ -34,6 +34,7 @@ from iofast.packing.parts import Parts
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
+from iofast.remote.urls import is_url
 
 Pack = Callable[[str, str, PackOptions, PackProgress, WorkerPool], PackReport]
 
@@ -232,6 +233,8 @@ def _require_reachable(address: str) -> None:
 
 def absolute(source: str) -> str:
     """`source` for a process with another working directory. Special characters of a pattern keep their meaning."""
+    if is_url(source):
+        return source
     folder = os.getcwd()
     return os.path.join(glob.escape(folder) if is_pattern(source) else folder, source)
 
@@ -245,7 +248,7 @@ def keywords(options: PackOptions) -> dict[str, object]:
     }
     if options.foreign is not None:
         foreign = ForeignOptions.of(options.foreign)
-        labels = None if foreign.labels is None else os.path.abspath(foreign.labels)
+        labels = None if foreign.labels is None else absolute(foreign.labels)
         given["foreign"] = asdict(replace(foreign, labels=labels))
     return given
 

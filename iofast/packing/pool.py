@@ -236,3 +236,12 @@ class IdlePool(WorkerPool):
 
     def start(self) -> None:
         """Start nothing."""
+
+    def results(
+        self,
+        setup: Mapping[str, object],  # noqa: ARG002
+        folder: Path,
+        jobs: Iterator[ChunkJob],  # noqa: ARG002
+    ) -> Iterator[Done]:
+        """Raise `WorkerError`: nothing here can transcode images."""
+        raise WorkerError(f"no worker was started for {folder}")

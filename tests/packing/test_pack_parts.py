@@ -13,12 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from container_sets import SUFFIXES
 from pack_kills import kill
-from packing_runs import digests, interrupt
-from PIL import Image
+from packing_runs import digests, interrupt, repeated_images
 from places import ROOT
 
 from iofast import open_reader, pack
@@ -38,17 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of pictures, many of them equal, some in another class, and three damaged files."""
-    root = tmp_path_factory.mktemp("parts") / "images"
-    rng = np.random.default_rng(5)
-    for number in range(100):
-        path = root / "abc"[number % 3] / f"{number:03d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
-    for number in (4, 50, 99):
-        path = root / "abc"[number % 3] / f"{number:03d}.png"
-        path.write_bytes(path.read_bytes()[:40])
-    return root
+    return repeated_images(tmp_path_factory.mktemp("parts") / "images")
 
 
 def options_of(name: str, **options: Any) -> dict[str, Any]:

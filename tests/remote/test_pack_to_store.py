@@ -17,12 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, Request
-from packing_runs import digests
-from PIL import Image
+from packing_runs import digests, repeated_images
 from places import ROOT
+from store_kills import KILLED
 
 from iofast.errors import ErrorBudgetError, ObjectConflictError, StorageError, TargetError
 from iofast.packing import PackOptions, PackReport, pack
@@ -42,17 +41,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of pictures, many of them equal, some in another class, and three damaged files."""
-    root = tmp_path_factory.mktemp("to_store") / "images"
-    rng = np.random.default_rng(5)
-    for number in range(100):
-        path = root / "abc"[number % 3] / f"{number:03d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
-    for number in (4, 50, 99):
-        path = root / "abc"[number % 3] / f"{number:03d}.png"
-        path.write_bytes(path.read_bytes()[:40])
-    return root
+    return repeated_images(tmp_path_factory.mktemp("to_store") / "images")
 
 
 @pytest.fixture(scope="module")
@@ -128,48 +117,6 @@ def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
 
 
 # Children of one process, which has imported everything, are killed after a number of requests until one ends.
-_KILLED = """
-import json, os, random, signal, sys
-sys.path.insert(0, "tests/support")
-from iofast.packing import pack, to_store
-from iofast.packing.pool import WorkerPool
-from iofast.remote.store import Store
-from object_store import Bucket
-
-source, url, options, endpoint, name, seed, least = json.loads(sys.argv[1])
-bucket, chance, kills = Bucket(endpoint, name), random.Random(seed), 0
-
-def killed(left, first):
-    whole = Store._patiently
-    async def patiently(self, *arguments):
-        nonlocal left
-        left -= 1
-        if left == 0 and first:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = await whole(self, *arguments)
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    Store._patiently = patiently
-    pack(source, url, **options)
-    os._exit(0)
-
-while True:
-    child = os.fork()
-    if not child:
-        killed(chance.randrange(5, least * (kills + 1)), chance.random() < 0.5)  # joining begins anew, so leave it time
-    status = os.waitpid(child, 0)[1]
-    if status == 0:
-        break
-    assert os.WIFSIGNALED(status), status
-    kills += 1
-    names = bucket.request("GET", query="?list-type=2&prefix=out/").decode()
-    begun, shown = "/publishing<" in names, "out/t.tar.manifest" in names
-    assert begun or not ("out/t-" in names or shown), names
-print(kills)
-"""
-
-
 @pytest.mark.parametrize("least", [20, 80])
 def test_killed_after_any_request(
     bucket: Bucket, images: Path, expected: dict[str, str], least: int, work: Path
@@ -178,7 +125,7 @@ def test_killed_after_any_request(
     options = options_of(drop_duplicates=True)
     facts = [str(images), target_in(bucket), options, bucket.endpoint, bucket.name, least, least]
     ended = subprocess.run(
-        [sys.executable, "-c", _KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=100
     )
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) >= 2

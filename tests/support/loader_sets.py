@@ -91,8 +91,9 @@ def digest(batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> str:
 
 
 def workers() -> int:
-    """Threads of iofast in this process."""
-    return sum(thread.name.startswith("iofast-") for thread in threading.enumerate())
+    """Threads of loaders in this process. That of object stores' requests runs until the process ends."""
+    names = (thread.name for thread in threading.enumerate())
+    return sum(name.startswith("iofast-") and name != "iofast-requests" for name in names)
 
 
 def threads() -> int:

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from iofast.packing import PackOptions, PackReport
 from iofast.packing.pool import WorkerPool
@@ -48,3 +50,15 @@ def digests(folder: Path, prefix: str = "") -> dict[str, str]:
     """The files of a folder whose names begin with `prefix`."""
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name.startswith(prefix))
     return {path.name: sha256(path) for path in files}
+
+
+def repeated_images(root: Path) -> Path:
+    """Three classes of 100 pictures, many of them equal, some in another class, and three damaged files."""
+    rng = np.random.default_rng(5)
+    for number in range(100):
+        path = root / "abc"[number % 3] / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
+        if number in (4, 50, 99):
+            path.write_bytes(path.read_bytes()[:40])
+    return root

@@ -22,7 +22,8 @@ def own_ray_folders() -> Iterator[str]:
             patch.setenv("RAY_TMPDIR", folder)
             patch.setenv("HOME", folder)
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-            patch.delenv("RAY_ADDRESS", raising=False)
+            for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE"):  # `ray.init` sets the latter for all that follows
+                patch.delenv(variable, raising=False)
             yield folder
         assert not left_running(folder), left_running(folder)
     finally:
