@@ -1,7 +1,7 @@
 """What do parts of a pack cost over one run, and Ray over parts?
 
 python -m benchmarks.bench_parts [--photos FOLDER] [--images 4000] [--records 1000] [--rounds 5]
-packs the same photographs (linked to make `--images`) into tar shards of `--records` with two workers: in one run, in
+packs the same photographs (with crops of them, to make `--images`) into tar shards of `--records` with two workers: in one run, in
 parts of one shard each that are then joined, and on Ray, whose tasks are these parts. All runs are in this process, in
 turn, and start no process: workers and Ray run already, and Ray's processes have their workers. So start-up is apart;
 it is measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Then Ray with one
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.photographs import link, workplace
+from benchmarks.photographs import vary, workplace
 from iofast.packing import PackOptions
 from iofast.packing.pool import IdlePool, WorkerPool
 from iofast.packing.progress import PackProgress
@@ -124,7 +124,7 @@ def main() -> None:
     images, records, rounds = arguments.images, arguments.records, arguments.rounds
     parts = -(-images // records)
     with workplace(arguments.photos) as (folder, photos), WorkerPool(WORKERS) as pool:
-        packs = Packs(link(photos, folder / "source", images), folder, records, parts, pool)
+        packs = Packs(vary(photos, folder / "source", images), folder, records, parts, pool)
         whole, parts_name = {"one run": packs.whole}, f"{parts} parts, joined"
         in_parts = {parts_name: packs.in_parts}
         for contender in (packs.whole, packs.in_parts):  # reads everything once, and starts the workers
