@@ -99,7 +99,9 @@ class ShardWriter(Writer):
         if mark < 0:
             shards = list(self._adopted.values())
             adopted = shards[bisect.bisect_right(shards, ~mark, key=lambda each: each.start) - 1]
-            return adopted.reader.record(adopted.first + ~mark - adopted.start)
+            record = adopted.reader.record(adopted.first + ~mark - adopted.start)
+            self._let_go(adopted)
+            return record
         with self._errors():
             number, place = divmod(mark, _MARKS)
             _, entry = next(entries_in(self._rows(number), place))
@@ -324,11 +326,20 @@ class ShardWriter(Writer):
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
+    def _let_go(self, adopted: AdoptedShard) -> None:
+        """Close the files of a part, since there may be more parts than descriptors."""
+        if adopted.reader is not self._grown:
+            adopted.reader.close()
+
     def _entries(self) -> Iterator[RecordEntry]:
         """Yield all records."""
         for number in range(len(self._done)):
             own = self._adopted.get(number)
-            yield from (entry for _, entry in entries_in(self._rows(number))) if own is None else own.entries()
+            if own is None:
+                yield from (entry for _, entry in entries_in(self._rows(number)))
+            else:
+                yield from own.entries()
+                self._let_go(own)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

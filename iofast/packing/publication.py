@@ -130,12 +130,17 @@ class Publisher:
         except ObjectMissingError:
             return False
 
-    def clean(self, publication: Publication, plan: str) -> None:
-        """Remove the rest of the old set, then the work; the object `plan` and the marker last."""
+    def remove_obsolete(self, publication: Publication) -> None:
+        """Remove the rest of the old set."""
         new = {name for _, name, _ in publication.copies}
         self.remove(name for name in publication.removed if name not in new)
-        self.remove(key for key in self.work() if key not in (plan, self._marker))
-        self.store.delete(plan)
+
+    def remove_work(self) -> None:
+        """Remove the work of the run, except the marker."""
+        self.remove(key for each in self.store.list(self.prefix) if (key := each.key) != self._marker)
+
+    def end(self) -> None:
+        """Remove the marker: everything is done."""
         self.store.delete(self._marker)
 
     def work(self) -> list[str]:

@@ -216,11 +216,11 @@ class StoreTarget(ShardTarget):
             raise TargetError(f"{self.url}: a set is published by its staged names, in a run")
         described = [self.path.name + INDEX_SUFFIX, self.path.name + MANIFEST_SUFFIX]
         lists = [self.path.name + suffix for suffix in (ERRORS, DUPLICATES)]
+        lists = [name for name in lists if self.path.with_name(name).exists()]
         for path in [*map(self.stage, described), *map(self.path.with_name, lists)]:
-            if path.exists():
-                self.send(path)
+            self.send(path)
         found = self.objects()
-        own = {**names, **{name: name for name in lists if name in found}}
+        own = {**names, **dict(zip(lists, lists, strict=True))}
         copies = [(staged, name, found[staged].size if staged in found else -1) for staged, name in own.items()]
         copies.remove(next(each for each in copies if each[1] == described[1]))
         digest = digest_of(self.stage(described[1]).read_bytes())
@@ -230,13 +230,13 @@ class StoreTarget(ShardTarget):
             self.publisher.carry_out(publication)
         for name in described:
             os.replace(self.stage(name), self.path.with_name(name))
-        self.publisher.clean(publication, self.plan)
+        self._clean(publication)
 
     def republish(self, publication: Publication) -> None:
         """Complete a publication that an earlier run has begun."""
         self.publisher.carry_out(publication)
         self.receive_set()
-        self.publisher.clean(publication, self.plan)
+        self._clean(publication)
 
     def receive_set(self) -> None:
         """Bring the published index, manifest and lists into the folder, and shards of their size without bytes."""
@@ -252,6 +252,15 @@ class StoreTarget(ShardTarget):
         if not manifest.exists() or not manifest.stat().st_size:
             raise TargetError(f"{self.url}.partial/ was removed by another program, and there is no finished set")
         make_sparse(manifest, Manifest.from_json(manifest.read_bytes(), self.store.url(manifest.name)))
+
+    def _clean(self, publication: Publication) -> None:
+        """Remove the rest of the old set and the work of the run, unless another machine has done so."""
+        if self.publisher.begun() is not None:  # else there may be a newer set already
+            self.publisher.remove_obsolete(publication)
+        self.publisher.remove_work()
+        if self.find() == self.run:
+            self.store.delete(self.plan)
+        self.publisher.end()
 
     def _old(self) -> tuple[str, tuple[str, ...]]:
         """`StoredRun.replaced` and `removed`, of the set that is in the place now."""
