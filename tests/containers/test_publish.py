@@ -15,7 +15,7 @@ from PIL import Image
 
 from iofast import open_reader, pack
 from iofast.containers import publish
-from iofast.containers.publish import Target, require_free
+from iofast.containers.publish import MARKER, PACK_PLAN, Target, require_free
 from iofast.errors import ContainerError, TargetError
 
 
@@ -238,7 +238,20 @@ class SetTarget(Target):
         return name in ("set", "old-0", "new-0", "new-1")
 
 
-CALLS = 22  # system calls of `publish` below
+def test_the_plan_is_removed_last_but_for_the_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is killed between two removals still finds its plan, as long as there is anything else."""
+    target = Target(tmp_path / "set")
+    target.acquire()
+    for name in ("a", PACK_PLAN, "z", MARKER):
+        (target.partial / name).write_bytes(b"x")
+    removed: list[str] = []
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", lambda name, **more: (removed.append(os.fspath(name)), unlink(name, **more)))
+    target.discard()
+    assert [name for name in removed if name in ("a", "z", PACK_PLAN, MARKER)][2:] == [PACK_PLAN, MARKER]
+
+
+CALLS = 24  # system calls of `publish` below
 
 
 @pytest.mark.parametrize("step", range(CALLS + 1))
