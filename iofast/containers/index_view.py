@@ -27,7 +27,7 @@ _BLOCKS = CHUNK_ROWS // BLOCK_ROWS  # of a whole chunk
 _U32 = struct.Struct("<I")
 
 
-class Places(NamedTuple):
+class FieldPlaces(NamedTuple):
     """Where payloads of one field lie in their files: columns of N rows, zero except `there`."""
 
     there: NDArray[np.bool_]  # whether the record has the field
@@ -96,7 +96,7 @@ class IndexView:
             raise ContainerError(f"{self._where}: {found}")
         return positions
 
-    def places(self, indices: NDArray[np.int64], field: int) -> Places:
+    def places(self, indices: NDArray[np.int64], field: int) -> FieldPlaces:
         """Where field number `field` of the manifest lies. The images of records are not among them."""
         rows, there = self._rows(FIELDS + field, indices)
         offset = rows["low"] | rows["high"].astype(np.uint64) << 32
@@ -107,7 +107,7 @@ class IndexView:
             raise ContainerError(f"{self._where}: the index row of record {indices[row]} is impossible: {found}")
         offset[absent] = 0
         there = ~absent if there is None else there & ~absent
-        return Places(there, offset, rows["length"].astype(np.uint64), rows["crc"].astype(np.uint32))
+        return FieldPlaces(there, offset, rows["length"].astype(np.uint64), rows["crc"].astype(np.uint32))
 
     def _rows(self, code: int, indices: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_] | None]:
         if indices.size and (indices.min() < 0 or indices.max() >= self._manifest.count):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.index import ABSENT, KINDS, NOWHERE
-from iofast.containers.index_view import Places, Rows
+from iofast.containers.index_view import FieldPlaces, Rows
 from iofast.kernel import Payloads
 from iofast.record import RAW_FIELDS
 
@@ -118,7 +118,9 @@ def kinds(rows: Rows) -> NDArray[np.uint8]:
     return (rows["place"] >> 51 & 7).astype(np.uint8)
 
 
-def of_field(images: Located, name: str, places: Places, own: NDArray[np.bool_], file: NDArray[np.uint32]) -> Located:
+def of_field(
+    images: Located, name: str, places: FieldPlaces, own: NDArray[np.bool_], file: NDArray[np.uint32]
+) -> Located:
     """The records of `of_images` with the places of their field `name`; `own` marks those whose image it is."""
     raw = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
     return images._replace(

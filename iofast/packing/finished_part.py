@@ -32,7 +32,7 @@ class FinishedPart:
     @classmethod
     def load(cls, path: Path, images: int) -> Self:
         """The part of `images` images whose container is at `path`."""
-        failures, duplicates = Failures(images, images, _beside(path, ERRORS)), Duplicates(_beside(path, DUPLICATES))
+        failures, duplicates = Failures(images, images, beside(path, ERRORS)), Duplicates(beside(path, DUPLICATES))
         failures.load()
         duplicates.load()
         return cls(path, images, bytes_read(path) or 0, tuple(failures), tuple(duplicates.found.values()))
@@ -45,18 +45,19 @@ class FinishedPart:
 def note_bytes(path: Path, bytes_in: int) -> None:
     """Store the bytes of the image files beside the container of a part."""
     try:
-        with owned.writing(_beside(path, TOTALS), 0o600) as file:
+        with owned.writing(beside(path, TOTALS), 0o600) as file:
             file.write(json.dumps({"bytes_in": bytes_in}).encode())
     except OSError as error:
-        raise TargetError(f"{_beside(path, TOTALS)} cannot be written: {because(error)}") from None
+        raise TargetError(f"{beside(path, TOTALS)} cannot be written: {because(error)}") from None
 
 
 def bytes_read(path: Path) -> int | None:
     """What `note_bytes` stored; None if it did not."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(owned.read(_beside(path, TOTALS)))["bytes_in"])
+        return int(json.loads(owned.read(beside(path, TOTALS)))["bytes_in"])
     return None
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def beside(path: Path, suffix: str) -> Path:
+    """The file beside a container whose name ends in `suffix`."""
     return path.with_name(os.fspath(path.name) + suffix)

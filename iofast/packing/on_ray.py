@@ -29,8 +29,8 @@ from iofast.packing.failures import ERRORS, Failures
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.options import RAY, PackOptions
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import Part
-from iofast.packing.parts import Parts
+from iofast.packing.part import PackPart
+from iofast.packing.parts import PackParts
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
@@ -39,9 +39,7 @@ from iofast.remote.urls import is_url
 Pack = Callable[[str, str, PackOptions, PackProgress, WorkerPool], PackReport]
 
 _AHEAD = 3  # tasks submitted per task that can run at once: nodes stay busy, and autoscalers see the need
-_STORE = (
-    100 << 20
-)  # bytes of the object store of a local Ray, which holds only reports; Ray's default is 30 % of memory
+_STORE = 100 << 20  # bytes of a local Ray's object store, which holds only reports; Ray's default is 30 % of memory
 _CONNECT = 10.0  # seconds to reach a given address; Ray itself would try for minutes, silently
 # Seconds without a result after which, at the end of a run, parts are submitted again if a node was lost meanwhile. Ray
 # does so after minutes if the node's connections were not closed, as when its network fails.
@@ -51,7 +49,7 @@ _ADDRESS = re.compile(r"(?:ray://)?\[?([^/\[\]]+)\]?:(\d+)")
 _OF_DRIVER = ("on", "ray_cpus", "part", "finish", "finish_when_complete")  # options that tasks do not get
 
 
-def pack_on_ray(parts: Parts, pack: Pack, pool: WorkerPool, progress: PackProgress) -> PackReport:
+def pack_on_ray(parts: PackParts, pack: Pack, pool: WorkerPool, progress: PackProgress) -> PackReport:
     """Pack all missing parts on the cluster that the options name, and join them. `pack` packs one part in a task.
 
     Raises errors of tasks as they are in a run without Ray, and `WorkerError` if Ray fails.
@@ -87,14 +85,14 @@ class _Driver:
     """Submits the tasks and follows their progress. `resumed`: images in parts that an earlier run has finished."""
 
     ray: Any
-    parts: Parts
+    parts: PackParts
     pack: Pack
     work: PackWork
     progress: PackProgress
     failures: Failures = field(init=False)
     resumed: int = 0
     _task: Any = None
-    _running: dict[Any, Part] = field(default_factory=dict)  # by the reference to the task's result
+    _running: dict[Any, PackPart] = field(default_factory=dict)  # by the reference to the task's result
 
     def __post_init__(self) -> None:
         place, images = self.parts.place, len(self.work.source)
@@ -104,8 +102,8 @@ class _Driver:
     def run(self) -> int:
         """Pack the missing parts. Returns the processors of the cluster; 0 if no part was missing."""
         count = self.work.plan.parts or 1
-        missing = [Part(number, count) for number in self.parts.missing(count)]
-        finished = {Part(number, count) for number in range(1, count + 1)} - set(missing)
+        missing = [PackPart(number, count) for number in self.parts.missing(count)]
+        finished = {PackPart(number, count) for number in range(1, count + 1)} - set(missing)
         self.resumed = sum(self._count_failures(part) for part in sorted(finished))
         if not missing:
             return 0
@@ -122,7 +120,7 @@ class _Driver:
                 self._cancel()
             return self._processors()
 
-    def _pack(self, missing: Sequence[Part]) -> None:
+    def _pack(self, missing: Sequence[PackPart]) -> None:
         """Keep tasks submitted until all parts are packed."""
         left, waiting, repeated = set(missing), deque(missing), self._lost_nodes()
         while left:
@@ -139,7 +137,7 @@ class _Driver:
                 for part in sorted(left):  # the tasks that were not on these nodes win, or find the part packed
                     self._submit(part)
 
-    def _submit(self, part: Part) -> None:
+    def _submit(self, part: PackPart) -> None:
         parts, text = self.parts, f"{part.number}/{part.total}"
         paths = absolute(parts.source), os.fspath(parts.place.path)
         self._running[self._task.remote(self.pack, *paths, keywords(parts.options), text, self._workers)] = part
@@ -147,14 +145,14 @@ class _Driver:
     def _lost_nodes(self) -> frozenset[str]:
         return frozenset(node["NodeID"] for node in self.ray.nodes() if not node["Alive"])
 
-    def _finished(self, part: Part, result: dict[str, str]) -> None:
+    def _finished(self, part: PackPart, result: dict[str, str]) -> None:
         """Count a part that is packed. Raises the error of its task."""
         if "error" in result:
             raise getattr(errors, result["error"])(result["message"])
         images, report = self._count_failures(part), json.loads(result["report"])
         self.progress.step(images, report["bytes_in"], len(self.failures))
 
-    def _count_failures(self, part: Part) -> int:
+    def _count_failures(self, part: PackPart) -> int:
         """Count the failures of a packed part against the budget of the run. Returns the number of its images."""
         place, images = self.parts.place, len(self.parts.of(part, self.work).source)
         try:
@@ -210,9 +208,7 @@ def _connected(ray: Any, on: str) -> Iterator[None]:
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except (OSError, RuntimeError, ValueError, ImportError) as error:  # such as another version of Ray or Python there
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        words = (
-            f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
-        )  # the last line of a traceback says it
+        words = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]  # a traceback: its last line
         raise WorkerError(f"Ray cannot be used at {address}: {words}") from error
     try:
         yield

@@ -15,7 +15,7 @@ from iofast.kernel.contract import TranscodeRecipe
 from iofast.option import described
 from iofast.packing.effects import require_effects
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
-from iofast.packing.part import SLURM, Part
+from iofast.packing.part import SLURM, PackPart
 from iofast.packing.pool import MAX_WORKERS, check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
@@ -62,7 +62,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
 
     def _check_parts(self) -> None:
         if self.part is not None and self.part != SLURM:
-            Part.parse(self.part, {})
+            PackPart.parse(self.part, {})
         if self.part is not None and self.finish:
             raise OptionError("part packs one part, finish=True joins all: give one of them, or finish_when_complete")
         if self.finish_when_complete and self.part is None:

@@ -16,14 +16,14 @@ SLURM = "slurm"
 _PART = re.compile(r"(\d{1,7})/(\d{1,7})", re.ASCII)
 
 
-class Part(NamedTuple):
+class PackPart(NamedTuple):
     """Part `number`, from 1, of `total`."""
 
     number: int
     total: int
 
     @classmethod
-    def parse(cls, text: str, environment: Mapping[str, str]) -> Part:
+    def parse(cls, text: str, environment: Mapping[str, str]) -> PackPart:
         """The part that `text` names: "3/8", or "slurm" for the task of a SLURM array. Raises `OptionError`."""
         if text == SLURM:
             return cls._of_slurm(environment)
@@ -34,7 +34,7 @@ class Part(NamedTuple):
         return part
 
     @classmethod
-    def _of_slurm(cls, environment: Mapping[str, str]) -> Part:
+    def _of_slurm(cls, environment: Mapping[str, str]) -> PackPart:
         """The task of a SLURM array: its ids may begin anywhere and have gaps of a fixed step."""
         try:
             task, least, most = (int(environment[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "MAX"))

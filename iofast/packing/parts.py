@@ -24,7 +24,7 @@ from iofast.packing.finished_part import FinishedPart, bytes_read, note_bytes
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import Part, missing_words
+from iofast.packing.part import PackPart, missing_words
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
@@ -39,7 +39,7 @@ _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PackParts:
     """The parts of the run that packs `source` into `place`. `planned` lists the source and plans the whole run."""
 
     source: str
@@ -50,7 +50,7 @@ class Parts:
     addition: Addition | None
 
     def work(self, count: int | None) -> PackWork:
-        """The work of the whole run in `count` parts. The plan is made by whoever comes first.
+        """The work of the whole run in `count` parts. The first process makes the plan.
 
         `count` None takes a stored plan with any number of parts, and makes a new one with `usual_parts`.
         """
@@ -82,7 +82,7 @@ class Parts:
         own.check_same(old, place.partial)
         return self._loaded(old)
 
-    def of(self, part: Part, work: PackWork) -> PackWork:
+    def of(self, part: PackPart, work: PackWork) -> PackWork:
         """The work of one part."""
         start, stop = self._span(part, work)
         return replace(
@@ -95,7 +95,7 @@ class Parts:
             bytes_whole=bytes_read(part.path(self.place)),
         )
 
-    def pack(self, part: Part, pool: WorkerPool, progress: PackProgress) -> PackReport:
+    def pack(self, part: PackPart, pool: WorkerPool, progress: PackProgress) -> PackReport:
         """Pack one part, or return the report of an earlier run that has packed it."""
         work = self.of(part, self.work(part.total))
         work.workers = pool.count
@@ -126,11 +126,11 @@ class Parts:
                 raise TargetError(
                     f"{place.path} cannot be finished: {missing_words(missing, count)}; pack them with part=i/{count}"
                 )
-            every = (Part(number, count) for number in range(1, count + 1))
+            every = (PackPart(number, count) for number in range(1, count + 1))
             parts = [self.finished(each, work) for each in every]
             return PackRun(work, place, pool, progress).join(parts)
 
-    def finished(self, part: Part, work: PackWork) -> FinishedPart:
+    def finished(self, part: PackPart, work: PackWork) -> FinishedPart:
         """A finished part."""
         return FinishedPart.load(part.path(self.place), len(self.of(part, work).source))
 
@@ -138,7 +138,7 @@ class Parts:
         """End a run that was killed while it was published or its folder removed: the plan may be gone."""
         place = self.place
         work = self.planned()
-        if place.interrupted or (work.addition is not None and work.addition.is_published(place)):
+        if _is_published(place, work.addition):
             return PackRun(work, place, pool, progress).complete()
         if set(os.listdir(place.partial)) <= {LOCK, APPENDING}:
             place.discard()
@@ -147,15 +147,14 @@ class Parts:
     @property
     def is_published(self) -> bool:
         """Whether an earlier run has begun to publish the result, so that only `finish` is left."""
-        place = self.place
-        return place.interrupted or (self.addition is not None and self.addition.is_published(place))
+        return _is_published(self.place, self.addition)
 
     def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
         if (place.partial / COPY_PLAN).exists():
             raise TargetError(f"{place.partial} holds the work of an interrupted convert: finish or delete it")
-        if place.interrupted or (work.addition is not None and work.addition.is_published(place)):
+        if _is_published(place, work.addition):
             raise TargetError(f"{place.path} is published, except for cleaning up: finish=True ends that")
         place.clear()
         if work.addition is not None:
@@ -178,7 +177,7 @@ class Parts:
         width = key_width(plan.images)
         return PackWork(self.source, source, self.options, plan, 1, key_width=width).grown(self.addition)
 
-    def _span(self, part: Part, work: PackWork) -> tuple[int, int]:
+    def _span(self, part: PackPart, work: PackWork) -> tuple[int, int]:
         return part.span(work.source.splits, work.plan.shard_records or 1)
 
     def _wait_for(self, target: Target) -> bool:
@@ -199,6 +198,10 @@ class Parts:
                     raise
 
 
+def _is_published(place: Target, addition: Addition | None) -> bool:
+    return place.interrupted or (addition is not None and addition.is_published(place))
+
+
 def load_parts(place: Target) -> PackPlan | None:
     """The stored plan of a run; None without one. Raises `TargetError` for another user's folder."""
     place.check_folder()
@@ -207,7 +210,7 @@ def load_parts(place: Target) -> PackPlan | None:
 
 def usual_parts(work: PackWork) -> int:
     """One part for each shard; without shards (LMDB), one for `_IMAGES` images. At most `_MOST_PARTS`."""
-    return min(Part.shards(work.source.splits, work.plan.shard_records or _IMAGES), _MOST_PARTS)
+    return min(PackPart.shards(work.source.splits, work.plan.shard_records or _IMAGES), _MOST_PARTS)
 
 
 def missing_parts(place: Target, count: int) -> tuple[int, ...]:
@@ -222,5 +225,5 @@ def missing_parts(place: Target, count: int) -> tuple[int, ...]:
         partial = f"{path.name}.partial"
         return path.name + suffix in there and not (partial in there and (place.partial / partial / MARKER).exists())
 
-    paths = ((number, Part(number, count).path(place)) for number in range(1, count + 1))
+    paths = ((number, PackPart(number, count).path(place)) for number in range(1, count + 1))
     return tuple(number for number, path in paths if not finished(path))

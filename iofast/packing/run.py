@@ -22,12 +22,11 @@ from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
-from iofast.packing.on_ray import pack_on_ray
 from iofast.packing.options import PackOptions, names_of
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import Part
-from iofast.packing.parts import Parts
+from iofast.packing.part import PackPart
+from iofast.packing.parts import PackParts
 from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import IdlePool, WorkerPool
 from iofast.packing.progress import PackProgress
@@ -136,7 +135,7 @@ def _run_parts(
 ) -> PackReport:
     """Pack one part, join all parts, or both; or all of it on a cluster."""
     addition = find_addition(place) if options.append else None
-    parts = Parts(
+    parts = PackParts(
         os.fspath(source),
         place,
         options,
@@ -145,9 +144,11 @@ def _run_parts(
         addition,
     )
     if options.on is not None:
+        from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
+
         return pack_on_ray(parts, run, pool, progress)
     if options.part is not None:
-        report = parts.pack(Part.parse(options.part, os.environ), pool, progress)
+        report = parts.pack(PackPart.parse(options.part, os.environ), pool, progress)
         if report.missing or not options.finish_when_complete:
             return report
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import shutil
 import threading
@@ -17,10 +16,10 @@ from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, read_manifes
 from iofast.errors import TargetError
 from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS
-from iofast.packing.finished_part import TOTALS, FinishedPart
+from iofast.packing.finished_part import TOTALS, FinishedPart, beside
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import Part
-from iofast.packing.parts import Parts
+from iofast.packing.part import PackPart
+from iofast.packing.parts import PackParts
 from iofast.packing.shard_windows import ShardWindows, open_windowed
 from iofast.packing.store_target import SMALL, StoreTarget, make_sparse, mend_sparse
 from iofast.remote import requests
@@ -49,7 +48,7 @@ class GoneError(TargetError):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreParts(Parts):
+class StoreParts(PackParts):
     """The parts of a run into `place`, which is a `StoreTarget`."""
 
     windows: ShardWindows = field(kw_only=True)
@@ -59,7 +58,7 @@ class StoreParts(Parts):
         return self.windows.target
 
     def begin(self, count: int | None) -> tuple[PackWork, bool]:
-        """The work of the run, and whether this process has made its plan. Raises as `Parts.work`."""
+        """The work of the run, and whether this process has made its plan. Raises as `PackParts.work`."""
         target = self.target
         while True:
             if target.run is not None or target.pull():
@@ -82,36 +81,36 @@ class StoreParts(Parts):
             raise GoneError(f"{self.target.url}: the plan is lost")
         return work
 
-    def finished(self, part: Part, work: PackWork) -> FinishedPart:
-        """See `Parts.finished`."""
+    def finished(self, part: PackPart, work: PackWork) -> FinishedPart:
+        """See `PackParts.finished`."""
         part_of = StoredPart.load(part.path(self.place), len(self.of(part, work).source))
         return replace(part_of, windows=self.windows)
 
-    def stored_parts(self, count: int) -> dict[int, Part]:
+    def stored_parts(self, count: int) -> dict[int, PackPart]:
         """The parts that the store has, by number."""
         objects = self.target.objects()
-        every = (Part(number, count) for number in range(1, count + 1))
+        every = (PackPart(number, count) for number in range(1, count + 1))
         return {each.number: each for each in every if self._manifest(each).name in objects}
 
-    def is_stored(self, part: Part) -> bool:
+    def is_stored(self, part: PackPart) -> bool:
         """Whether the store has a part by now."""
         return self.target.has(self._manifest(part).name)
 
-    def reconcile(self, count: int, stored: Iterable[int]) -> list[Part]:
+    def reconcile(self, count: int, stored: Iterable[int]) -> list[PackPart]:
         """Parts that are begun or finished here and not stored. Remove those that the store has lost."""
-        here, there = list[Part](), set(stored)
-        for part in (Part(number, count) for number in range(1, count + 1)):
+        here, there = list[PackPart](), set(stored)
+        for part in (PackPart(number, count) for number in range(1, count + 1)):
             path = part.path(self.place)
             if part.number in there:
                 continue
-            if _beside(path, _SENT).exists():
-                for each in (*self._files(part), self._manifest(part), _beside(path, _SENT)):
+            if beside(path, _SENT).exists():
+                for each in (*self._files(part), self._manifest(part), beside(path, _SENT)):
                     each.unlink(missing_ok=True)
-            elif self._manifest(part).exists() or _beside(path, ".partial").exists():
+            elif self._manifest(part).exists() or beside(path, ".partial").exists():
                 here.append(part)
         return here
 
-    def send(self, part: Part, waiting: Uploads | None = None) -> None:
+    def send(self, part: PackPart, waiting: Uploads | None = None) -> None:
         """Store a finished part: its manifest last. Its shards here lose their bytes."""
         check = None if waiting is None else waiting.check_stop
         for file in self._files(part):
@@ -119,23 +118,23 @@ class StoreParts(Parts):
                 self.target.send(file, check)
         manifest = self._manifest(part)
         self.target.send(manifest)
-        _beside(part.path(self.place), _SENT).touch()
+        beside(part.path(self.place), _SENT).touch()
         make_sparse(manifest, read_manifest(part.path(self.place)))
         if self.target.find() != self.target.run:  # ended meanwhile: nobody else would remove these
             self.target.publisher.remove(f"{self.target.prefix}/{each.name}" for each in (*self._files(part), manifest))
             raise GoneError(f"{self.target.url}: the run has ended; another machine may have published it")
 
-    def fetch(self, parts: Iterable[Part]) -> None:
+    def fetch(self, parts: Iterable[PackPart]) -> None:
         """Bring those of the parts that are stored: the small files, and shards of their size without bytes."""
         objects = self.target.objects()
         wanted = list[ObjectInfo]()
         for part in parts:
             path = part.path(self.place)
-            if _beside(path, _SENT).exists():
+            if beside(path, _SENT).exists():
                 mend_sparse(self._manifest(part), read_manifest(path))
             elif self._manifest(part).name in objects:
-                shutil.rmtree(_beside(path, ".partial"), ignore_errors=True)  # another machine was faster
-                names = (_beside(path, suffix).name for suffix in (*_SMALL_FILES, MANIFEST_SUFFIX))
+                shutil.rmtree(beside(path, ".partial"), ignore_errors=True)  # another machine was faster
+                names = (beside(path, suffix).name for suffix in (*_SMALL_FILES, MANIFEST_SUFFIX))
                 wanted += [objects[name] for name in names if name in objects]
         requests.run(requests.each(self._receive, [each for each in wanted if each.size <= SMALL], _REQUESTS))
         for each in wanted:
@@ -145,7 +144,7 @@ class StoreParts(Parts):
             if each.key.endswith(MANIFEST_SUFFIX):
                 path = self._local(each)
                 make_sparse(path, Manifest.from_json(path.read_bytes(), self.target.store.url(each.key)))
-                _beside(path.with_name(path.name.removesuffix(MANIFEST_SUFFIX)), _SENT).touch()
+                beside(path.with_name(path.name.removesuffix(MANIFEST_SUFFIX)), _SENT).touch()
         self.windows.etags |= {name: each.etag for name, each in objects.items()}
 
     async def _receive(self, info: ObjectInfo) -> None:
@@ -154,14 +153,14 @@ class StoreParts(Parts):
     def _local(self, info: ObjectInfo) -> Path:
         return self.place.partial / info.key.rpartition("/")[2]
 
-    def _manifest(self, part: Part) -> Path:
-        return _beside(part.path(self.place), MANIFEST_SUFFIX)
+    def _manifest(self, part: PackPart) -> Path:
+        return beside(part.path(self.place), MANIFEST_SUFFIX)
 
-    def _files(self, part: Part) -> list[Path]:
+    def _files(self, part: PackPart) -> list[Path]:
         """The shards of a finished part, and the small files beside its manifest."""
         path = part.path(self.place)
         shards = [path.with_name(shard.name) for shard in read_manifest(path).shards]
-        return [*shards, *(_beside(path, suffix) for suffix in _SMALL_FILES)]
+        return [*shards, *(beside(path, suffix) for suffix in _SMALL_FILES)]
 
 
 class Uploads:
@@ -172,13 +171,13 @@ class Uploads:
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
-        self._queue = queue.SimpleQueue[Part | None]()
+        self._queue = queue.SimpleQueue[PackPart | None]()
         self._idle, self._stopped = threading.Event(), threading.Event()
         self._idle.set()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="iofast-uploads", daemon=True)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: PackPart) -> None:
         """Send a part, after the one before: so the disk holds two parts at most."""
         self._wait()
         self._idle.clear()
@@ -219,7 +218,3 @@ class Uploads:
             except BaseException as error:  # raised by `check`
                 self._error = error
             self._idle.set()
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(os.fspath(path.name) + suffix)

@@ -27,7 +27,7 @@ from iofast.packing.failures import ERRORS
 from iofast.packing.options import PackOptions, names_of
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import Part
+from iofast.packing.part import PackPart
 from iofast.packing.plan import shared_settings
 from iofast.packing.pool import JOURNAL, WorkerPool
 from iofast.packing.progress import PackProgress
@@ -96,7 +96,7 @@ class StoreRun:
             work = parts.stored() or self.planned()
             target.republish(publication)
             return self._described(PackRun(work, target, self.pool, self.progress).complete())
-        part = None if options.part is None else Part.parse(options.part, os.environ)
+        part = None if options.part is None else PackPart.parse(options.part, os.environ)
         if options.finish and target.run is None:
             target.check_new()
             raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
@@ -112,7 +112,7 @@ class StoreRun:
             if left or not options.finish_when_complete:
                 return self._described(replace(report, missing=left))
         elif not options.finish:
-            missing = [Part(each, count) for each in range(1, count + 1) if each not in stored]
+            missing = [PackPart(each, count) for each in range(1, count + 1) if each not in stored]
             if missing and not is_new:  # other machines may be at work: begin anywhere
                 start = random.randrange(len(missing))
                 missing = missing[start:] + missing[:start]
@@ -129,7 +129,7 @@ class StoreRun:
             expected = replace(expected, bytes_peak=min(expected.bytes_peak, 3 * shard + journals))
         return replace(report, target=self.target.url, estimate=expected)
 
-    def _pack_one(self, parts: StoreParts, part: Part, is_stored: bool) -> PackReport:
+    def _pack_one(self, parts: StoreParts, part: PackPart, is_stored: bool) -> PackReport:
         if is_stored:
             parts.fetch([part])
         report = parts.pack(part, self.pool, self.progress)
@@ -137,7 +137,7 @@ class StoreRun:
             parts.send(part)
         return report
 
-    def _pack_missing(self, parts: StoreParts, work: PackWork, order: Sequence[Part]) -> int:
+    def _pack_missing(self, parts: StoreParts, work: PackWork, order: Sequence[PackPart]) -> int:
         """Pack and send these parts, except those that another machine stores meanwhile.
 
         Returns the number of images that were not packed here and now.
@@ -176,7 +176,7 @@ class StoreRun:
         """Join all parts and publish. Another machine may do the same at the same time."""
         target, count = self.target, work.plan.parts or 1
         try:
-            parts.fetch([Part(number, count) for number in range(1, count + 1)])
+            parts.fetch([PackPart(number, count) for number in range(1, count + 1)])
             return parts.finish(self.pool, self.progress)
         except (TargetError, ObjectMissingError):
             if target.find() == target.run:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from iofast.errors import OptionError, StorageError
 from iofast.remote.failures import cause_of
-from iofast.remote.limits import Limits
+from iofast.remote.limits import RequestLimits
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -36,7 +36,7 @@ def require_obstore(store: str) -> None:
         raise OptionError(f"{store} needs obstore: pip install 'iofast[remote]'") from None
 
 
-def connect(store: str, limits: Limits, purpose: str) -> ObjectStore:
+def connect(store: str, limits: RequestLimits, purpose: str) -> ObjectStore:
     """The store of `RemotePath.store`. Raises `OptionError`, and `StorageError` without an account.
 
     It belongs to this process: never pass it to another one.
@@ -46,7 +46,7 @@ def connect(store: str, limits: Limits, purpose: str) -> ObjectStore:
 
 
 @functools.lru_cache(maxsize=64)
-def _connect(store: str, limits: Limits, purpose: str, environment: int) -> ObjectStore:  # noqa: ARG001 - of the cache
+def _connect(store: str, limits: RequestLimits, purpose: str, environment: int) -> ObjectStore:  # noqa: ARG001 - of the cache
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 

@@ -46,7 +46,7 @@ _TRANSIENT = (408, 429)
 _CREDENTIALS = re.compile(_TRANSPORT[0][0])  # requests for credentials have a status of their own
 
 
-class Cause(NamedTuple):
+class FailureCause(NamedTuple):
     """Why a request failed: HTTP status (0 without an answer), reason, and whether another attempt may succeed.
 
     `lacks_store`: the bucket or container itself does not exist.
@@ -58,7 +58,7 @@ class Cause(NamedTuple):
     lacks_store: bool = False
 
 
-def cause_of(error: BaseException) -> Cause:
+def cause_of(error: BaseException) -> FailureCause:
     """The cause of an error of `obstore`."""
     text = str(error)
     status, found = _STATUS.search(text), _CODE.search(text)
@@ -66,10 +66,12 @@ def cause_of(error: BaseException) -> Cause:
     after = f", {code}" if code else ""
     if status is None or _CREDENTIALS.search(text):
         reason, transient = next((words, again) for pattern, words, again in _TRANSPORT if re.search(pattern, text))
-        return Cause(0, reason + after, transient)
+        return FailureCause(0, reason + after, transient)
     number = int(status[1])
     transient = code in _TRANSIENT_CODES or number in _TRANSIENT or number >= 500
-    return Cause(number, f"{number} {_STATUS_WORDS.get(number, '')}".strip() + after, transient, code in _NO_STORE)
+    return FailureCause(
+        number, f"{number} {_STATUS_WORDS.get(number, '')}".strip() + after, transient, code in _NO_STORE
+    )
 
 
 class ShortAnswerError(Exception):

@@ -21,8 +21,8 @@ _FIRST_WAIT, _LONGEST_WAIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits in seconds. Raises `OptionError` for values that are not above 0.
+class RequestLimits:
+    """RequestLimits in seconds. Raises `OptionError` for values that are not above 0.
 
     `connect`: to reach a server. `read`: until more bytes of an answer arrive. `write`: until a server answers to an
     upload, a copy or the end of an upload. `patience`: from the first attempt until an operation fails.
@@ -52,9 +52,9 @@ class Limits:
                 raise OptionError(f"{VARIABLE}: expected {', '.join(sorted(names))}, found {name!r}")
         return cls(**values)
 
-    def impatient(self, patience: float) -> Limits:
+    def impatient(self, patience: float) -> RequestLimits:
         """The same limits with less patience, if it is more than `patience` seconds."""
-        return Limits(self.connect, self.read, self.write, min(self.patience, patience))
+        return RequestLimits(self.connect, self.read, self.write, min(self.patience, patience))
 
     def wait(self, attempt: int, chance: float) -> float:
         """Seconds to wait after failed attempt 0, 1, …: exponential, with a jitter from `chance` in [0, 1)."""

@@ -14,7 +14,7 @@ from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, 
 from iofast.remote import requests
 from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
-from iofast.remote.limits import Limits
+from iofast.remote.limits import RequestLimits
 from iofast.remote.upload import Upload
 from iofast.remote.urls import WEB, RemotePath
 
@@ -49,12 +49,12 @@ class Store:
     """
 
     place: RemotePath
-    limits: Limits = field(default_factory=Limits.of_environment)
+    limits: RequestLimits = field(default_factory=RequestLimits.of_environment)
 
     @classmethod
-    def of(cls, url: str, limits: Limits | None = None) -> Self:
+    def of(cls, url: str, limits: RequestLimits | None = None) -> Self:
         """The store of a URL such as `s3://bucket/prefix`. Raises `OptionError`, for credentials in the URL, too."""
-        return cls(RemotePath.of(url), limits or Limits.of_environment())
+        return cls(RemotePath.of(url), limits or RequestLimits.of_environment())
 
     def url(self, key: str = "") -> str:
         """The URL of an object."""

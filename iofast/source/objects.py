@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from iofast.bars import open_bar
 from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError
 from iofast.remote import requests
-from iofast.remote.limits import Limits
+from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
 from iofast.remote.urls import RemotePath, is_url, join
 from iofast.source.listing import FILE, Column, Strings, Versions
@@ -43,7 +43,7 @@ class _Folder:
 
 
 class ObjectTree:
-    """The objects below a URL as folders and files; see `walk.Tree`. Raises `StorageError`, `SourceError`.
+    """The objects below a URL as folders and files; see `walk.SourceTree`. Raises `StorageError`, `SourceError`.
 
     Stores have no folders. An empty object stands for one if other objects lie below it, or if its name has no suffix.
     Memory: the bytes of names and ETags, and 24 bytes for each object.
@@ -54,18 +54,18 @@ class ObjectTree:
         self._store = Store.of(url)
         self._folders = {"": _Folder()}
         self._sizes, self._etags, self._ends = array("Q"), bytearray(), array("Q", [0])
-        next(Store.of(url, Limits.of_environment().impatient(_FIRST)).list(), None)
+        next(Store.of(url, RequestLimits.of_environment().impatient(_FIRST)).list(), None)
         with open_bar(None, " objects", f"listing {url}", delay=1) as bar:
             for number, (key, size, etag) in enumerate(self._store.list()):
                 self._add(number, key, size, etag)
                 bar.update()
 
     def status(self, prefix: str) -> tuple[tuple[int, int], int]:
-        """See `walk.Tree`. No folder contains itself."""
+        """See `walk.SourceTree`. No folder contains itself."""
         return (-1, len(prefix)), 0
 
     def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        """See `walk.Tree`."""
+        """See `walk.SourceTree`."""
         folder = self._folders[prefix]
         yield from ((name, True) for name in folder.folders)
         for name, row in folder.files():
@@ -74,7 +74,7 @@ class ObjectTree:
                 yield name, False
 
     def beginning(self, path: str, length: int) -> bytes | None:
-        """See `walk.Tree`."""
+        """See `walk.SourceTree`."""
         size, etag = self._version(int(self._rows(Strings.gather([os.fsencode(path)]))[0]))
         try:
             return self._store.get_range(path, 0, min(size, length), etag)
@@ -82,7 +82,7 @@ class ObjectTree:
             return None
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions]:
-        """See `walk.Tree`."""
+        """See `walk.SourceTree`."""
         named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
         return {
             name: _versions(map(self._version, self._rows(each).tolist()), len(each)) for name, each in named.items()

@@ -20,7 +20,7 @@ from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, Tree, Walk
+from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, SourceTree, Walk
 
 
 class SplitImages(NamedTuple):
@@ -88,7 +88,7 @@ def _check_suffix(place: Path | RemotePath) -> None:
         )
 
 
-def _scan_tree(tree: Tree, beside: Path, options: SourceOptions) -> Source:
+def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source:
     root = tree.root
     if options.mask_columns or options.file_columns:
         raise OptionError(

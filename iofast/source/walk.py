@@ -46,7 +46,7 @@ class FoundImages(NamedTuple):
         return cls(len(names), os.fsencode(joined))
 
 
-class Tree(Protocol):
+class SourceTree(Protocol):
     """Folders and files below a root, by paths relative to it."""
 
     @property
@@ -68,7 +68,7 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalTree:
-    """A folder of this machine; see `Tree`."""
+    """A folder of this machine; see `SourceTree`."""
 
     root: Path
 
@@ -92,7 +92,7 @@ class LocalTree:
 class Walk:
     """One walk of a tree: lists folders, and counts the files that it leaves out."""
 
-    tree: Tree
+    tree: SourceTree
     hidden: int = 0  # images whose name begins with a dot
     sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
     unusual: Unusual = field(default_factory=Unusual)

@@ -22,7 +22,7 @@ from iofast import open_reader, pack
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, ContainerError, ErrorBudgetError, OptionError, SourceError
 from iofast.packing import PackOptions, on_ray, pack_part
-from iofast.packing.part import Part
+from iofast.packing.part import PackPart
 from iofast.packing.parts import missing_parts
 from iofast.packing.pool import IdlePool
 from iofast.packing.run import run
@@ -335,4 +335,4 @@ def test_through_the_client_port_of_a_cluster(images: Path, tmp_path: Path) -> N
 
 def test_shards_of_splits() -> None:
     splits = (("train", 0, 15), ("val", 15, 20))
-    assert [Part.shards(splits, records) for records in (1, 7, 100)] == [20, 4, 2]
+    assert [PackPart.shards(splits, records) for records in (1, 7, 100)] == [20, 4, 2]

@@ -23,7 +23,7 @@ from iofast import open_reader, pack
 from iofast.cli import main
 from iofast.errors import ErrorBudgetError, OptionError, TargetError, UnfinishedError
 from iofast.packing import PackReport
-from iofast.packing.part import Part, missing_words
+from iofast.packing.part import PackPart, missing_words
 
 RECORDS = 7
 PARTS = 5
@@ -235,26 +235,26 @@ class TestPart:
     @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "1/10000000", " 1/3", ""])
     def test_texts_that_name_none(self, text: str) -> None:
         with pytest.raises(OptionError, match="part must be i/n"):
-            Part.parse(text, {})
+            PackPart.parse(text, {})
 
     @pytest.mark.parametrize(("least", "step", "expected"), [(0, 1, [1, 2, 3]), (1, 1, [1, 2, 3]), (10, 5, [1, 2, 3])])
     def test_tasks_of_an_array(self, least: int, step: int, expected: list[int]) -> None:
         tasks = range(least, least + 3 * step, step)
-        assert [Part.parse("slurm", slurm(task, tasks)) for task in tasks] == [(number, 3) for number in expected]
+        assert [PackPart.parse("slurm", slurm(task, tasks)) for task in tasks] == [(number, 3) for number in expected]
 
     @pytest.mark.parametrize("environment", [{}, {"SLURM_ARRAY_TASK_ID": "1"}])
     def test_outside_of_an_array(self, environment: dict[str, str]) -> None:
         with pytest.raises(OptionError, match="needs the task of a SLURM array"):
-            Part.parse("slurm", environment)
+            PackPart.parse("slurm", environment)
 
     def test_an_array_with_gaps(self) -> None:
         with pytest.raises(OptionError, match="without gaps, found 3 tasks from 1 to 9"):
-            Part.parse("slurm", {**slurm(1, range(1, 4)), "SLURM_ARRAY_TASK_MAX": "9"})
+            PackPart.parse("slurm", {**slurm(1, range(1, 4)), "SLURM_ARRAY_TASK_MAX": "9"})
 
     @pytest.mark.parametrize("total", [1, 2, 3, 7, 40])
     def test_spans_are_whole_shards_and_cover_all(self, total: int) -> None:
         splits, records = (("train", 0, 50), ("val", 50, 61)), 7
-        spans = [Part(number, total).span(splits, records) for number in range(1, total + 1)]
+        spans = [PackPart(number, total).span(splits, records) for number in range(1, total + 1)]
         assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
         assert spans[-1][1] == 61
         starts = {*range(0, 50, 7), *range(50, 61, 7), 61}

@@ -17,11 +17,11 @@ from test_pack_remote import below, photos, write
 
 from iofast.errors import ObjectConflictError, StorageError
 from iofast.packing import pack
-from iofast.remote.limits import VARIABLE, Limits
+from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import Store
 
-QUICK = Limits(connect=1, read=1, write=2, patience=10)
-BRIEF = Limits(connect=1, read=0.5, write=1, patience=2)
+QUICK = RequestLimits(connect=1, read=1, write=2, patience=10)
+BRIEF = RequestLimits(connect=1, read=0.5, write=1, patience=2)
 DATA = os.urandom(300_000)
 
 PASSING = {

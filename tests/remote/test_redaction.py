@@ -10,7 +10,7 @@ from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy
 
 from iofast.errors import IofastError, StorageError
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
-from iofast.remote.limits import Limits
+from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
 
 pytest.importorskip("obstore")
@@ -93,7 +93,7 @@ def test_a_traceback_has_no_secret(bucket: Bucket, proxy: FaultProxy, caplog: py
     body = f"<Error><Code>SignatureDoesNotMatch</Code><StringToSign>{SECRET}</StringToSign></Error>".encode()
     proxy.plan = lambda _: Fault(status=403, body=body)
     with caplog.at_level(logging.DEBUG), pytest.raises(StorageError) as caught:
-        Store.of(f"s3://{bucket.name}", Limits(patience=1)).get("x")
+        Store.of(f"s3://{bucket.name}", RequestLimits(patience=1)).get("x")
     shown = "".join(traceback.format_exception(caught.value)) + caplog.text
     assert "403 access denied, SignatureDoesNotMatch" in shown
     for secret in (SECRET, *(value for name, value in ENVIRONMENT.items() if "KEY" in name)):

@@ -10,7 +10,7 @@ import pytest
 from object_store import ENVIRONMENT, Bucket
 
 from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError, StorageError
-from iofast.remote.limits import VARIABLE, Limits
+from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import ObjectInfo, Store
 
 DATA = os.urandom(1 << 16)
@@ -148,12 +148,12 @@ def test_plain_http_is_for_loopback(
 def test_limits_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(OptionError, match=VARIABLE):
-        Limits.of_environment()
+        RequestLimits.of_environment()
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "patience=60, read=20")
-    assert Limits.of_environment() == Limits(connect=5, read=20, patience=60)
-    waits = [[Limits().wait(attempt, chance) for chance in (0.0, 0.999)] for attempt in (0, 1, 5, 500)]
+    assert RequestLimits.of_environment() == RequestLimits(connect=5, read=20, patience=60)
+    waits = [[RequestLimits().wait(attempt, chance) for chance in (0.0, 0.999)] for attempt in (0, 1, 5, 500)]
     assert waits[0][0] < waits[0][1] < 2 * waits[0][0]
     assert waits[-1][1] <= 15 < 2.1 * waits[-1][0]

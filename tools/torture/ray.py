@@ -2,7 +2,7 @@
 
 On a cluster of three nodes on this machine, each round packs 40 shards: a node is killed with all its processes, a
 process of Ray in the middle of a shard, or the driver, which then starts again. Then the nodes are in network
-namespaces of their own, and one loses its connection for good while it packs a part.
+namespaces of their own, and one permanently loses its connection while it packs a part.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def cut(rounds: Rounds, names: list[str]) -> str:
             raise Failed("no node in a namespace packs a part")
     _ip("-n", lost, "link", "set", "eth0", "down")
     run.end(rounds.wanted[rounds.cases[-1]], "a node without a connection")
-    return "- 3 nodes in network namespaces of their own; one lost its connection for good while it packed a part"
+    return "- 3 nodes in network namespaces of their own; one permanently lost its connection while it packed a part"
 
 
 @contextlib.contextmanager
