@@ -178,7 +178,7 @@ class TestPackResume:
     def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: str, tmp_path: Path) -> None:
         target = tmp_path / "out.lmdb"
         process = subprocess.Popen(command(images, target, "--quiet", "--workers", "2"), stderr=subprocess.DEVNULL)
-        wait_for(lambda: journal_size(target) > 200_000 or process.poll() is not None)
+        wait_for(lambda: journal_size(target) > 80_000 or process.poll() is not None)
         process.send_signal(signal.SIGSTOP)  # two workers have four chunks at most, and get no more
         workers = psutil.Process(process.pid).children()
         process.kill()
