@@ -124,6 +124,7 @@ class FaultProxy:
         self.most = self._present = 0  # requests at one time
         self._counts: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
         self._target = urllib.parse.urlsplit(target).netloc
         proxy = self
 
@@ -131,6 +132,14 @@ class FaultProxy:
             protocol_version = "HTTP/1.1"
 
             def log_message(self, *_: object) -> None: ...
+
+            def setup(self) -> None:
+                super().setup()
+                proxy._connections.add(self.connection)
+
+            def finish(self) -> None:
+                proxy._connections.discard(self.connection)
+                super().finish()
 
             def do_GET(self) -> None:
                 proxy._answer(self)
@@ -147,8 +156,12 @@ class FaultProxy:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
+        """Stop, and end the connections that clients keep open: each has a thread, which would outlive the test."""
         self._server.shutdown()
         self._server.server_close()
+        for connection in tuple(self._connections):
+            with contextlib.suppress(OSError):  # it ends by itself just now
+                connection.shutdown(socket.SHUT_RDWR)
 
     def count(self, method: str, part: str = "") -> int:
         return sum(each.method == method and part in each.path for each in self.requests)
@@ -180,16 +193,15 @@ class FaultProxy:
         elif fault.status:
             self._send(handler, fault, fault.status, {"Content-Length": str(len(fault.body))}, fault.body)
         else:
-            upstream = http.client.HTTPConnection(self._target, timeout=60)
-            upstream.request(handler.command, handler.path, body, {**request.headers, "connection": "close"})
-            answer = upstream.getresponse()
-            data = answer.read()
+            with contextlib.closing(http.client.HTTPConnection(self._target, timeout=60)) as upstream:
+                upstream.request(handler.command, handler.path, body, {**request.headers, "connection": "close"})
+                answer = upstream.getresponse()
+                data = answer.read()
             kept = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_CONNECTIONS}
             if handler.command != "HEAD" and answer.status not in (204, 304):
                 kept = {name: value for name, value in kept.items() if name.lower() != "content-length"}
                 kept["Content-Length"] = str(len(data))
             self._send(handler, fault, answer.status, kept, data)
-            upstream.close()
 
     def _send(
         self,
