@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Collection, Container, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.checking.problems import Findings
-from iofast.containers.base import Entry, Located, Reader
+from iofast.containers.base import Entry, Reader
+from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.index import ABSENT, BLOCK_ROWS
 from iofast.errors import ContainerError
-from iofast.record import format_key
 
 STEP = 65_536  # rows of the index that are read together
-
-_IDENTITY = struct.Struct("<II")
 
 
 def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
@@ -55,7 +51,7 @@ def check_index(reader: Reader, findings: Findings) -> None:
 
     Every row of the index must be valid.
     """
-    digest, width = hashlib.sha256(), reader.manifest.key_width
+    fingerprint = Fingerprint(reader.manifest.key_width)
     last, sums = -1, True
     for start in range(0, len(reader), STEP):
         indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
@@ -75,29 +71,10 @@ def check_index(reader: Reader, findings: Findings) -> None:
             findings.add(f"the index has two labels for it: {found}", start + row)
         sums = sums and all(located.crc is not None for located in places.values())
         if sums:
-            _hash(digest, places, positions.tolist(), width)
-    found = f"sha256:{digest.hexdigest()}"
+            fingerprint.add(positions.astype(np.uint64), {name: own.places() for name, own in sorted(places.items())})
+    found = str(fingerprint)
     if sums and len(reader) and found != reader.manifest.fingerprint:
         findings.add(f"the fingerprint of the index is {found}, expected {reader.manifest.fingerprint}")
-
-
-def _hash(digest: hashlib._Hash, places: dict[str, Located], positions: list[int], width: int) -> None:
-    """Add records to a fingerprint (docs/format.md 2.2)."""
-    names = {name: b"%c%s" % (len(name), name.encode()) for name in places}
-    columns = [
-        (names[name], located.file.tolist(), located.length.tolist(), np.asarray(located.crc).tolist())
-        for name, located in sorted(places.items())
-    ]
-    text = []
-    for row, position in enumerate(positions):
-        key = format_key(position, width).encode()
-        head = b"%c%s" % (len(key), key)
-        text += [
-            head + name + _IDENTITY.pack(length[row], crc[row])
-            for name, file, length, crc in columns
-            if file[row] != ABSENT
-        ]
-    digest.update(b"".join(text))
 
 
 def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int]) -> NDArray[np.int64]:

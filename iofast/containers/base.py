@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Self
 
@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.entries import Noted
 from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.located import Located, dense
@@ -22,12 +23,25 @@ from iofast.errors import ContainerError, IofastError
 from iofast.kernel import Payloads
 from iofast.record import ImageInfo, Record, format_key, image_field
 
-__all__ = ["UNREADABLE", "Description", "Entry", "Failures", "Kept", "Located", "Reader", "Writer", "dense"]
+__all__ = [
+    "UNREADABLE",
+    "Description",
+    "Entry",
+    "Failures",
+    "Kept",
+    "Located",
+    "Reader",
+    "Seen",
+    "Writer",
+    "dense",
+]
 
 _log = logging.getLogger("iofast")
 
 # No process has this descriptor: reading from it fails, and only for the rows that have it.
 UNREADABLE = np.iinfo(np.int32).max
+
+_COPIED, _COPIED_BYTES = 1024, 16 << 20  # records, and bytes of their images, that are copied together
 
 Failures = dict[int, IofastError]  # row of the request → its error
 
@@ -121,6 +135,15 @@ class Reader(ABC):
         width = self.manifest.key_width
         return [format_key(position, width) for position in self.positions(located.indices).tolist()]
 
+    def all_values(self, indices: NDArray[np.int64]) -> list[dict[str, bytes]]:
+        """All payloads of these records, checked where the index has checksums. Raises like `values`."""
+        found: list[dict[str, bytes]] = [{} for _ in range(len(indices))]
+        for name in self.manifest.fields:
+            for own, value in zip(found, self.values(indices, name), strict=True):
+                if value is not None:
+                    own[name] = value
+        return found
+
     @abstractmethod
     def record(self, index: int) -> Record:
         """One record with all its fields, every payload checked where there are checksums."""
@@ -206,6 +229,9 @@ class Kept(NamedTuple):
     position: int
 
 
+Seen = Callable[[Iterable[Noted]], object]
+
+
 class Writer(ABC):
     """Writes records, in packing order, into a container that stays invisible until it is published.
 
@@ -221,42 +247,32 @@ class Writer(ABC):
         """The last position that a resumed run would not write again; -1 if there is none."""
         return -1
 
-    def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
+    def resume(self, seen: Seen | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
         """Adopt what an earlier run of the same records wrote before position `stop`; must be the first call.
 
-        `seen` is called with the position of each adopted record. The caller continues after `Kept.position`.
+        `seen` is called with all adopted records, some at a time. The caller continues after `Kept.position`.
         """
         return Kept(0, -1)
 
     @abstractmethod
-    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
+    def extend(self, base: Reader, seen: Seen | None = None) -> None:
         """Begin with the records of a container of the same kind, unchanged; before `resume` and `write`.
 
-        Later records begin new ranges of the splits. `seen` is called with each position. `base` must stay open until
-        `finish`.
+        Later records begin new ranges of the splits. `seen` is called with all records, some at a time. `base` must
+        stay open until `finish`.
         """
 
     @abstractmethod
-    def join(self, part: Reader, left_out: Collection[int] = (), seen: Callable[[int], object] | None = None) -> None:
+    def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
         """Append the records of `part`, a container of the same kind, except those at positions `left_out`.
 
-        They continue the ranges of their splits. `seen` is called with each position. `part` must be readable until
-        the container is published.
+        They continue the ranges of their splits. `seen` is called with all records, some at a time. `part` must be
+        readable until the container is published.
         """
-
-    @property
-    def last(self) -> list[tuple[str, int, int]]:
-        """Name, length and CRC32C of each field of the last record of `extend`, `resume` or `write`."""
-        return self._register.last
-
-    @property
-    @abstractmethod
-    def mark(self) -> int:
-        """A number by which `recall` finds the last record."""
 
     @abstractmethod
     def recall(self, mark: int) -> Record:
-        """Read back a record that was written."""
+        """Read back a record that was written, by its mark."""
 
     @property
     @abstractmethod
@@ -269,7 +285,7 @@ class Writer(ABC):
         return []
 
     @abstractmethod
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
         """Append the record of `position` (greater than any before; holes are allowed).
 
         Splits are contiguous: a split that was left can only be entered again after `reenter`.
@@ -286,3 +302,17 @@ class Writer(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Stop; only full shards remain usable, by `resume`."""
+
+    def _copy(self, base: Reader, split: str, rows: range, left_out: Collection[int], seen: Seen | None) -> None:
+        """Write records of another container again, payloads checked."""
+        for first in range(rows.start, rows.stop, _COPIED):
+            indices = np.arange(first, min(first + _COPIED, rows.stop), dtype=np.int64)
+            left = np.isin(base.positions(indices), list(left_out), invert=True)
+            columns = base.columns(indices[left])
+            for start, stop in columns.slices(_COPIED_BYTES, _COPIED):
+                own = columns.rows(slice(start, stop))
+                infos = zip(*(c.tolist() for c in (own.label, own.width, own.height, own.orientation)), strict=True)
+                records = zip(base.positions(own.indices).tolist(), base.all_values(own.indices), infos, strict=True)
+                written = [self.write(place, fields, ImageInfo(*info), split) for place, fields, info in records]
+                if seen is not None:
+                    seen(written)

@@ -1,4 +1,4 @@
-"""Entries: the writer's data about stored records, serialized until the index is written.
+"""Entries: the writer's data about stored records, serialized until the index is written, one by one or in columns.
 
 The LMDB writer keeps entries in an unnamed file, because only the finished tree has the places of payloads. A shard
 writer keeps one file of entries beside each shard, so that a resumed run need not read the shard.
@@ -9,17 +9,24 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from iofast.kernel import crc32c
-from iofast.record import ImageInfo
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS, ImageInfo, image_field
 
 _HEAD = struct.Struct("<II")  # CRC32C and length of the body
 _RECORD = struct.Struct("<QiIIBH")
 _FIELD = struct.Struct("<BIIQ")
 _MAX_ENTRY = 1 << 20
 _STEP = 1 << 20
+_TOGETHER = 4096  # records whose columns are made together
+KINDS = (*IMAGE_FIELDS, *RAW_FIELDS)  # fields with images, in the order of `record.image_field`
 
 
 class RecordEntry(NamedTuple):
@@ -29,10 +36,135 @@ class RecordEntry(NamedTuple):
     info: ImageInfo
     fields: tuple[tuple[str, int, int, int], ...]
 
+    @property
+    def image(self) -> int | None:
+        """Length << 32 | CRC32C of its image; None without one."""
+        own = image_field({name: None for name, *_ in self.fields})
+        return next((length << 32 | crc for name, length, crc, _ in self.fields if name == own), None)
+
     def at(self, start: int, offsets: Sequence[int]) -> RecordEntry:
         """Return a copy with offsets `start` + `offsets`."""
         own = zip(self.fields, offsets, strict=True)
         return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
+
+
+class Noted(NamedTuple):
+    """A record that a writer has. `image`: length << 32 | CRC32C of its image, None without one."""
+
+    position: int
+    image: int | None
+    mark: int  # by which `Writer.recall` finds it
+
+
+class FieldPlaces(NamedTuple):
+    """Where payloads of one field lie in their files: columns of N rows, zero except `there`."""
+
+    there: NDArray[np.bool_]  # whether the record has the field
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    crc: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryColumns:
+    """Consecutive records: columns of N rows. A thousand records in columns cost as much as a few `RecordEntry`."""
+
+    position: NDArray[np.uint64]
+    label: NDArray[np.int32]
+    width: NDArray[np.int32]
+    height: NDArray[np.int32]
+    orientation: NDArray[np.uint8]
+    fields: Mapping[str, FieldPlaces]  # sorted by name
+
+    @classmethod
+    def of(cls, entries: Sequence[RecordEntry]) -> Self:
+        """The columns of these records."""
+        places: dict[str, list[tuple[int, ...]]] = {}
+        for row, entry in enumerate(entries):
+            for name, length, crc, offset in entry.fields:
+                places.setdefault(name, []).append((row, length, crc, offset))
+        infos = [(each.info.label, each.info.width, each.info.height, each.info.orientation) for each in entries]
+        label, width, height, orientation = np.array(infos, np.int32).reshape(-1, 4).T
+        return cls(
+            position=np.array([entry.position for entry in entries], np.uint64),
+            label=label,
+            width=width,
+            height=height,
+            orientation=orientation.astype(np.uint8),
+            fields={name: _spread(places[name], len(entries)) for name in sorted(places)},
+        )
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def rows(self, rows: slice) -> EntryColumns:
+        """Some of the records."""
+        places = {
+            name: FieldPlaces(own.there[rows], own.offset[rows], own.length[rows], own.crc[rows])
+            for name, own in self.fields.items()
+        }
+        return EntryColumns(
+            position=self.position[rows],
+            label=self.label[rows],
+            width=self.width[rows],
+            height=self.height[rows],
+            orientation=self.orientation[rows],
+            fields=places,
+        )
+
+    def images(self) -> tuple[NDArray[np.uint8], FieldPlaces]:
+        """The image of each record: 1 + the place of its field in `KINDS`, 0 for none; and where it lies."""
+        kind, image = np.zeros(len(self), np.uint8), _nowhere(len(self))
+        for number, name in enumerate(KINDS, 1):
+            if name in self.fields:
+                own = self.fields[name]
+                first = own.there & ~image.there
+                kind[first] = number
+                image = FieldPlaces(
+                    there=image.there | own.there,
+                    offset=np.where(first, own.offset, image.offset),
+                    length=np.where(first, own.length, image.length),
+                    crc=np.where(first, own.crc, image.crc),
+                )
+        return kind, image
+
+    def noted(self, marks: Iterable[int]) -> Iterator[Noted]:
+        """The records with these marks."""
+        _, image = self.images()
+        keys = (image.length << np.uint64(32) | image.crc).tolist()
+        images = [key if there else None for key, there in zip(keys, image.there.tolist(), strict=True)]
+        return map(Noted, self.position.tolist(), images, marks)
+
+    def beside_image(self, name: str) -> FieldPlaces:
+        """Where a field lies, as if no record had it whose image it is."""
+        own = self.fields.get(name)
+        if own is None:
+            return _nowhere(len(self))
+        if name not in KINDS:
+            return own
+        return own._replace(there=own.there & (self.images()[0] != 1 + KINDS.index(name)))
+
+
+def in_columns(entries: Iterable[tuple[int, RecordEntry]]) -> Iterator[tuple[list[int], EntryColumns]]:
+    """The offsets and the records of `read`, some thousand at a time."""
+    rest = iter(entries)
+    while together := list(islice(rest, _TOGETHER)):
+        yield [offset for offset, _ in together], EntryColumns.of([entry for _, entry in together])
+
+
+def _nowhere(count: int) -> FieldPlaces:
+    zeros = np.zeros(count, np.uint64)
+    return FieldPlaces(np.zeros(count, np.bool_), zeros, zeros, np.zeros(count, np.uint32))
+
+
+def _spread(places: Sequence[tuple[int, ...]], count: int) -> FieldPlaces:
+    """The columns of `count` records, of which those at (row, length, CRC32C, offset) have the field."""
+    row, length, crc, offset = np.array(places, np.uint64).T
+    there, rows = np.zeros(count, np.bool_), row.astype(np.intp)
+    there[rows] = True
+    columns = np.zeros((3, count), np.uint64)
+    columns[:, rows] = offset, length, crc
+    return FieldPlaces(there, columns[0], columns[1], columns[2].astype(np.uint32))
 
 
 def encode(entry: RecordEntry) -> bytes:

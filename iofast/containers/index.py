@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 import struct
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 
-from iofast.containers.entries import RecordEntry
+from iofast.containers.entries import EntryColumns, FieldPlaces, RecordEntry
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
-from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
+from iofast.record import image_field
 
 CHUNK_ROWS = 65_536
 BLOCK_ROWS = 256  # rows per checksum: 6 KB of images, checked in 1 µs
@@ -29,21 +28,18 @@ PADDING = 64  # bytes after a chunk: at most one less
 CRC_SIZE = 4  # of the checksum after each block of a section
 
 IMAGES, LABELS, POSITIONS, LONG_POSITIONS, FIELDS = 0, 1, 2, 3, 16  # codes of sections; FIELDS + n: field number n
-KINDS = (*IMAGE_FIELDS, *RAW_FIELDS)  # an image row has 1 + the place of its field, or 0 for a record without image
-
-# `place` of an image row: 48 bits of offset, 3 of orientation - 1, 3 of kind, the upper 5 of width and of height
+# `place` of an image row: 48 bits of offset, 3 of orientation - 1, 3 of kind (`EntryColumns.images`), the upper 5 of
+# width and of height
 IMAGE_ROW = np.dtype(
     [("place", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("label", "<i4"), ("width", "<u2"), ("height", "<u2")]
 )
 FIELD_ROW = np.dtype([("low", "<u4"), ("high", "<u2"), ("length", "<u4"), ("crc", "<u4")])
+_NO_FIELD = np.array((NOWHERE & 0xFFFFFFFF, NOWHERE >> 32, 0, 0), FIELD_ROW)
 _ROWS = {IMAGES: IMAGE_ROW, LABELS: np.dtype("<i4"), POSITIONS: np.dtype("<u4"), LONG_POSITIONS: np.dtype("<u8")}
 
 _HEAD = struct.Struct("<8sHHIQQQQ")  # then the codes and a CRC32C
-_IMAGE = struct.Struct("<QIIiHH")
-_FIELD = struct.Struct("<IHII")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_NO_FIELD = _FIELD.pack(NOWHERE & 0xFFFFFFFF, NOWHERE >> 32, 0, 0)
 
 
 class Stamp(NamedTuple):
@@ -84,13 +80,6 @@ def block_crc(rows: bytes | memoryview, first: int) -> int:
     return crc32c(_U64.pack(first), crc32c(rows))
 
 
-@functools.lru_cache(maxsize=256)  # most records have the same fields
-def _roles(names: tuple[str, ...]) -> tuple[str, int, frozenset[str]]:
-    """The field with the image of a record, its kind, and all other fields."""
-    image = image_field(names)
-    return image or "", 0 if image is None else 1 + KINDS.index(image), frozenset(names) - {image or ""}
-
-
 class Outline:
     """Which sections a chunk has. Known without the places of payloads, so LMDB can reserve the bytes of a chunk."""
 
@@ -98,15 +87,18 @@ class Outline:
         self.rows = 0
         self.first = self.last = -1  # positions
         self._labelled = False
-        self._names: set[str] = set()
+        self._names: set[str] = set()  # of fields, except each record's image
 
-    def add(self, position: int, label: int, others: frozenset[str]) -> None:
-        """Count one record with these fields beside its image."""
-        if not self.rows:
-            self.first = position
-        self.rows, self.last = self.rows + 1, position
-        self._labelled = self._labelled or label >= 0
-        self._names |= others
+    def add(self, entry: RecordEntry) -> None:
+        """Count one record."""
+        names = tuple([name for name, *_ in entry.fields])
+        self._count(entry.position, entry.position, 1, entry.info.label >= 0, _others(names))
+
+    def add_columns(self, records: EntryColumns) -> None:
+        """Count these records."""
+        others = {name for name in records.fields if records.beside_image(name).there.any()}
+        first, last = records.position[[0, -1]].tolist()
+        self._count(first, last, len(records), bool((records.label >= 0).any()), others)
 
     def codes(self, fields: Sequence[str]) -> list[int]:
         """The codes of all sections, in order. `fields` are those of the manifest."""
@@ -119,6 +111,13 @@ class Outline:
         """Bytes of the chunk."""
         return _layout(self.codes(fields), self.rows)[1]
 
+    def _count(self, first: int, last: int, rows: int, labelled: bool, others: Set[str]) -> None:
+        if not self.rows:
+            self.first = first
+        self.rows, self.last = self.rows + rows, last
+        self._labelled = self._labelled or labelled
+        self._names |= others
+
 
 class Outlines:
     """The outlines of all chunks, filled record by record."""
@@ -130,67 +129,83 @@ class Outlines:
         """Count one record."""
         if not self.chunks or self.chunks[-1].rows == CHUNK_ROWS:
             self.chunks.append(Outline())
-        others = _roles(tuple([name for name, *_ in entry.fields]))[2]
-        self.chunks[-1].add(entry.position, entry.info.label, others)
+        self.chunks[-1].add(entry)
 
 
-class _Chunk:
-    """The sections of one chunk, filled record by record."""
-
-    def __init__(self) -> None:
-        self.outline = Outline()
-        self._images, self._labels, self._positions = bytearray(), array("i"), array("Q")
-        self._fields: dict[str, bytearray] = {}
-
-    def add(self, entry: RecordEntry) -> None:
-        """Add one record."""
-        info, row = entry.info, self.outline.rows
-        image, kind, others = _roles(tuple([name for name, *_ in entry.fields]))
-        self.outline.add(entry.position, info.label, others)
-        self._labels.append(info.label)
-        self._positions.append(entry.position)
-        place, own_length, own_crc = 0, 0, 0
-        for name, length, crc, offset in entry.fields:
-            if offset + length > NOWHERE:
-                raise ContainerError(f"field {name} of position {entry.position} ends behind 2^48 bytes of its file")
-            if name == image:
-                place, own_length, own_crc = offset, length, crc
-                continue
-            field = self._fields.setdefault(name, bytearray())
-            field += _NO_FIELD * (row - len(field) // _FIELD.size)
-            field += _FIELD.pack(offset & 0xFFFFFFFF, offset >> 32, length, crc)
-        place |= info.orientation - 1 << 48 | kind << 51 | info.width >> 16 << 54 | info.height >> 16 << 59
-        sides = info.width & 0xFFFF, info.height & 0xFFFF
-        self._images += _IMAGE.pack(place, own_length, own_crc, info.label, *sides)
-
-    def encode(self, first: int, fields: Sequence[str], stamp: Stamp) -> bytes:
-        """The bytes of the chunk; `first` is the dense index of its first record."""
-        codes = self.outline.codes(fields)
-        sections = {code: self._section(code, fields) for code in codes}
-        return encode_chunk(sections, first, self.outline.rows, self.outline.first, stamp)
-
-    def _section(self, code: int, fields: Sequence[str]) -> bytes:
-        if code >= FIELDS:
-            rows = self._fields[fields[code - FIELDS]]
-            return bytes(rows) + _NO_FIELD * (self.outline.rows - len(rows) // _FIELD.size)
-        if code == IMAGES:
-            return bytes(self._images)
-        if code == LABELS:
-            return np.array(self._labels, _ROWS[LABELS]).tobytes()
-        positions = np.array(self._positions, np.uint64)
-        return bytes((positions - positions[0]).astype(_ROWS[code]).data)
+@functools.lru_cache(maxsize=256)  # most records have the same fields
+def _others(names: tuple[str, ...]) -> frozenset[str]:
+    """The fields of a record except its image."""
+    return frozenset(names) - {image_field(names)}
 
 
-def encode_rows(entries: Iterable[RecordEntry], fields: Sequence[str], stamp: Stamp) -> Iterator[bytes]:
+def encode_rows(records: Iterable[EntryColumns], fields: Sequence[str], stamp: Stamp) -> Iterator[bytes]:
     """The chunks of an index, one after another: memory does not grow with the records."""
-    chunk, first = _Chunk(), 0
-    for entry in entries:
-        if chunk.outline.rows == CHUNK_ROWS:
-            yield chunk.encode(first, fields, stamp)
-            chunk, first = _Chunk(), first + CHUNK_ROWS
-        chunk.add(entry)
-    if chunk.outline.rows:
-        yield chunk.encode(first, fields, stamp)
+    chunk: list[EntryColumns] = []
+    first = rows = 0
+    for own in records:
+        start = 0
+        while start < len(own):
+            part = own.rows(slice(start, start + CHUNK_ROWS - rows))
+            chunk.append(part)
+            start, rows = start + len(part), rows + len(part)
+            if rows == CHUNK_ROWS:
+                yield _encode(chunk, first, fields, stamp)
+                chunk, first, rows = [], first + CHUNK_ROWS, 0
+    if chunk:
+        yield _encode(chunk, first, fields, stamp)
+
+
+def _encode(records: Sequence[EntryColumns], first: int, fields: Sequence[str], stamp: Stamp) -> bytes:
+    """The bytes of one chunk; `first` is the dense index of its first record."""
+    outline = Outline()
+    for own in records:
+        _check_ends(own)
+        outline.add_columns(own)
+    sections = {
+        code: b"".join([_section(code, own, outline.first, fields) for own in records])
+        for code in outline.codes(fields)
+    }
+    return encode_chunk(sections, first, outline.rows, outline.first, stamp)
+
+
+def _section(code: int, records: EntryColumns, position: int, fields: Sequence[str]) -> bytes:
+    """The rows of a section; `position` is that of the chunk's first record."""
+    if code >= FIELDS:
+        return _field_rows(fields[code - FIELDS], records)
+    if code == IMAGES:
+        return _image_rows(records)
+    if code == LABELS:
+        return records.label.astype(_ROWS[LABELS]).tobytes()
+    return (records.position - np.uint64(position)).astype(_ROWS[code]).tobytes()
+
+
+def _image_rows(records: EntryColumns) -> bytes:
+    kind, image = records.images()
+    width, height = records.width.astype(np.uint64), records.height.astype(np.uint64)
+    rows = np.zeros(len(records), IMAGE_ROW)
+    rows["place"] = image.offset | (records.orientation.astype(np.uint64) - np.uint64(1)) << np.uint64(48)
+    rows["place"] |= kind.astype(np.uint64) << np.uint64(51)
+    rows["place"] |= width >> np.uint64(16) << np.uint64(54) | height >> np.uint64(16) << np.uint64(59)
+    rows["length"], rows["crc"], rows["label"] = image.length, image.crc, records.label
+    rows["width"], rows["height"] = width & np.uint64(0xFFFF), height & np.uint64(0xFFFF)
+    return rows.tobytes()
+
+
+def _field_rows(name: str, records: EntryColumns) -> bytes:
+    own = records.beside_image(name)
+    rows = np.zeros(len(records), FIELD_ROW)
+    rows["low"], rows["high"] = own.offset & np.uint64(0xFFFFFFFF), own.offset >> np.uint64(32)
+    rows["length"], rows["crc"] = own.length, own.crc
+    rows[~own.there] = _NO_FIELD
+    return rows.tobytes()
+
+
+def _check_ends(records: EntryColumns) -> None:
+    for name, own in records.fields.items():
+        wrong = np.flatnonzero(own.offset + own.length > NOWHERE)
+        if wrong.size:
+            position = records.position[wrong[0]]
+            raise ContainerError(f"field {name} of position {position} ends behind 2^48 bytes of its file")
 
 
 def encode_chunk(sections: dict[int, bytes], first: int, rows: int, position: int, stamp: Stamp) -> bytes:

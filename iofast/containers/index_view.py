@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers import index
+from iofast.containers.entries import KINDS, FieldPlaces
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK_ROWS, CHUNK_ROWS, CRC_SIZE, FIELDS, Head, Stamp
 from iofast.containers.manifest import Manifest
@@ -25,15 +26,6 @@ _LEFT_OUT = -1  # start of a section that a chunk does not have; 0 = the chunk w
 _AT_A_TIME = 1024  # blocks that are read together: 6 MB of images
 _BLOCKS = CHUNK_ROWS // BLOCK_ROWS  # of a whole chunk
 _U32 = struct.Struct("<I")
-
-
-class FieldPlaces(NamedTuple):
-    """Where payloads of one field lie in their files: columns of N rows, zero except `there`."""
-
-    there: NDArray[np.bool_]  # whether the record has the field
-    offset: NDArray[np.uint64]
-    length: NDArray[np.uint64]
-    crc: NDArray[np.uint32]
 
 
 class IndexView:
@@ -51,7 +43,7 @@ class IndexView:
         self._where, self._manifest = where, manifest
         self._heads = _Heads(data, manifest, find, where)
         self._sections: dict[int, _Section] = {}
-        names = enumerate(index.KINDS, 1)
+        names = enumerate(KINDS, 1)
         self._kinds = np.array([True, *(name in manifest.fields for _, name in names), False, False])
 
     def stamp(self) -> Stamp:

@@ -10,15 +10,14 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import lmdb
-import numpy as np
 
 from iofast.containers import entries
-from iofast.containers.base import Description, Reader, Writer
-from iofast.containers.entries import RecordEntry
+from iofast.containers.base import Description, Reader, Seen, Writer
+from iofast.containers.entries import Noted, RecordEntry, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Outlines, Stamp, encode_rows
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
@@ -34,7 +33,6 @@ TRANSACTION_BYTES = 16 << 20  # dirty pages, which LMDB keeps in memory until th
 MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20
 
-_COPIED = 1024  # rows of an index that are read together
 _UNKNOWN_SIZE = (1 << 63) - 1  # the file's size while the manifest's place is reserved: no number is longer
 
 
@@ -76,13 +74,8 @@ class LmdbWriter(Writer):
         name = os.path.basename(self.path)
         return {name: name}
 
-    @property
-    def mark(self) -> int:
-        """The position of the last record."""
-        return self._register.position
-
     def recall(self, mark: int) -> Record:
-        """The record at a position; see `Writer.recall`."""
+        """The record at a position, its mark; see `Writer.recall`."""
         key = format_key(mark, self._register.key_width)
         fields: dict[str, bytes] = {}
         with contextlib.ExitStack() as stack:
@@ -94,44 +87,19 @@ class LmdbWriter(Writer):
                 found = cursor.next()
         return Record(key, fields)
 
-    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
+    def extend(self, base: Reader, seen: Seen | None = None) -> None:
         """Copy all records of `base`, payloads checked; see `Writer.extend`."""
         for split, start, stop in base.manifest.ranges():
             self._register.section()
             self._copy(base, split, range(start, stop), (), seen)
         self._register.section()
 
-    def join(self, part: Reader, left_out: Collection[int] = (), seen: Callable[[int], object] | None = None) -> None:
+    def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
         """Copy the records of `part`, payloads checked; see `Writer.join`."""
         for split, start, stop in part.manifest.ranges():
             self._copy(part, split, range(start, stop), left_out, seen)
 
-    def _copy(
-        self,
-        base: Reader,
-        split: str,
-        rows: range,
-        left_out: Collection[int],
-        seen: Callable[[int], object] | None,
-    ) -> None:
-        for first in range(rows.start, rows.stop, _COPIED):
-            located = base.columns(np.arange(first, min(first + _COPIED, rows.stop), dtype=np.int64))
-            columns = (
-                base.positions(located.indices),
-                located.label,
-                located.width,
-                located.height,
-                located.orientation,
-            )
-            for index, (position, *info) in enumerate(
-                zip(*(column.tolist() for column in columns), strict=True), first
-            ):
-                if position not in left_out:
-                    self.write(position, base.record(index).fields, ImageInfo(*info), split)
-                    if seen is not None:
-                        seen(position)
-
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
         with self._errors():
@@ -140,6 +108,7 @@ class LmdbWriter(Writer):
             self._outlines.add(entry)
             key = format_key(position, self._register.key_width)
             self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
+        return Noted(position, entry.image, position)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
@@ -275,9 +244,9 @@ class LmdbWriter(Writer):
     def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
         self._rows.flush()
         places = tree.walk()  # in the order of the records
-        placed = (self._placed(entry, places) for _, entry in entries.read(self._rows.fileno()))
+        placed = ((at, self._placed(entry, places)) for at, entry in entries.read(self._rows.fileno()))
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
-        for chunk, data in enumerate(encode_rows(placed, draft.fields, stamp)):
+        for chunk, data in enumerate(encode_rows((records for _, records in in_columns(placed)), draft.fields, stamp)):
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
     def _placed(self, entry: RecordEntry, places: Iterator[tuple[bytes, int, int]]) -> RecordEntry:

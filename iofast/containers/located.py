@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.index import ABSENT, KINDS, NOWHERE
-from iofast.containers.index_view import FieldPlaces, Rows
+from iofast.containers.entries import KINDS, FieldPlaces
+from iofast.containers.index import ABSENT, NOWHERE
+from iofast.containers.index_view import Rows
 from iofast.kernel import Payloads
 from iofast.record import RAW_FIELDS
 
@@ -58,6 +59,11 @@ class Located(NamedTuple):
             runs.append((start, stop))
             start = stop
         return runs
+
+    def places(self) -> FieldPlaces:
+        """Where the payloads lie in their files. Checksums that the index does not have are 0."""
+        crc = np.zeros(len(self.indices), np.uint32) if self.crc is None else self.crc.astype(np.uint32)
+        return FieldPlaces(self.file != ABSENT, self.offset, self.length, crc)
 
     def payloads(
         self, rows: slice, fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
@@ -114,7 +120,7 @@ def of_images(indices: NDArray[np.int64], rows: Rows, file: NDArray[np.uint32]) 
 
 
 def kinds(rows: Rows) -> NDArray[np.uint8]:
-    """The kind of each image row: 1 + the place of its field in `index.KINDS`, 0 for no image."""
+    """The kind of each image row: 1 + the place of its field in `entries.KINDS`, 0 for no image."""
     return (rows["place"] >> 51 & 7).astype(np.uint8)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import struct
 from collections.abc import Mapping, Set
 
-from iofast.containers.entries import RecordEntry
+import numpy as np
+
+from iofast.containers.entries import EntryColumns, RecordEntry
+from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.manifest import (
     MAX_COUNT,
     MAX_FIELDS,
@@ -21,11 +21,7 @@ from iofast.errors import ContainerError
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, LABEL_FIELD, LONGEST_SIDE, MAX_PAYLOAD, ImageInfo, check_field, format_key
 
-
-@functools.lru_cache(maxsize=256)  # most records have the same fields
-def _identity(key: int, names: tuple[int, ...]) -> struct.Struct:
-    """The hashed bytes of a record whose key and field names have these lengths in bytes."""
-    return struct.Struct("<" + "".join(f"B{key}sB{name}sII" for name in names))
+_TOGETHER = 1024  # records that are hashed together: one by one they take five times as long
 
 
 class Register:
@@ -35,8 +31,8 @@ class Register:
         self.count = 0
         self.key_width = key_width
         self.position = -1  # of the last record
-        self.last: list[tuple[str, int, int]] = []  # name, length and CRC32C of each field of the last record
-        self._hash = hashlib.sha256()
+        self._fingerprint = Fingerprint(key_width)
+        self._recent: list[RecordEntry] = []  # which the fingerprint does not have yet
         self._fields: set[str] = set()
         self._runs: list[tuple[str, int]] = []  # split name and first dense index of each range
         self._entered: set[str] = set()  # splits that may not be entered again
@@ -55,23 +51,33 @@ class Register:
         """
         key = format_key(position, self.key_width)
         try:
-            self._check(position, fields.keys(), split)
+            self._check(position, fields.keys(), split, self.position)
             _check_payloads(fields, info)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
         entries = tuple([(name, len(fields[name]), crc32c(fields[name]), 0) for name in sorted(fields)])
         entry = RecordEntry(position, info, entries)
-        self._count(key, entry, split)
+        self._count(position, info.label, fields.keys(), split, 1)
+        self._recent.append(entry)
+        if len(self._recent) == _TOGETHER:
+            self._hash_recent()
         return entry
 
-    def adopt(self, entry: RecordEntry, split: str) -> None:
-        """Register a record that is already stored. Raises `ContainerError` for an invalid record."""
-        key = format_key(entry.position, self.key_width)
+    def adopt(self, records: EntryColumns, split: str) -> None:
+        """Register records that are already stored. Raises `ContainerError` for an invalid one."""
+        position = records.position.astype(np.int64)
+        filled = np.any([own.there for own in records.fields.values()], axis=0) & np.ones(len(records), np.bool_)
+        wrong = np.flatnonzero((np.diff(position, prepend=self.position) <= 0) | ~filled)
+        row = int(wrong[0]) if wrong.size else 0
+        own = {name for name, places in records.fields.items() if not wrong.size or places.there[row]}
         try:
-            self._check(entry.position, {name for name, *_ in entry.fields}, split)
+            self._check(int(position[row]), own, split, int(position[row - 1]) if row else self.position)
         except ContainerError as error:
-            raise ContainerError(f"record {key}: {error}") from None
-        self._count(key, entry, split)
+            raise ContainerError(f"record {format_key(int(position[row]), self.key_width)}: {error}") from None
+        format_key(int(position[-1]), self.key_width)  # the longest
+        self._hash_recent()
+        self._fingerprint.add(records.position, records.fields)
+        self._count(int(position[-1]), int(records.label.max()), own, split, len(records))
 
     def section(self) -> None:
         """Let the next record begin a new range of its split, even of a split that was left."""
@@ -87,6 +93,7 @@ class Register:
         """The manifest of all records. Raises `ContainerError` if there are fewer classes than labels."""
         if description.classes is not None and self._top >= len(description.classes):
             raise ContainerError(f"a record has label {self._top}, but there are {len(description.classes)} classes")
+        self._hash_recent()
         stops = [*(start for _, start in self._runs[1:]), self.count]
         ranges: dict[str, tuple[tuple[int, int], ...]] = {}
         for (name, start), stop in zip(self._runs, stops, strict=bool(self._runs)):
@@ -95,7 +102,7 @@ class Register:
             count=self.count,
             fields=self.fields,
             splits=ranges or {WHOLE: ((0, 0),)},
-            fingerprint=f"sha256:{self._hash.hexdigest()}",
+            fingerprint=str(self._fingerprint),
             shards=shards,
             classes=description.classes,
             class_order=description.class_order,
@@ -104,25 +111,24 @@ class Register:
             key_width=self.key_width,
         )
 
-    def _count(self, key: str, entry: RecordEntry, split: str) -> None:
-        """Add a checked record to the counts and the fingerprint."""
+    def _count(self, position: int, label: int, fields: Set[str], split: str, count: int) -> None:
+        """Add checked records to the counts: the last position, the greatest label, and all fields."""
         if split != self._split:
             self._runs.append((split, self.count))
             self._entered.add(split)
-        self._split, self.position, self._top = split, entry.position, max(self._top, entry.info.label)
-        self.last = [(name, length, crc) for name, length, crc, _ in entry.fields]
-        text = key.encode()
-        identity: list[int | bytes] = []
-        for name, length, crc in self.last:
-            identity += (len(text), text, len(name), name.encode(), length, crc)
-            self._fields.add(name)
-        layout = _identity(len(text), tuple([len(name) for name, *_ in self.last]))
-        self._hash.update(layout.pack(*identity))
-        self.count += 1
+        self._split, self.position, self._top = split, position, max(self._top, label)
+        self._fields |= fields
+        self.count += count
 
-    def _check(self, position: int, fields: Set[str], split: str) -> None:
-        if position <= self.position:
-            raise ContainerError(f"its position does not follow {self.position}, the one before")
+    def _hash_recent(self) -> None:
+        if self._recent:
+            records = EntryColumns.of(self._recent)
+            self._fingerprint.add(records.position, records.fields)
+            self._recent.clear()
+
+    def _check(self, position: int, fields: Set[str], split: str, last: int) -> None:
+        if position <= last:
+            raise ContainerError(f"its position does not follow {last}, the one before")
         if self.count >= MAX_COUNT:
             raise ContainerError(f"a container holds at most {MAX_COUNT} records")
         if not fields:

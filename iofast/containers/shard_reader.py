@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.entries import RecordEntry
-from iofast.containers.index import ABSENT, Stamp
+from iofast.containers.entries import EntryColumns
+from iofast.containers.index import Stamp
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.errors import ContainerError, because
-from iofast.record import ImageInfo
 
 LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
 _STEP = 4096  # rows of the index that are read together
@@ -52,22 +51,15 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
 
-    def placed(self, first: int = 0, stop: int | None = None) -> Iterator[RecordEntry]:
-        """The records [first, stop) of the index, by default all."""
-        end = len(self) if stop is None else stop
-        for start in range(first, end, _STEP):
-            indices = np.arange(start, min(start + _STEP, end), dtype=np.int64)
-            located = self.columns(indices)
-            infos = zip(located.label, located.width, located.height, located.orientation, strict=True)
-            fields: list[list[tuple[str, int, int, int]]] = [[] for _ in indices]
-            for name in self.manifest.fields:
-                own = self.locate(indices, name)
-                columns = own.length.tolist(), np.asarray(own.crc).tolist(), own.offset.tolist()
-                for row, place in enumerate(zip(*columns, strict=True)):
-                    if own.file[row] != ABSENT:
-                        fields[row].append((name, *place))
-            for position, info, places in zip(self.positions(indices).tolist(), infos, fields, strict=True):
-                yield RecordEntry(position, ImageInfo(*map(int, info)), tuple(places))
+    def entries(self, first: int, stop: int) -> Iterator[EntryColumns]:
+        """The records [first, stop) of the index."""
+        for start in range(first, stop, _STEP):
+            indices = np.arange(start, min(start + _STEP, stop), dtype=np.int64)
+            located = [self.locate(indices, name) for name in self.manifest.fields]
+            own = located[0]
+            places = [(name, at.places()) for name, at in zip(self.manifest.fields, located, strict=True)]
+            fields = {name: at for name, at in places if at.there.any()}
+            yield EntryColumns(self.positions(indices), own.label, own.width, own.height, own.orientation, fields)
 
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard and the key."""

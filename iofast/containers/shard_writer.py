@@ -10,16 +10,16 @@ import bisect
 import contextlib
 import os
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from iofast import owned
-from iofast.containers.base import Description, Kept, Reader, Writer
-from iofast.containers.entries import RecordEntry
+from iofast.containers.base import Description, Kept, Reader, Seen, Writer
+from iofast.containers.entries import EntryColumns, Noted, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Stamp, encode_rows
 from iofast.containers.manifest import Manifest, Shard
@@ -31,6 +31,7 @@ from iofast.errors import ContainerError, IofastError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
+_OPEN_PARTS = 4
 _MARKS = 1 << 40  # mark = number of the shard * _MARKS + offset of the entry
 
 
@@ -54,10 +55,10 @@ class AdoptedShard(NamedTuple):
     def path(self) -> Path:
         return Path(self.reader.path).with_name(self.reader.manifest.shards[self.number].name)
 
-    def entries(self) -> Iterator[RecordEntry]:
+    def entries(self) -> Iterator[EntryColumns]:
         """The entries of its records."""
         records = self.reader.manifest.shards[self.number].count
-        return self.reader.placed(self.first, self.first + records)
+        return self.reader.entries(self.first, self.first + records)
 
 
 class ShardWriter(Writer):
@@ -80,14 +81,10 @@ class ShardWriter(Writer):
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
         self._adopted: dict[int, AdoptedShard] = {}  # by their number in this set
+        self._in_order: list[AdoptedShard] = []  # the same
+        self._used: deque[ShardReader] = deque()  # parts with open files, the last used one last
         self._grown: ShardReader | None = None
         self._begun = self._closed = False
-        self._mark = 0
-
-    @property
-    def mark(self) -> int:
-        """A number for the last record: shard and entry, or -1 - dense index for a record of an adopted shard."""
-        return self._mark
 
     @property
     def committed(self) -> int:
@@ -95,12 +92,14 @@ class ShardWriter(Writer):
         return self._done[-1].stop - 1 if self._done else -1
 
     def recall(self, mark: int) -> Record:
-        """Read a record from its shard; see `Writer.recall`."""
+        """Read a record from its shard; see `Writer.recall`.
+
+        Its mark is number and entry of the shard, or -1 - dense index for a record of an adopted shard.
+        """
         if mark < 0:
-            shards = list(self._adopted.values())
-            adopted = shards[bisect.bisect_right(shards, ~mark, key=lambda each: each.start) - 1]
+            adopted = self._in_order[bisect.bisect_right(self._in_order, ~mark, key=lambda each: each.start) - 1]
             record = adopted.reader.record(adopted.first + ~mark - adopted.start)
-            self._let_go(adopted)
+            self._keep_open(adopted.reader)
             return record
         with self._errors():
             number, place = divmod(mark, _MARKS)
@@ -113,7 +112,7 @@ class ShardWriter(Writer):
             own = {name: shard[offset : offset + length] for name, length, _, offset in fields}
         return Record(format_key(entry.position, self._register.key_width), own)
 
-    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
+    def extend(self, base: Reader, seen: Seen | None = None) -> None:
         """Adopt the shards of `base`, which stay unchanged in their place; see `Writer.extend`."""
         if self._begun or self._grown is not None or not isinstance(base, ShardReader):
             raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
@@ -125,7 +124,7 @@ class ShardWriter(Writer):
             self._adopt(base, number, split, first, seen)
         self._register.section()
 
-    def join(self, part: Reader, left_out: Collection[int] = (), seen: Callable[[int], object] | None = None) -> None:
+    def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
         """Adopt the shards of `part`, a set in the writer's folder; see `Writer.join`. `files` has them.
 
         A shard with records at positions in `left_out` is written again without those.
@@ -135,19 +134,16 @@ class ShardWriter(Writer):
             raise ContainerError(f"{self.name}: expected a part that is a set of shards, found {part.container}")
         left = np.array(sorted(left_out), np.int64)
         for number, split, first in _shards_of(part):
-            ends = np.array([first, first + part.manifest.shards[number].count - 1], np.int64)
-            low, high = part.positions(ends).tolist()
+            stop = first + part.manifest.shards[number].count
+            low, high = part.positions(np.array([first, stop - 1], np.int64)).tolist()
             if np.searchsorted(left, low) == np.searchsorted(left, high, "right"):
                 self._leave(low)
                 self._adopt(part, number, split, first, seen)
-                continue
-            for index, entry in enumerate(part.placed(first, int(ends[1]) + 1), first):
-                if entry.position not in left_out:
-                    self.write(entry.position, part.record(index).fields, entry.info, split)
-                    if seen is not None:
-                        seen(entry.position)
+            else:
+                self._copy(part, split, range(first, stop), left_out, seen)
+        self._keep_open(part)
 
-    def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:
+    def resume(self, seen: Seen | None = None, stop: int | None = None) -> Kept:
         """Adopt the full shards that an earlier run of the same records left; see `Writer.resume`.
 
         All other shards are removed. Payloads of full shards are not read: the header of a shard's entries is written
@@ -163,16 +159,15 @@ class ShardWriter(Writer):
                 if full is None or (stop is not None and full.stop > stop):
                     break
                 self._register.reenter(full.split)
-                for place, entry in entries_in(self._rows(number)):
-                    self._register.adopt(entry, full.split)
-                    self._mark = number * _MARKS + place
+                for places, records in in_columns(entries_in(self._rows(number))):
+                    self._register.adopt(records, full.split)
                     if seen is not None:
-                        seen(entry.position)
+                        seen(records.noted([number * _MARKS + place for place in places]))
                 self._done.append(full)
             self._clear()
         return Kept(self._register.count, self.committed)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
         """Append the record of `position`; see `Writer.write`. Without `resume`, shards in the folder are removed."""
         self._begin()
         with self._errors():
@@ -180,7 +175,8 @@ class ShardWriter(Writer):
             encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
             entry = entry.at(shard.size, encoded.offsets)
-            self._mark = len(self._done) * _MARKS + shard.add(encoded.pieces, encoded.length, entry)
+            place = shard.add(encoded.pieces, encoded.length, entry)
+        return Noted(position, entry.image, len(self._done) * _MARKS + place)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make them durable, and close. Afterwards the staged files are a complete set."""
@@ -220,18 +216,17 @@ class ShardWriter(Writer):
         """Shards of the set before the append whose name has changed."""
         return sorted(set(self._old) - set(self._names()))
 
-    def _adopt(
-        self, base: ShardReader, number: int, split: str, first: int, seen: Callable[[int], object] | None
-    ) -> None:
+    def _adopt(self, base: ShardReader, number: int, split: str, first: int, seen: Seen | None) -> None:
         """Register a shard of another set, and its records."""
         shard, own = base.manifest.shards[number], AdoptedShard(base, number, first, self._register.count)
         self._adopted[len(self._done)] = own
+        self._in_order.append(own)
         with self._errors():
-            for entry in own.entries():
-                self._register.adopt(entry, split)
-                self._mark = ~(self._register.count - 1)
+            for records in own.entries():
+                start = self._register.count
+                self._register.adopt(records, split)
                 if seen is not None:
-                    seen(entry.position)
+                    seen(records.noted(range(~start, ~self._register.count, -1)))
         self._done.append(FullShard(split, shard.count, shard.size, self._register.position + 1))
 
     @abstractmethod
@@ -326,20 +321,25 @@ class ShardWriter(Writer):
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
-    def _let_go(self, adopted: AdoptedShard) -> None:
-        """Close the files of a part, since there may be more parts than descriptors."""
-        if adopted.reader is not self._grown:
-            adopted.reader.close()
+    def _keep_open(self, reader: ShardReader) -> None:
+        """Keep the files of this part open, and close those of another: there may be more parts than descriptors."""
+        if reader is self._grown:
+            return
+        if reader in self._used:
+            self._used.remove(reader)
+        self._used.append(reader)
+        if len(self._used) > _OPEN_PARTS:
+            self._used.popleft().close()
 
-    def _entries(self) -> Iterator[RecordEntry]:
+    def _entries(self) -> Iterator[EntryColumns]:
         """Yield all records."""
         for number in range(len(self._done)):
             own = self._adopted.get(number)
             if own is None:
-                yield from (entry for _, entry in entries_in(self._rows(number)))
+                yield from (records for _, records in in_columns(entries_in(self._rows(number))))
             else:
                 yield from own.entries()
-                self._let_go(own)
+                self._keep_open(own.reader)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -97,12 +97,7 @@ class RecordSource:
     def _payloads(self, indices: NDArray[np.int64]) -> list[dict[str, bytes]]:
         if self.reader.renames:
             return [dict(self.reader.record(index).fields) for index in indices.tolist()]
-        found: list[dict[str, bytes]] = [{} for _ in range(len(indices))]
-        for name in self.reader.manifest.fields:
-            for fields, value in zip(found, self.reader.values(indices, name), strict=True):
-                if value is not None:
-                    fields[name] = value
-        return found
+        return self.reader.all_values(indices)
 
     def _header(self, columns: Located, row: int, payloads: Mapping[str, bytes]) -> kernel.Header | None:
         """The header of a record's image, or None; without a checksum, `columns` is updated from it."""

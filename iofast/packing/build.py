@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from iofast.containers.base import Description, Reader, Writer
+from iofast.containers.entries import Noted
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
@@ -43,7 +44,7 @@ class Builder:
 
     def extend(self, base: Reader) -> None:
         """Begin with the records of the container that grows."""
-        self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
+        self._writer.extend(base, self.duplicates.note)
 
     def join(self, part: Reader, listed: Sequence[Duplicate]) -> None:
         """Append the records of the next part of the run, `listed` being the duplicates within it.
@@ -114,16 +115,17 @@ class Builder:
                 continue
             fields = {**self._work.source.extra(record.position - self._work.first), **record.fields}
             if not self.is_dropped(record.position, fields):
-                self._writer.write(record.position, fields, record.info, self._splits[record.split])
-                self._count(record.position)
+                split = self._splits[record.split]
+                self._count([self._writer.write(record.position, fields, record.info, split)])
 
-    def _count(self, position: int) -> None:
-        """Count the last record, which has this position."""
-        if self._work.options.drop_duplicates or not self.duplicates.last_is_duplicate(self._writer, position):
-            self.duplicates.note(self._writer)
-        self.holes += range(self._last + 1, position)
-        self._last = position
-        self.packed += 1
+    def _count(self, records: Iterable[Noted]) -> None:
+        """Count records of the writer."""
+        for record in records:
+            if self._work.options.drop_duplicates or not self.duplicates.is_repeated(self._writer, record):
+                self.duplicates.note([record])
+            self.holes += range(self._last + 1, record.position)
+            self._last = record.position
+            self.packed += 1
 
     def _remove_committed(self) -> None:
         """Remove journals whose records are all in full shards; a resumed run writes other shards again."""

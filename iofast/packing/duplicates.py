@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader, Writer
+from iofast.containers.entries import Noted
 from iofast.kernel import crc32c
 from iofast.packing.failures import read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
@@ -83,11 +84,11 @@ class Duplicates:
         self.found: dict[int, Duplicate] = {}
         self._marks = _Marks()
 
-    def note(self, writer: Writer) -> None:
-        """Remember the last record of `writer`, for comparison with later ones."""
-        key = _key_of_last(writer)
-        if key is not None:
-            self._marks.add(key, writer.mark)
+    def note(self, records: Iterable[Noted]) -> None:
+        """Remember records of the writer, for comparison with later ones."""
+        for record in records:
+            if record.image is not None:
+                self._marks.add(record.image, record.mark)
 
     def is_duplicate(self, writer: Writer, position: int, fields: Mapping[str, bytes]) -> bool:
         """Whether an earlier record has the same image as `fields`, the record at `position`; if so, list it."""
@@ -103,12 +104,11 @@ class Duplicates:
                 return True
         return False
 
-    def last_is_duplicate(self, writer: Writer, position: int) -> bool:
-        """The same for the last record of `writer`, compared with those noted before it."""
-        key = _key_of_last(writer)
-        if key is None or not self._marks.find(key):
+    def is_repeated(self, writer: Writer, record: Noted) -> bool:
+        """The same for a record that `writer` has, compared with those noted before it."""
+        if record.image is None or not self._marks.find(record.image):
             return False
-        return self.is_duplicate(writer, position, writer.recall(writer.mark).fields)
+        return self.is_duplicate(writer, record.position, writer.recall(record.mark).fields)
 
     def across(
         self, writer: Writer, part: Reader, listed: Iterable[Duplicate], label: Callable[[int], bytes | None]
@@ -161,13 +161,6 @@ class Duplicates:
                 each = Duplicate(value["key"], int(value["first"]), bool(value["same_label"]))
                 if each.position >= self._first:
                     self.found[each.position] = each
-
-
-def _key_of_last(writer: Writer) -> int | None:
-    """The key of the last record's image; None if it has no image."""
-    keys = {name: length << 32 | crc for name, length, crc in writer.last}
-    image = image_field(keys)
-    return None if image is None else keys[image]
 
 
 def _same(record: Record, fields: Mapping[str, bytes], image: str) -> bool:

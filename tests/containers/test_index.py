@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from iofast.containers import index
-from iofast.containers.entries import RecordEntry
+from iofast.containers.entries import KINDS, RecordEntry, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Stamp
 from iofast.containers.index_view import IndexView
@@ -45,7 +45,7 @@ def some_entries(count: int, seed: int = 0, fields: tuple[str, ...] = FIELDS, st
 
 
 def chunks(entries: list[RecordEntry], fields: tuple[str, ...] = FIELDS, stamp: Stamp = STAMP) -> list[bytes]:
-    return list(index.encode_rows(entries, fields, stamp))
+    return list(index.encode_rows((own for _, own in in_columns(enumerate(entries))), fields, stamp))
 
 
 def in_a_file(parts: list[bytes]) -> FileBytes:
@@ -71,7 +71,7 @@ def everything(own: IndexView, indices: NDArray[np.int64], fields: tuple[str, ..
         for name, at in places.items():
             if at.there[row]:
                 found.append((name, int(at.length[row]), int(at.crc[row]), int(at.offset[row])))
-            elif kinds[row] and index.KINDS[kinds[row] - 1] == name:
+            elif kinds[row] and KINDS[kinds[row] - 1] == name:
                 assert located.crc is not None
                 found.append((name, int(located.length[row]), int(located.crc[row]), int(located.offset[row])))
         assert labels[row] == located.label[row]
