@@ -1,10 +1,12 @@
-"""How fast does `iofast pack --resize 256` run beside Pillow in a process pool, and in how much memory?
+"""How fast does `iofast pack --resize 256` run beside Pillow in a process pool and FFCV, and in how much memory?
 
 python -m benchmarks.bench_pack [--photos FOLDER] [--images 4000] [--copies 300 1000] [--large 50000] [--rounds 5]
 times them as whole processes, in turn, on the same photographs (linked to make `--images`) and on `--copies` of them as
 PNG and WebP files, and measures the peak memory of `iofast pack` and its workers (proportional set size, sampled 20
 times a second) at 500 images and at `--large`. Photographs come from the page cache; output goes to a temporary folder.
-Pillow's script ignores colour profiles, as such scripts do: `--icc drop` is the same work.
+Pillow's script ignores colour profiles, as such scripts do: `--icc drop` is the same work. FFCV's writer, which ignores
+them too, runs in the environment of `make interop` and is timed without its imports; where that environment cannot be
+made, the page says why.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.photographs import files_in, folder_bytes, link, payload_lengths, place, workplace
+from tools.interop import environments
 from tools.processes import peak_memory
 
+SCRIPT = Path(__file__).with_name("peers") / "ffcv_pack.py"
 COPIES: dict[str, dict[str, int]] = {"PNG": {}, "WebP": {"quality": 85}}  # formats, and what Pillow's save is given
-PILLOW = "Pillow, Pool(2)"
+PILLOW, FFCV = "Pillow, Pool(2)", "FFCV's writer"
 PACK = ("--resize", "256", "--quality", "90", "--workers", "2", "--quiet")
 
 
@@ -69,6 +73,17 @@ def pillow_pack(source: Path, folder: Path) -> Callable[[], float]:
     return lambda: seconds(command)
 
 
+def ffcv_pack(source: Path, folder: Path) -> Callable[[], float]:
+    """Seconds of FFCV's writing. Raises `environments.Missing` if FFCV cannot be installed here."""
+    command = [str(environments.python("ffcv")), str(SCRIPT), str(source), str(folder / "out.beton")]
+
+    def run() -> float:
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return float(printed.split()[-1])
+
+    return run
+
+
 def seconds(command: list[str]) -> float:
     """Wall time of a process that must end well."""
     start = time.perf_counter()
@@ -77,15 +92,26 @@ def seconds(command: list[str]) -> float:
 
 
 def page(
-    figures: measure.Figures, images: int, sizes: Sequence[int], copies: list[list[str]], peaks: dict[int, int]
+    figures: measure.Figures,
+    images: int,
+    sizes: Sequence[int],
+    copies: list[list[str]],
+    peaks: dict[int, int],
+    absent: str,
 ) -> str:
-    """The result as markdown."""
-    ours, dropping, theirs = figures
+    """The result as markdown. `absent`: why FFCV was not measured."""
+    ours, dropping, theirs, *peers = figures
     same_work = measure.ratio(figures, theirs, dropping)
     rows = [
         [name, measure.spread(values, 2), f"{images / statistics.median(values):,.0f}", f"{size / images / 1e3:.2f}"]
         for (name, values), size in zip(figures.items(), sizes, strict=True)
     ]
+    ffcv = absent
+    if peers:
+        ratios = (measure.ratio(figures, FFCV, own) for own in (ours, dropping))
+        ffcv = "FFCV's writer takes **{:.2f}×** the time of `iofast pack`, **{:.2f}×** without profiles.".format(
+            *ratios
+        )
     memory = [[f"{count:,}", f"{peak / (1 << 20):.0f} MiB"] for count, peak in peaks.items()]
     return f"""# Packing: `iofast pack --resize 256 --quality 90` beside Pillow in a process pool of two
 
@@ -97,7 +123,7 @@ Pillow writes plain files, with the same filter and quality; iofast writes check
 
 `{ours}` is **{measure.ratio(figures, theirs, ours):.2f}×** as fast as Pillow's script although it turns colours with a
 profile into sRGB, which the script does not; without (`--icc drop`) it is **{same_work:.2f}×** as fast. Its images take
-{sizes[0] / sizes[-1]:.3f} of the bytes.
+{sizes[0] / sizes[2]:.3f} of the bytes. {ffcv}
 
 The same photographs as files of other formats, which Pillow decodes for both, but for the filters of PNGs; seconds, and
 how many times as fast as Pillow's script `iofast pack` is, profiles turned into sRGB:
@@ -119,11 +145,16 @@ def main() -> None:
             "iofast pack --icc drop": iofast_pack(source, folder / "drop.lmdb", "--icc", "drop"),
             PILLOW: pillow_pack(source, folder),
         }
+        absent = ""
+        try:
+            contenders[FFCV] = ffcv_pack(source, folder)
+        except environments.Missing as error:
+            absent = f"FFCV's writer was not measured: {error}."
         for run in contenders.values():  # reads everything once, and leaves the output whose size is compared
             run()
         figures = measure.in_turn(contenders, arguments.rounds)
         packed = [int(payload_lengths(folder / name).sum()) for name in ("out.lmdb", "drop.lmdb")]
-        sizes = [*packed, folder_bytes(folder / "pillow")]
+        sizes = [*packed, folder_bytes(folder / "pillow"), *(path.stat().st_size for path in folder.glob("*.beton"))]
         copies = time_copies(photos, folder, arguments.copies, arguments.rounds)
         peaks = {}
         for count in (500, arguments.large):
@@ -131,7 +162,7 @@ def main() -> None:
             command = [sys.executable, "-m", "iofast", "pack", str(many), str(folder / "many.lmdb"), *PACK]
             peaks[count] = peak_memory([*command, "--overwrite"])
             shutil.rmtree(many)
-    measure.publish("pack", page(figures, arguments.images, sizes, copies, peaks), arguments.output, figures)
+    measure.publish("pack", page(figures, arguments.images, sizes, copies, peaks, absent), arguments.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """What do parts of a pack cost over one run, and Ray over parts?
 
-python -m benchmarks.bench_parts [--photos FOLDER] [--images 4000] [--records 1000] [--rounds 5]
+python -m benchmarks.bench_parts [--photos FOLDER] [--images 16000] [--records 1000] [--parts 4] [--rounds 5]
 packs the same photographs (with crops of them, to make `--images`) into tar shards of `--records` with two workers: in
-one run, in parts of one shard each that are then joined, and on Ray, whose tasks are these parts. All runs are in this
-process, in turn, and start no process: workers and Ray run already, and Ray's processes have their workers. So start-up
-is apart; it is measured once, by itself. Asked: parts at most 3 % over one run, Ray at most 10 % over parts. Then Ray
-with one worker a task, which packs two parts at once, is measured beside parts.
+one run; in `--parts` parts that are then joined; in parts of one shard each, the smallest, joined; and on Ray, whose
+tasks are these smallest parts. All runs are in this process, in turn, and start no process: workers and Ray run
+already, and Ray's processes have their workers. So start-up is apart; it is measured once, by itself. Asked: parts at
+most 3 % over one run, Ray at most 10 % over the same parts. Then Ray with one worker a task, which packs two parts at
+once, is measured beside parts.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ _OPTIONS = {"resize": 256, "max_errors": 0}
 class Packs:
     """The contenders: each packs `source` into an empty folder and returns the seconds."""
 
-    def __init__(self, source: Path, folder: Path, records: int, parts: int, pool: WorkerPool) -> None:
-        self.source, self.folder, self.parts, self.pool = source, folder, parts, pool
+    def __init__(self, source: Path, folder: Path, records: int, pool: WorkerPool) -> None:
+        self.source, self.folder, self.pool = source, folder, pool
         self.options = {**_OPTIONS, "shard_records": records}
 
     def whole(self) -> float:
         """One run."""
         return self._timed(lambda target: self._run(target))
 
-    def in_parts(self) -> float:
-        """All parts, one after the other, then joined."""
+    def in_parts(self, count: int) -> Callable[[], float]:
+        """So many parts, one after the other, then joined."""
 
         def pack(target: Path) -> None:
-            for number in range(1, self.parts + 1):
-                self._run(target, part=f"{number}/{self.parts}")
+            for number in range(1, count + 1):
+                self._run(target, part=f"{number}/{count}")
             self._run(target, finish=True)
 
-        return self._timed(pack)
+        return lambda: self._timed(pack)
 
     def on_ray(self, cpus: int) -> Callable[[], float]:
         """All parts as tasks of Ray, `cpus` workers each."""
@@ -94,18 +95,18 @@ def running_ray() -> Iterator[float]:
 def page(turns: tuple[measure.Figures, measure.Figures], images: int, records: int, times: tuple[float, float]) -> str:
     """The result as markdown. `times`: seconds of Ray's start, and of the first run on it."""
     together, alone = turns
-    whole, parts, ray = together
+    whole, parts, shards, ray = together
     _, default = alone
-    over = (
-        measure.ratio(together, parts, whole),
-        measure.ratio(together, ray, parts),
-        measure.ratio(alone, default, parts),
-    )
+
+    def over(figures: measure.Figures, one: str, other: str) -> str:
+        return f"{measure.ratio(figures, one, other):.3f} × {other}"
+
     rows = [
         [whole, measure.spread(together[whole], 2), "", ""],
-        [parts, measure.spread(together[parts], 2), f"{over[0]:.3f} × one run", f"≤ {PARTS_LIMIT:.2f}"],
-        [ray, measure.spread(together[ray], 2), f"{over[1]:.3f} × parts", f"≤ {RAY_LIMIT:.2f}"],
-        [default, measure.spread(alone[default], 2), f"{over[2]:.3f} × parts", ""],
+        [parts, measure.spread(together[parts], 2), over(together, parts, whole), f"≤ {PARTS_LIMIT:.2f}"],
+        [shards, measure.spread(together[shards], 2), over(together, shards, whole), ""],
+        [ray, measure.spread(together[ray], 2), over(together, ray, shards), f"≤ {RAY_LIMIT:.2f}"],
+        [default, measure.spread(alone[default], 2), over(alone, default, shards), ""],
     ]
     return f"""# Packing in parts, and on Ray
 
@@ -120,22 +121,21 @@ import iofast and start workers: {times[1]:.1f} s.
 
 
 def main() -> None:
-    arguments = measure.arguments(__doc__, images=4000, records=1000, rounds=5)
+    arguments = measure.arguments(__doc__, images=16_000, records=1000, parts=4, rounds=5)
     images, records, rounds = arguments.images, arguments.records, arguments.rounds
-    parts = -(-images // records)
+    shards = -(-images // records)
     with workplace(arguments.photos) as (folder, photos), WorkerPool(WORKERS) as pool:
-        packs = Packs(vary(photos, folder / "source", images), folder, records, parts, pool)
-        whole, parts_name = {"one run": packs.whole}, f"{parts} parts, joined"
-        in_parts = {parts_name: packs.in_parts}
-        for contender in (packs.whole, packs.in_parts):  # reads everything once, and starts the workers
-            contender()
+        packs = Packs(vary(photos, folder / "source", images), folder, records, pool)
+        whole = {"one run": packs.whole, f"{arguments.parts} parts": packs.in_parts(arguments.parts)}
+        smallest = {f"{shards} parts": packs.in_parts(shards)}
+        packs.whole()  # reads everything once, and starts the workers
         with running_ray() as started:
             full, single = packs.on_ray(WORKERS), packs.on_ray(1)
             first = full()
             full()  # on the other process of Ray, perhaps
-            together = measure.in_turn({**whole, **in_parts, f"Ray, {WORKERS} workers a task": full}, rounds)
+            together = measure.in_turn({**whole, **smallest, f"Ray, {WORKERS} workers a task": full}, rounds)
             single()  # Ray's processes start other workers
-            alone = measure.in_turn({**in_parts, "Ray, 1 worker a task": single}, rounds)
+            alone = measure.in_turn({**smallest, "Ray, 1 worker a task": single}, rounds)
     text = page((together, alone), images, records, (started, first))
     together.add(alone)
     measure.publish("parts", text, arguments.output, together)
