@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iofast.containers.entries import EntryColumns, FieldPlaces, RecordEntry
+from iofast.containers.entries import EntryColumns, RecordEntry
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
 from iofast.record import image_field

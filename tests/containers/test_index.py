@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_entries import ENTRY_FIELDS, some_entries
 from numpy.typing import NDArray
 
 from iofast.containers import index
@@ -20,31 +21,16 @@ from iofast.containers.index_view import IndexView
 from iofast.containers.located import of_images
 from iofast.containers.manifest import MAX_COUNT, Manifest, Shard
 from iofast.errors import ContainerError
-from iofast.record import LONGEST_SIDE, ImageInfo
+from iofast.record import ImageInfo
 
 STAMP = Stamp(5, 99)
-FIELDS = ("cls", "jpg", "json", "rgb")
 
 
-def manifest(count: int, fields: tuple[str, ...] = FIELDS, classes: tuple[str, ...] | None = None) -> Manifest:
+def manifest(count: int, fields: tuple[str, ...] = ENTRY_FIELDS, classes: tuple[str, ...] | None = None) -> Manifest:
     return Manifest(count, fields, {"all": ((0, count),)}, "sha256:" + "0" * 64, (Shard("", count, 0),), classes)
 
 
-def some_entries(count: int, seed: int = 0, fields: tuple[str, ...] = FIELDS, step: int = 3) -> list[RecordEntry]:
-    """Records with some of the fields, at positions with holes of up to `step` - 1."""
-    rng = np.random.default_rng(seed)
-    position, entries = -1, []
-    for _ in range(count):
-        position += int(rng.integers(1, step + 1))
-        own = [name for name in fields if rng.integers(4)] or ["json"]
-        sides = rng.integers(0, LONGEST_SIDE + 1, 2).tolist()
-        info = ImageInfo(int(rng.integers(-1, 1000)) if seed % 3 else -1, *sides, int(rng.integers(1, 9)))
-        places = [(name, *rng.integers(0, 1 << 32, 2).tolist(), int(rng.integers(0, 1 << 46))) for name in own]
-        entries.append(RecordEntry(position, info, tuple(places)))
-    return entries
-
-
-def chunks(entries: list[RecordEntry], fields: tuple[str, ...] = FIELDS, stamp: Stamp = STAMP) -> list[bytes]:
+def chunks(entries: list[RecordEntry], fields: tuple[str, ...] = ENTRY_FIELDS, stamp: Stamp = STAMP) -> list[bytes]:
     return list(index.encode_rows((own for _, own in in_columns(enumerate(entries))), fields, stamp))
 
 
@@ -60,7 +46,7 @@ def view(parts: list[bytes], described: Manifest) -> IndexView:
     return IndexView(in_a_file(parts), described, lambda chunk: (starts[chunk], len(parts[chunk])), "here")
 
 
-def everything(own: IndexView, indices: NDArray[np.int64], fields: tuple[str, ...] = FIELDS) -> list[RecordEntry]:
+def everything(own: IndexView, indices: NDArray[np.int64], fields: tuple[str, ...] = ENTRY_FIELDS) -> list[RecordEntry]:
     """The records of an index, read as a reader does."""
     located = of_images(indices, own.images(indices), np.zeros(len(indices), np.uint32))
     kinds = own.images(indices)["place"] >> 51 & 7
@@ -83,7 +69,7 @@ def everything(own: IndexView, indices: NDArray[np.int64], fields: tuple[str, ..
 @given(st.integers(1, 700), st.integers(0, 4), st.sampled_from([1, 3, 1 << 40]), st.integers(0, 1 << 30))
 @settings(max_examples=40)
 def test_round_trip(count: int, fields: int, step: int, seed: int) -> None:
-    names = tuple(sorted({"json", *FIELDS[:fields]}))
+    names = tuple(sorted({"json", *ENTRY_FIELDS[:fields]}))
     entries = some_entries(count, seed, names, step)
     (chunk,) = chunks(entries, names)
     own = view([chunk], Manifest(**{**_members(manifest(count, names)), "key_width": 20}))
@@ -115,7 +101,7 @@ def test_several_chunks() -> None:
         assert everything(own, looked) == [entries[i] for i in looked]
     for start, stop in ((0, 300), (65_000, 66_000), (131_000, count), (130_816, 131_080), (255, 65_537)):
         assert everything(own, np.arange(start, stop)) == entries[start:stop]
-    with_holes = [index.POSITIONS in index.decode_head(part, len(FIELDS)).starts for part in parts]
+    with_holes = [index.POSITIONS in index.decode_head(part, len(ENTRY_FIELDS)).starts for part in parts]
     assert with_holes == [False, True, True]
 
 
@@ -173,7 +159,7 @@ def test_a_block_in_another_place_is_noticed() -> None:
 def test_only_blocks_and_sections_in_use_are_checked() -> None:
     entries = some_entries(1000, 1)
     (chunk,) = chunks(entries)
-    starts = index.decode_head(chunk, len(FIELDS)).starts
+    starts = index.decode_head(chunk, len(ENTRY_FIELDS)).starts
     for code, start in starts.items():
         damaged = bytearray(chunk)
         damaged[start + 3 * (256 * index.row_type(code).itemsize + 4)] ^= 1
@@ -298,18 +284,18 @@ def test_chunks_must_agree_with_manifest_and_each_other() -> None:
 def test_wrong_heads_with_right_checksums(offset: int, layout: str, value: object, message: str) -> None:
     (chunk,) = chunks(some_entries(10, 1))
     damaged = bytearray(chunk)
-    end = index.decode_head(chunk, len(FIELDS)).starts[index.IMAGES] - 4
+    end = index.decode_head(chunk, len(ENTRY_FIELDS)).starts[index.IMAGES] - 4
     struct.pack_into(layout, damaged, offset, value)
     struct.pack_into("<I", damaged, end, google_crc32c.value(bytes(damaged[:end])))
     with pytest.raises(ContainerError, match=message):
-        index.decode_head(bytes(damaged), len(FIELDS))
+        index.decode_head(bytes(damaged), len(ENTRY_FIELDS))
 
 
 def test_a_short_head_is_refused() -> None:
     (chunk,) = chunks(some_entries(300))
     for length in (0, 47, 48, 60):
         with pytest.raises(ContainerError, match=r"shorter|damaged"):
-            index.decode_head(chunk[:length], len(FIELDS))
+            index.decode_head(chunk[:length], len(ENTRY_FIELDS))
 
 
 def test_more_records_than_the_file_can_have() -> None:
