@@ -30,6 +30,7 @@ _HELP = {
     "passes": "passes over all images",
     "quality": "quality of the JPEGs",
     "records": "records of a shard",
+    "parts": "parts of the run",
     "repeats": "times that a run is repeated while other programs use over a tenth of the processors",
     "resume": "keep the runs that are there, and judge them again",
     "rounds": "rounds, in each of which all contenders run once",
