@@ -48,7 +48,7 @@ def write(path: str | os.PathLike[str], names: Iterable[str], *, published: bool
     for name in wanted:
         for file, text in _WRITERS[name](reader, place):
             made.append(place.with_name(file))
-            _store(made[-1], text)
+            _store(made[-1], text, place)
     return made
 
 
@@ -213,10 +213,11 @@ def _json(content: object) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _store(file: Path, text: Iterable[str]) -> None:
-    """Write a file; it gets its name when it is complete."""
+def _store(file: Path, text: Iterable[str], place: Path) -> None:
+    """Write a file; it gets its name when it is complete. Until then it is in the folder of a run, if there is one."""
+    partial = place.with_name(place.name + ".partial")
     try:
-        with owned.writing(file) as out:
+        with owned.writing(file, drafts=partial if partial.is_dir() else None) as out:
             out.writelines(line.encode("ascii") for line in text)
     except OSError as error:
         raise TargetError(f"{file} cannot be written: {because(error)}") from None

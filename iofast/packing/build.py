@@ -27,10 +27,10 @@ class Builder:
     """Fill `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
     If a writer can resume, a journal is removed when all its records are committed; `in_use` names the journals to
-    which workers still append. `file` lists duplicates.
+    which workers still append. `path` is that of the container.
     """
 
-    def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]], file: Path) -> None:
+    def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]], path: Path) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
         self._left: Counter[Path] = Counter()  # blocks of a journal that are not committed
@@ -39,7 +39,7 @@ class Builder:
         self._last = work.first - 1
         self.next = 0  # the first chunk that is not completely written
         self.packed = 0
-        self.duplicates = Duplicates(file, work.first)
+        self.duplicates = Duplicates(path, work.first)
         self.holes: list[int] = []  # positions before the last record that have no record
 
     def extend(self, base: Reader) -> None:

@@ -74,13 +74,14 @@ class _Marks:
 
 
 class Duplicates:
-    """The duplicates of one run, `found` by position and listed in `file`.
+    """The duplicates of one run, `found` by position and listed beside the container at `path`.
 
-    `first` is the position of the run's first image: lines of `file` for earlier images stay.
+    `first` is the position of the run's first image: lines for earlier images stay.
     """
 
-    def __init__(self, file: Path, first: int = 0) -> None:
-        self.file, self._first = file, first
+    def __init__(self, path: Path, first: int = 0) -> None:
+        self._path, self._first = path, first
+        self.file = path.with_name(path.name + DUPLICATES)
         self.found: dict[int, Duplicate] = {}
         self._marks = _Marks()
 
@@ -152,7 +153,7 @@ class Duplicates:
             }
             for _, each in sorted(self.found.items())
         )
-        write_lines(self.file, "list of duplicates", self._first, lines)
+        write_lines(self._path, DUPLICATES, self._first, lines)
 
     def load(self) -> None:
         """Load the list that a finished run has saved."""

@@ -26,13 +26,14 @@ class PackFailure(NamedTuple):
 
 
 class Failures:
-    """The failures of one run, at most `allowed` of its `images`.
+    """The failures of one run, at most `allowed` of its `images`, which packs the container at `path`.
 
     `first` is the position of the run's first image: lines of `file` for earlier images stay.
     """
 
-    def __init__(self, images: int, allowed: int, file: Path, first: int = 0) -> None:
-        self._images, self._allowed, self.file, self._first = images, allowed, file, first
+    def __init__(self, images: int, allowed: int, path: Path, first: int = 0) -> None:
+        self._images, self._allowed, self._path, self._first = images, allowed, path, first
+        self.file = path.with_name(path.name + ERRORS)
         self._found: dict[int, PackFailure] = {}
 
     def __len__(self) -> int:
@@ -66,14 +67,16 @@ class Failures:
     def save(self) -> Path | None:
         """Write one JSON object per failed image, in packing order, or remove an old file. Return the file."""
         lines = ({"key": format_key(each.position), "path": each.path, "reason": each.reason} for each in self)
-        return self.file if write_lines(self.file, "file of errors", self._first, lines) else None
+        return self.file if write_lines(self._path, ERRORS, self._first, lines) else None
 
 
-def write_lines(file: Path, kind: str, first: int, lines: Iterable[Mapping[str, object]]) -> bool:
-    """Replace the lines of `file` from position `first` on by `lines`, one JSON object each, whole or not at all.
+def write_lines(path: Path, suffix: str, first: int, lines: Iterable[Mapping[str, object]]) -> bool:
+    """Replace the lines of a list from position `first` on by `lines`, one JSON object each, whole or not at all.
 
-    Remove a file without lines; return whether there is one. Raises `TargetError`, which calls the file `kind`.
+    Remove a file without lines; return whether there is one. Raises `TargetError`. The file's name is that of the
+    container at `path` and `suffix`. It is drafted in the run's folder, which a killed run leaves anyway.
     """
+    file, drafts = (path.with_name(path.name + each) for each in (suffix, ".partial"))
     before = (value for value in read_lines(file) if value["key"] < first) if first else ()
     kept = ({**value, "key": format_key(value["key"])} for value in before)
     every = itertools.chain(kept, lines)
@@ -82,10 +85,10 @@ def write_lines(file: Path, kind: str, first: int, lines: Iterable[Mapping[str, 
         if head is None:
             file.unlink(missing_ok=True)
             return False
-        with owned.writing(file) as draft:
+        with owned.writing(file, drafts=drafts if drafts.is_dir() else None) as draft:
             draft.writelines(json.dumps(line).encode("ascii") + b"\n" for line in itertools.chain([head], every))
     except OSError as error:
-        raise TargetError(f"the {kind} {file} cannot be written: {error.strerror or error}") from error
+        raise TargetError(f"the list {file} cannot be written: {error.strerror or error}") from error
     return True
 
 

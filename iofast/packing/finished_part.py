@@ -13,8 +13,8 @@ from iofast import owned
 from iofast.containers.base import Reader
 from iofast.errors import TargetError, because
 from iofast.opening import open_reader
-from iofast.packing.duplicates import DUPLICATES, Duplicate, Duplicates
-from iofast.packing.failures import ERRORS, Failures, PackFailure
+from iofast.packing.duplicates import Duplicate, Duplicates
+from iofast.packing.failures import Failures, PackFailure
 
 TOTALS = ".totals.json"  # what the container and the lists do not say; the suffix of the file beside it
 
@@ -32,7 +32,7 @@ class FinishedPart:
     @classmethod
     def load(cls, path: Path, images: int) -> Self:
         """The part of `images` images whose container is at `path`."""
-        failures, duplicates = Failures(images, images, beside(path, ERRORS)), Duplicates(beside(path, DUPLICATES))
+        failures, duplicates = Failures(images, images, path), Duplicates(path)
         failures.load()
         duplicates.load()
         return cls(path, images, bytes_read(path) or 0, tuple(failures), tuple(duplicates.found.values()))

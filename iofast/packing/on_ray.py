@@ -25,7 +25,7 @@ from iofast.containers.shards import is_pattern
 from iofast.errors import ErrorBudgetError, IofastError, OptionError, TargetError, WorkerError, because, reason_of
 from iofast.foreign.options import ForeignOptions
 from iofast.machine import cores
-from iofast.packing.failures import ERRORS, Failures
+from iofast.packing.failures import Failures
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.options import RAY, PackOptions
 from iofast.packing.pack_work import PackWork
@@ -96,8 +96,7 @@ class _Driver:
 
     def __post_init__(self) -> None:
         place, images = self.parts.place, len(self.work.source)
-        file = place.path.with_name(place.path.name + ERRORS)
-        self.failures = Failures(images, self.parts.options.allowed_errors(images), file, self.work.first)
+        self.failures = Failures(images, self.parts.options.allowed_errors(images), place.path, self.work.first)
 
     def run(self) -> int:
         """Pack the missing parts. Returns the processors of the cluster; 0 if no part was missing."""

@@ -23,8 +23,8 @@ from iofast.errors import (
 from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.build import Builder, NothingLeftError
-from iofast.packing.duplicates import DUPLICATES, Duplicates
-from iofast.packing.failures import ERRORS, Failures
+from iofast.packing.duplicates import Duplicates
+from iofast.packing.failures import Failures
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import load_plan
@@ -49,7 +49,7 @@ class PackRun:
 
     def __post_init__(self) -> None:
         images = len(self.work.source) if self.work.whole is None else self.work.whole
-        self.failures = Failures(images, self.work.options.allowed_errors(images), self.beside(ERRORS), self.work.first)
+        self.failures = Failures(images, self.work.options.allowed_errors(images), self.target.path, self.work.first)
 
     def write(self) -> PackReport:
         """Transcode and publish. Errors mention that the same command resumes the run, if it does."""
@@ -104,7 +104,7 @@ class PackRun:
         else:
             target.discard()
         self.failures.load()
-        duplicates = Duplicates(self.beside(DUPLICATES), work.first)
+        duplicates = Duplicates(target.path, work.first)
         duplicates.load()
         work.finished = dict.fromkeys(range(work.plan.chunks))
         with open_reader(target.path) as reader:

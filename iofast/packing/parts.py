@@ -17,7 +17,7 @@ from iofast.containers.locked_folder import LOCK
 from iofast.containers.publish import APPENDING, COPY_PLAN, MARKER, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.targets import target_of
-from iofast.errors import BusyError, ContainerError, TargetError
+from iofast.errors import BusyError, ContainerError, IofastError, TargetError
 from iofast.packing import estimate
 from iofast.packing.addition import Addition
 from iofast.packing.finished_part import FinishedPart, bytes_read, note_bytes
@@ -103,10 +103,13 @@ class PackParts:
         packing = PackRun(work, target, pool, progress)
         try:
             report = packing.complete() if self._wait_for(target) else packing.write()
+            if work.bytes_whole is None:
+                note_bytes(target.path, report.bytes_in)
+        except IofastError:
+            self.place.check_free()  # it is not if another run has published all parts meanwhile
+            raise
         finally:
             target.release()
-        if work.bytes_whole is None:
-            note_bytes(target.path, report.bytes_in)
         return replace(report, target=os.fspath(self.place.path), part=part, missing=self.missing(part.total))
 
     def missing(self, count: int) -> tuple[int, ...]:

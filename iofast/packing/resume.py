@@ -8,7 +8,6 @@ from iofast.containers.publish import Target
 from iofast.containers.shards import ShardCut
 from iofast.containers.targets import writer_of
 from iofast.packing.build import Builder
-from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import Failures
 from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import WorkerPool
@@ -55,7 +54,7 @@ def new_builder(work: PackWork, place: Target, pool: WorkerPool, base: Reader | 
     cut = ShardCut(records=work.plan.shard_records, starts=starts)
     writer = writer_of(place, work.description(), cut, work.key_width)
     try:
-        builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
+        builder = Builder(writer, work, pool.journals, place.path)
         if base is not None:
             builder.extend(base)
     except BaseException:

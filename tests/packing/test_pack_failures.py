@@ -246,6 +246,21 @@ class TestPackResume:
         assert (report.packed, report.failed, report.resumed) == (5, 1, 6)
         assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb", "out.lmdb.errors.jsonl"]
 
+    def test_a_run_killed_while_it_writes_its_list_leaves_nothing_beside_its_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images, replace, renamed = few(tmp_path / "images", good=3), os.replace, []
+        (images / "bad.jpg").write_bytes(b"bad")
+
+        def note(draft: Path, path: Path, **folders: int | None) -> None:
+            renamed.append((draft, path))
+            replace(draft, path, **folders)
+
+        monkeypatch.setattr(os, "replace", note)
+        pack(images, tmp_path / "out.lmdb", max_errors=1)
+        (draft,) = [draft for draft, path in renamed if path.name == "out.lmdb.errors.jsonl"]
+        assert draft.parent == tmp_path / "out.lmdb.partial"
+
 
 class TestPackTargets:
     def test_a_folder_that_is_missing_or_read_only(self, tmp_path: Path) -> None:

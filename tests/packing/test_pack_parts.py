@@ -21,9 +21,11 @@ from places import ROOT
 
 from iofast import open_reader, pack
 from iofast.cli import main
+from iofast.containers.publish import Target
 from iofast.errors import ErrorBudgetError, OptionError, TargetError, UnfinishedError
 from iofast.packing import PackReport
 from iofast.packing.part import PackPart, missing_words
+from iofast.packing.parts import PackParts
 
 RECORDS = 7
 PARTS = 5
@@ -123,6 +125,27 @@ def test_the_same_part_at_once_and_the_last_one_joins(images: Path, tmp_path: Pa
     runs = [subprocess.Popen([*command, "--part", part], cwd=ROOT) for part in ("1/2", "1/2", "2/2")]
     assert [run.wait(300) for run in runs] == [3, 3, 3]  # some images failed
     assert digests(other.parent) == digests(one.parent)
+
+
+def test_a_part_whose_set_another_run_publishes_meanwhile(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "t.tar"
+    options = options_of("t.tar")
+    for number in range(1, PARTS + 1):
+        pack(images, target, part=f"{number}/{PARTS}", **options)
+    waited = PackParts._wait_for
+
+    def wait_for(self: PackParts, part: Target) -> bool:
+        found = waited(self, part)
+        monkeypatch.setattr(PackParts, "_wait_for", waited)
+        pack(images, target, finish=True, **options)
+        return found
+
+    monkeypatch.setattr(PackParts, "_wait_for", wait_for)
+    with pytest.raises(TargetError, match="exists already"):
+        pack(images, target, part=f"2/{PARTS}", **options)
+    assert not target.with_name("t.tar.partial").exists()
 
 
 def test_the_error_budget_is_that_of_the_whole(images: Path, tmp_path: Path) -> None:
