@@ -24,7 +24,7 @@ from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.build import Builder, NothingLeftError
 from iofast.packing.duplicates import Duplicates
-from iofast.packing.failures import Failures
+from iofast.packing.failures import ERRORS, Failures
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import load_plan
@@ -84,9 +84,11 @@ class PackRun:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; {target.going_on}") from None
         except ErrorBudgetError as error:
-            raise ErrorBudgetError(
-                f"{error}; mend or delete them, or give a larger max_errors=, and {target.going_on}"
-            ) from None
+            mend = "mend or delete them"
+            if work.plan.parts:  # which are joined: a finished part is not packed again
+                lists = target.partial / f"part-*{ERRORS}"
+                mend = f"mend them, delete the files of their parts (see {lists}) and pack these again"
+            raise ErrorBudgetError(f"{error}; {mend}, or give a larger max_errors=, and {target.going_on}") from None
         except (StorageError, ObjectConflictError, ObjectMissingError) as error:
             raise type(error)(f"{error}; {target.going_on}") from None
         except OSError as error:
