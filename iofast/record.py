@@ -20,7 +20,7 @@ LONGEST_SIDE = (1 << 21) - 1  # pixels; a row of the index has 21 bits for each 
 IMAGE_FIELDS = ("jpg", "png", "webp")  # encoded images; a record's image is the first of these
 RAW_FIELDS = ("rgb", "yuv")  # raw pixels, with width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
-_IMAGES = (*IMAGE_FIELDS, *RAW_FIELDS)
+KINDS = (*IMAGE_FIELDS, *RAW_FIELDS)  # of images, in the order in which `image_field` looks for them
 PICKLED = (
     "pkl",
     "pyd",
@@ -110,7 +110,7 @@ def raw_length(field: str, width: int, height: int) -> int:
 
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
     """The name of the field with the image: the first of jpg, png, webp, rgb, yuv."""
-    for name in _IMAGES:  # a loop, because this runs several times per record
+    for name in KINDS:  # a loop, because this runs several times per record
         if name in fields:
             return name
     return None

@@ -1,9 +1,9 @@
 """FFCV's writer, for `benchmarks.bench_pack`: a script that FFCV's own environment runs.
 
 `ffcv_pack.py SRC DST.beton` writes every image of SRC as a JPEG of quality 90 whose longer side has at most 341 pixels:
-for photographs of 4:3 the pixels of a short side of 256, the only limit that FFCV offers. Images are read by OpenCV,
-which decodes faster than Pillow, its documentation's choice, and as there one process per core. It prints the seconds
-of the writing alone, since FFCV's imports take longer than a small set.
+for photographs of 4:3 the pixels of a short side of 256, the only limit that FFCV offers. OpenCV reads the
+images: it decodes faster than Pillow, which FFCV's documentation uses. There is one process per core, as in that
+documentation. It prints the seconds of the writing alone, since FFCV's imports take longer than a small set.
 """
 
 from __future__ import annotations

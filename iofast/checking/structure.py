@@ -71,7 +71,9 @@ def check_index(reader: Reader, findings: Findings) -> None:
             findings.add(f"the index has two labels for it: {found}", start + row)
         sums = sums and all(located.crc is not None for located in places.values())
         if sums:
-            fingerprint.add(positions.astype(np.uint64), {name: own.places() for name, own in sorted(places.items())})
+            fingerprint.add(
+                positions.astype(np.uint64), {name: own.field_places() for name, own in sorted(places.items())}
+            )
     found = str(fingerprint)
     if sums and len(reader) and found != reader.manifest.fingerprint:
         findings.add(f"the fingerprint of the index is {found}, expected {reader.manifest.fingerprint}")

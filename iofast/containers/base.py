@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.entries import Noted
+from iofast.containers.entries import WrittenRecord
 from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.located import Located, dense
@@ -41,7 +41,7 @@ _log = logging.getLogger("iofast")
 # No process has this descriptor: reading from it fails, and only for the rows that have it.
 UNREADABLE = np.iinfo(np.int32).max
 
-_COPIED, _COPIED_BYTES = 1024, 16 << 20  # records, and bytes of their images, that are copied together
+_COPIED, _COPIED_BYTES = 1024, 16 << 20  # records, and bytes of their payloads, that are copied together
 
 Failures = dict[int, IofastError]  # row of the request → its error
 
@@ -229,7 +229,8 @@ class Kept(NamedTuple):
     position: int
 
 
-Seen = Callable[[Iterable[Noted]], object]
+# is called with records that a writer has, in their order
+Seen = Callable[[Iterable[WrittenRecord]], object]
 
 
 class Writer(ABC):
@@ -285,8 +286,8 @@ class Writer(ABC):
         return []
 
     @abstractmethod
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
-        """Append the record of `position` (greater than any before; holes are allowed).
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
+        """Append the record of `position` (greater than any before; holes are allowed). Returns what `Seen` gets.
 
         Splits are contiguous: a split that was left can only be entered again after `reenter`.
         """
@@ -304,11 +305,13 @@ class Writer(ABC):
         """Stop; only full shards remain usable, by `resume`."""
 
     def _copy(self, base: Reader, split: str, rows: range, left_out: Collection[int], seen: Seen | None) -> None:
-        """Write records of another container again, payloads checked."""
+        """Write records of another container again, payloads checked, some megabytes at a time."""
         for first in range(rows.start, rows.stop, _COPIED):
             indices = np.arange(first, min(first + _COPIED, rows.stop), dtype=np.int64)
-            left = np.isin(base.positions(indices), list(left_out), invert=True)
-            columns = base.columns(indices[left])
+            kept = [position not in left_out for position in base.positions(indices).tolist()]
+            indices = indices[np.array(kept, np.bool_)]
+            lengths = [base.places(indices, name).length for name in base.manifest.fields]
+            columns = base.columns(indices)._replace(length=np.sum(lengths, axis=0, dtype=np.uint64))
             for start, stop in columns.slices(_COPIED_BYTES, _COPIED):
                 own = columns.rows(slice(start, stop))
                 infos = zip(*(c.tolist() for c in (own.label, own.width, own.height, own.orientation)), strict=True)

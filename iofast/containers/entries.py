@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.kernel import crc32c
-from iofast.record import IMAGE_FIELDS, RAW_FIELDS, ImageInfo, image_field
+from iofast.record import KINDS, ImageInfo, image_field
 
 _HEAD = struct.Struct("<II")  # CRC32C and length of the body
 _RECORD = struct.Struct("<QiIIBH")
@@ -26,7 +26,6 @@ _FIELD = struct.Struct("<BIIQ")
 _MAX_ENTRY = 1 << 20
 _STEP = 1 << 20
 _TOGETHER = 4096  # records whose columns are made together
-KINDS = (*IMAGE_FIELDS, *RAW_FIELDS)  # fields with images, in the order of `record.image_field`
 
 
 class RecordEntry(NamedTuple):
@@ -38,9 +37,9 @@ class RecordEntry(NamedTuple):
 
     @property
     def image(self) -> int | None:
-        """Length << 32 | CRC32C of its image; None without one."""
-        own = image_field({name: None for name, *_ in self.fields})
-        return next((length << 32 | crc for name, length, crc, _ in self.fields if name == own), None)
+        """The `image_key` of its image; None without one."""
+        own = image_field(tuple(name for name, *_ in self.fields))
+        return next((image_key(length, crc) for name, length, crc, _ in self.fields if name == own), None)
 
     def at(self, start: int, offsets: Sequence[int]) -> RecordEntry:
         """Return a copy with offsets `start` + `offsets`."""
@@ -48,12 +47,17 @@ class RecordEntry(NamedTuple):
         return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
 
 
-class Noted(NamedTuple):
-    """A record that a writer has. `image`: length << 32 | CRC32C of its image, None without one."""
+class WrittenRecord(NamedTuple):
+    """A record that a writer has. `image`: the `image_key` of its image, None without one."""
 
     position: int
     image: int | None
     mark: int  # by which `Writer.recall` finds it
+
+
+def image_key(length: int, crc: int) -> int:
+    """One number for an image's length in bytes and CRC32C: equal images have the same."""
+    return length << 32 | crc
 
 
 class FieldPlaces(NamedTuple):
@@ -67,7 +71,7 @@ class FieldPlaces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryColumns:
-    """Consecutive records: columns of N rows. A thousand records in columns cost as much as a few `RecordEntry`."""
+    """Consecutive records: columns of N rows. To handle a thousand takes as long as to handle a few `RecordEntry`."""
 
     position: NDArray[np.uint64]
     label: NDArray[np.int32]
@@ -128,12 +132,12 @@ class EntryColumns:
                 )
         return kind, image
 
-    def noted(self, marks: Iterable[int]) -> Iterator[Noted]:
+    def as_written(self, marks: Iterable[int]) -> Iterator[WrittenRecord]:
         """The records with these marks."""
         _, image = self.images()
-        keys = (image.length << np.uint64(32) | image.crc).tolist()
-        images = [key if there else None for key, there in zip(keys, image.there.tolist(), strict=True)]
-        return map(Noted, self.position.tolist(), images, marks)
+        keys = zip(image.there.tolist(), image.length.tolist(), image.crc.tolist(), strict=True)
+        images = [image_key(length, crc) if there else None for there, length, crc in keys]
+        return map(WrittenRecord, self.position.tolist(), images, marks)
 
     def beside_image(self, name: str) -> FieldPlaces:
         """Where a field lies, as if no record had it whose image it is."""

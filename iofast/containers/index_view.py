@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers import index
-from iofast.containers.entries import KINDS, FieldPlaces
+from iofast.containers.entries import FieldPlaces
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK_ROWS, CHUNK_ROWS, CRC_SIZE, FIELDS, Head, Stamp
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
+from iofast.record import KINDS
 
 Rows = NDArray[Any]  # NumPy cannot express the type of a structured array
 

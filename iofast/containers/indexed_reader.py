@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.entries import KINDS
 from iofast.containers.index import ABSENT, IMAGE_ROW
 from iofast.containers.index_view import IndexView, Rows
 from iofast.containers.located import Located, kind_numbers, kinds, misplaced, of_field, of_images
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
-from iofast.record import Record, format_key
+from iofast.record import KINDS, Record, format_key
 
 
 class OpenContainer(Protocol):

@@ -17,7 +17,7 @@ import lmdb
 
 from iofast.containers import entries
 from iofast.containers.base import Description, Reader, Seen, Writer
-from iofast.containers.entries import Noted, RecordEntry, in_columns
+from iofast.containers.entries import RecordEntry, WrittenRecord, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Outlines, Stamp, encode_rows
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
@@ -99,7 +99,7 @@ class LmdbWriter(Writer):
         for split, start, stop in part.manifest.ranges():
             self._copy(part, split, range(start, stop), left_out, seen)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
         with self._errors():
@@ -108,7 +108,7 @@ class LmdbWriter(Writer):
             self._outlines.add(entry)
             key = format_key(position, self._register.key_width)
             self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
-        return Noted(position, entry.image, position)
+        return WrittenRecord(position, entry.image, position)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.entries import KINDS, FieldPlaces
+from iofast.containers.entries import FieldPlaces
 from iofast.containers.index import ABSENT, NOWHERE
 from iofast.containers.index_view import Rows
 from iofast.kernel import Payloads
-from iofast.record import RAW_FIELDS
+from iofast.record import KINDS, RAW_FIELDS
 
 _UPPER = np.int32(0x1F0000)  # bits 16 to 20 of a width or height
 _RAW_KINDS = np.array([0, *(1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in KINDS)], np.uint8)
@@ -60,7 +60,7 @@ class Located(NamedTuple):
             start = stop
         return runs
 
-    def places(self) -> FieldPlaces:
+    def field_places(self) -> FieldPlaces:
         """Where the payloads lie in their files. Checksums that the index does not have are 0."""
         crc = np.zeros(len(self.indices), np.uint32) if self.crc is None else self.crc.astype(np.uint32)
         return FieldPlaces(self.file != ABSENT, self.offset, self.length, crc)
@@ -120,7 +120,7 @@ def of_images(indices: NDArray[np.int64], rows: Rows, file: NDArray[np.uint32]) 
 
 
 def kinds(rows: Rows) -> NDArray[np.uint8]:
-    """The kind of each image row: 1 + the place of its field in `entries.KINDS`, 0 for no image."""
+    """The kind of each image row: 1 + the place of its field in `record.KINDS`, 0 for no image."""
     return (rows["place"] >> 51 & 7).astype(np.uint8)
 
 

@@ -32,7 +32,7 @@ class Register:
         self.key_width = key_width
         self.position = -1  # of the last record
         self._fingerprint = Fingerprint(key_width)
-        self._recent: list[RecordEntry] = []  # which the fingerprint does not have yet
+        self._recent: list[RecordEntry] = []  # not in the fingerprint yet
         self._fields: set[str] = set()
         self._runs: list[tuple[str, int]] = []  # split name and first dense index of each range
         self._entered: set[str] = set()  # splits that may not be entered again
@@ -65,16 +65,18 @@ class Register:
 
     def adopt(self, records: EntryColumns, split: str) -> None:
         """Register records that are already stored. Raises `ContainerError` for an invalid one."""
-        position = records.position.astype(np.int64)
+        position = records.position
+        format_key(int(position.max()), self.key_width)
         filled = np.any([own.there for own in records.fields.values()], axis=0) & np.ones(len(records), np.bool_)
-        wrong = np.flatnonzero((np.diff(position, prepend=self.position) <= 0) | ~filled)
-        row = int(wrong[0]) if wrong.size else 0
+        falling = np.append(int(position[0]) <= self.position, position[1:] <= position[:-1])
+        new = [own.there for name, own in records.fields.items() if name not in self._fields]
+        wrong = np.flatnonzero(falling | ~filled)
+        row = int(wrong[0]) if wrong.size else int(np.argmax(np.any(new, axis=0))) if new else 0
         own = {name for name, places in records.fields.items() if not wrong.size or places.there[row]}
         try:
             self._check(int(position[row]), own, split, int(position[row - 1]) if row else self.position)
         except ContainerError as error:
             raise ContainerError(f"record {format_key(int(position[row]), self.key_width)}: {error}") from None
-        format_key(int(position[-1]), self.key_width)  # the longest
         self._hash_recent()
         self._fingerprint.add(records.position, records.fields)
         self._count(int(position[-1]), int(records.label.max()), own, split, len(records))

@@ -57,7 +57,7 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
             indices = np.arange(start, min(start + _STEP, stop), dtype=np.int64)
             located = [self.locate(indices, name) for name in self.manifest.fields]
             own = located[0]
-            places = [(name, at.places()) for name, at in zip(self.manifest.fields, located, strict=True)]
+            places = [(name, at.field_places()) for name, at in zip(self.manifest.fields, located, strict=True)]
             fields = {name: at for name, at in places if at.there.any()}
             yield EntryColumns(self.positions(indices), own.label, own.width, own.height, own.orientation, fields)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from iofast import owned
 from iofast.containers.base import Description, Kept, Reader, Seen, Writer
-from iofast.containers.entries import EntryColumns, Noted, in_columns
+from iofast.containers.entries import EntryColumns, WrittenRecord, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Stamp, encode_rows
 from iofast.containers.manifest import Manifest, Shard
@@ -31,7 +31,7 @@ from iofast.errors import ContainerError, IofastError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
-_OPEN_PARTS = 4
+_OPEN_PARTS = 4  # whose files stay open: duplicates lie in neighbouring parts, or anywhere
 _MARKS = 1 << 40  # mark = number of the shard * _MARKS + offset of the entry
 
 
@@ -81,7 +81,7 @@ class ShardWriter(Writer):
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
         self._adopted: dict[int, AdoptedShard] = {}  # by their number in this set
-        self._in_order: list[AdoptedShard] = []  # the same
+        self._in_order: list[AdoptedShard] = []  # the same, by their start
         self._used: deque[ShardReader] = deque()  # parts with open files, the last used one last
         self._grown: ShardReader | None = None
         self._begun = self._closed = False
@@ -141,7 +141,6 @@ class ShardWriter(Writer):
                 self._adopt(part, number, split, first, seen)
             else:
                 self._copy(part, split, range(first, stop), left_out, seen)
-        self._keep_open(part)
 
     def resume(self, seen: Seen | None = None, stop: int | None = None) -> Kept:
         """Adopt the full shards that an earlier run of the same records left; see `Writer.resume`.
@@ -159,15 +158,15 @@ class ShardWriter(Writer):
                 if full is None or (stop is not None and full.stop > stop):
                     break
                 self._register.reenter(full.split)
-                for places, records in in_columns(entries_in(self._rows(number))):
+                for offsets, records in in_columns(entries_in(self._rows(number))):
                     self._register.adopt(records, full.split)
                     if seen is not None:
-                        seen(records.noted([number * _MARKS + place for place in places]))
+                        seen(records.as_written([number * _MARKS + offset for offset in offsets]))
                 self._done.append(full)
             self._clear()
         return Kept(self._register.count, self.committed)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
         """Append the record of `position`; see `Writer.write`. Without `resume`, shards in the folder are removed."""
         self._begin()
         with self._errors():
@@ -176,7 +175,7 @@ class ShardWriter(Writer):
             shard = self._enter(position, encoded.length, split)
             entry = entry.at(shard.size, encoded.offsets)
             place = shard.add(encoded.pieces, encoded.length, entry)
-        return Noted(position, entry.image, len(self._done) * _MARKS + place)
+        return WrittenRecord(position, entry.image, len(self._done) * _MARKS + place)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make them durable, and close. Afterwards the staged files are a complete set."""
@@ -201,6 +200,8 @@ class ShardWriter(Writer):
         if self._shard is not None:
             self._shard.close()
             self._shard = None
+        while self._used:
+            self._used.popleft().close()
 
     @property
     def files(self) -> dict[str, str]:
@@ -226,7 +227,7 @@ class ShardWriter(Writer):
                 start = self._register.count
                 self._register.adopt(records, split)
                 if seen is not None:
-                    seen(records.noted(range(~start, ~self._register.count, -1)))
+                    seen(records.as_written(range(~start, ~self._register.count, -1)))
         self._done.append(FullShard(split, shard.count, shard.size, self._register.position + 1))
 
     @abstractmethod

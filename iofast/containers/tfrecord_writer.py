@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 
 from iofast.containers.base import Description
-from iofast.containers.entries import Noted
+from iofast.containers.entries import WrittenRecord
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import ShardCut, stem_with
@@ -87,7 +87,7 @@ class TfrecordWriter(ShardWriter):
         self._classes, self._base = description.classes, _label_base(description)
         super().__init__(folder, name, cut=cut, key_width=key_width)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Noted:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
         """Append the record of `position`; see `Writer.write`. It must fit one protobuf message, 2 GiB."""
         size = sum(len(payload) + _OF_A_FIELD for payload in fields.values() if isinstance(payload, bytes))
         if size + _OF_A_RECORD > MAX_DATA:

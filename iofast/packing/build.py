@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from iofast.containers.base import Description, Reader, Writer
-from iofast.containers.entries import Noted
+from iofast.containers.entries import WrittenRecord
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
@@ -118,7 +118,7 @@ class Builder:
                 split = self._splits[record.split]
                 self._count([self._writer.write(record.position, fields, record.info, split)])
 
-    def _count(self, records: Iterable[Noted]) -> None:
+    def _count(self, records: Iterable[WrittenRecord]) -> None:
         """Count records of the writer."""
         for record in records:
             if self._work.options.drop_duplicates or not self.duplicates.is_repeated(self._writer, record):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader, Writer
-from iofast.containers.entries import Noted
+from iofast.containers.entries import WrittenRecord, image_key
 from iofast.kernel import crc32c
 from iofast.packing.failures import read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
@@ -85,7 +85,7 @@ class Duplicates:
         self.found: dict[int, Duplicate] = {}
         self._marks = _Marks()
 
-    def note(self, records: Iterable[Noted]) -> None:
+    def note(self, records: Iterable[WrittenRecord]) -> None:
         """Remember records of the writer, for comparison with later ones."""
         for record in records:
             if record.image is not None:
@@ -96,7 +96,7 @@ class Duplicates:
         image = image_field(fields)
         if image is None:
             return False
-        key = len(fields[image]) << 32 | crc32c(fields[image])
+        key = image_key(len(fields[image]), crc32c(fields[image]))
         for mark in self._marks.find(key):
             record = writer.recall(mark)
             if int(record.key) < position and _same(record, fields, image):
@@ -105,7 +105,7 @@ class Duplicates:
                 return True
         return False
 
-    def is_repeated(self, writer: Writer, record: Noted) -> bool:
+    def is_repeated(self, writer: Writer, record: WrittenRecord) -> bool:
         """The same for a record that `writer` has, compared with those noted before it."""
         if record.image is None or not self._marks.find(record.image):
             return False

@@ -26,7 +26,7 @@ class PackFailure(NamedTuple):
 
 
 class Failures:
-    """The failures of one run, at most `allowed` of its `images`, which packs the container at `path`.
+    """The failures of the run that packs the container at `path`, at most `allowed` of its `images`.
 
     `first` is the position of the run's first image: lines of `file` for earlier images stay.
     """

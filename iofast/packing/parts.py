@@ -106,7 +106,8 @@ class PackParts:
             if work.bytes_whole is None:
                 note_bytes(target.path, report.bytes_in)
         except IofastError:
-            self.place.check_free()  # it is not if another run has published all parts meanwhile
+            if load_parts(self.place) is None:
+                raise TargetError(f"{self.place.path}: another run has published all parts meanwhile") from None
             raise
         finally:
             target.release()

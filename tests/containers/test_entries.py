@@ -6,13 +6,16 @@ import hashlib
 import struct
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from index_entries import some_entries
 
-from iofast.containers.entries import KINDS, EntryColumns, RecordEntry
+from iofast.containers.entries import EntryColumns, RecordEntry
 from iofast.containers.fingerprint import Fingerprint
-from iofast.record import image_field
+from iofast.containers.register import Register
+from iofast.errors import ContainerError
+from iofast.record import KINDS, ImageInfo, image_field
 
 NAMES = ("cls", "jpg", "json", "png", "rgb", "seg.png")
 
@@ -60,4 +63,24 @@ def test_columns(count: int, seed: int) -> None:
             assert beside.there[row] == (name in places and name != own)
             if beside.there[row]:
                 assert (beside.length[row], beside.crc[row], beside.offset[row]) == places[name]
-    assert [each.image for each in part.noted(range(len(part)))] == [entry.image for entry in entries[start:stop]]
+    assert [each.image for each in part.as_written(range(len(part)))] == [entry.image for entry in entries[start:stop]]
+
+
+def test_the_record_at_fault_is_named() -> None:
+    def adopt(*entries: RecordEntry, width: int = 8) -> None:
+        register = Register(width)
+        register.adopt(EntryColumns.of(entries[:1]), "all")
+        register.adopt(EntryColumns.of(entries[1:]), "all")
+
+    one = [RecordEntry(position, ImageInfo(), (("jpg", 1, 2, 3),)) for position in range(5)]
+    adopt(*one)
+    far = [each._replace(position=(1 << 63) + each.position) for each in one]
+    adopt(*far, width=20)
+    for wrong, message in (
+        (one[3]._replace(position=2), "record 00000002: its position does not follow 2"),
+        (one[3]._replace(fields=()), "record 00000003: it has no field"),
+        (one[3]._replace(fields=(("J", 1, 2, 3),)), "record 00000003: field name 'J'"),
+        (one[3]._replace(position=10**8), "position 100000000 does not fit"),
+    ):
+        with pytest.raises(ContainerError, match=message):
+            adopt(*one[:3], wrong)

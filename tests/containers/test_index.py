@@ -14,14 +14,14 @@ from index_entries import ENTRY_FIELDS, some_entries
 from numpy.typing import NDArray
 
 from iofast.containers import index
-from iofast.containers.entries import KINDS, RecordEntry, in_columns
+from iofast.containers.entries import RecordEntry, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Stamp
 from iofast.containers.index_view import IndexView
 from iofast.containers.located import of_images
 from iofast.containers.manifest import MAX_COUNT, Manifest, Shard
 from iofast.errors import ContainerError
-from iofast.record import ImageInfo
+from iofast.record import KINDS, ImageInfo
 
 STAMP = Stamp(5, 99)
 

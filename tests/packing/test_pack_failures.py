@@ -246,9 +246,7 @@ class TestPackResume:
         assert (report.packed, report.failed, report.resumed) == (5, 1, 6)
         assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb", "out.lmdb.errors.jsonl"]
 
-    def test_a_run_killed_while_it_writes_its_list_leaves_nothing_beside_its_folder(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_lists_are_drafted_in_the_folder_of_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         images, replace, renamed = few(tmp_path / "images", good=3), os.replace, []
         (images / "bad.jpg").write_bytes(b"bad")
 
@@ -257,9 +255,11 @@ class TestPackResume:
             replace(draft, path, **folders)
 
         monkeypatch.setattr(os, "replace", note)
-        pack(images, tmp_path / "out.lmdb", max_errors=1)
-        (draft,) = [draft for draft, path in renamed if path.name == "out.lmdb.errors.jsonl"]
-        assert draft.parent == tmp_path / "out.lmdb.partial"
+        (images / "zz.png").write_bytes((images / "000.png").read_bytes())
+        pack(images, tmp_path / "out.tar", max_errors=1, sidecars=["dali"])
+        beside = {path.name: draft.parent.name for draft, path in renamed if path.parent == tmp_path}
+        assert beside.keys() >= {"out.tar.errors.jsonl", "out.tar.duplicates.jsonl", "out-000000.idx"}
+        assert set(beside.values()) == {"out.tar.partial"}
 
 
 class TestPackTargets:

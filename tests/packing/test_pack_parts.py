@@ -127,11 +127,15 @@ def test_the_same_part_at_once_and_the_last_one_joins(images: Path, tmp_path: Pa
     assert digests(other.parent) == digests(one.parent)
 
 
+@pytest.mark.parametrize("mode", [{}, {"overwrite": True}, {"append": True}], ids=str)
 def test_a_part_whose_set_another_run_publishes_meanwhile(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: dict[str, bool]
 ) -> None:
     target = tmp_path / "t.tar"
     options = options_of("t.tar")
+    if mode:
+        pack(images, target, **options)
+        options |= mode
     for number in range(1, PARTS + 1):
         pack(images, target, part=f"{number}/{PARTS}", **options)
     waited = PackParts._wait_for
@@ -143,7 +147,7 @@ def test_a_part_whose_set_another_run_publishes_meanwhile(
         return found
 
     monkeypatch.setattr(PackParts, "_wait_for", wait_for)
-    with pytest.raises(TargetError, match="exists already"):
+    with pytest.raises(TargetError, match="another run has published all parts"):
         pack(images, target, part=f"2/{PARTS}", **options)
     assert not target.with_name("t.tar.partial").exists()
 
