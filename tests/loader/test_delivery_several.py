@@ -33,7 +33,7 @@ def dataset(place: Path) -> FastDataset:
     return FastDataset(place / "set.lmdb")
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_two_loaders_in_turns_that_chance_chooses(dataset: FastDataset, devices: int) -> None:
     """Each gets its own batches, although one device does the work of both in any order."""
 

@@ -235,7 +235,7 @@ def test_joining_nothing(images: Path, tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", [".lmdb", ".tar", pytest.param(".tfrecord", marks=pytest.mark.slow)])
 def test_killed_while_joining(images: Path, tmp_path: Path, suffix: str) -> None:
     """Whatever system call of the publication is the last, the next run ends it."""
     one, other = tmp_path / "one" / f"t{suffix}", tmp_path / "other" / f"t{suffix}"

@@ -108,7 +108,7 @@ def test_segmentation(squares: Path) -> None:
     assert float(re.findall(r"pixels right ([\d.]+)", printed)[-1]) > 70
 
 
-@pytest.mark.parametrize("recipe", ["hflip", "lsj"])
+@pytest.mark.parametrize("recipe", [pytest.param("hflip", marks=pytest.mark.slow), "lsj"])
 def test_detection(squares: Path, recipe: str) -> None:
     options = ["--classes=2", "--size=64", "--width=4", "--batch-size=4", "--steps=40", "--lr=0.01"]
     printed = ran("train_detection.py", squares, "--split=train", f"--recipe={recipe}", *options)
