@@ -114,10 +114,10 @@ def writing(
     """A file to write that is made durable and renamed to `path` at the end. On an exception it is removed.
 
     A file or link called `path` is replaced; no link is followed. The umask applies to `mode`. With `folder`, a
-    descriptor, `path` is relative to it. Until it is renamed the file is in the folder `drafts`, by default that of
-    `path`: a killed process leaves it there. Raises `OSError`.
+    descriptor, `path` is relative to it. Until it is renamed the file is in the folder `drafts`, or if there is
+    none in that of `path`: a killed process leaves it there. Raises `OSError`.
     """
-    draft = (path.parent if drafts is None else drafts) / f".iofast-{os.urandom(8).hex()}.tmp"
+    draft = (path.parent if drafts is None or not drafts.is_dir() else drafts) / f".iofast-{os.urandom(8).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, mode, dir_fd=folder)
     try:

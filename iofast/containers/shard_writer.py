@@ -6,7 +6,6 @@ index and manifest.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
 from abc import abstractmethod
@@ -32,7 +31,8 @@ from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
 _OPEN_PARTS = 4  # whose files stay open: duplicates lie in neighbouring parts, or anywhere
-_MARKS = 1 << 40  # mark = number of the shard * _MARKS + offset of the entry
+# mark = number of the shard * _MARKS + offset of the entry, or in an adopted shard number of the record
+_MARKS = 1 << 40
 
 
 class EncodedRecord(NamedTuple):
@@ -44,12 +44,11 @@ class EncodedRecord(NamedTuple):
 
 
 class AdoptedShard(NamedTuple):
-    """Shard `number` of another set, whose records begin at the dense index `first` there and `start` here."""
+    """Shard `number` of another set, whose records begin at the dense index `first` there."""
 
     reader: ShardReader
     number: int
     first: int
-    start: int
 
     @property
     def path(self) -> Path:
@@ -81,7 +80,6 @@ class ShardWriter(Writer):
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
         self._adopted: dict[int, AdoptedShard] = {}  # by their number in this set
-        self._in_order: list[AdoptedShard] = []  # the same, by their start
         self._used: deque[ShardReader] = deque()  # parts with open files, the last used one last
         self._grown: ShardReader | None = None
         self._begun = self._closed = False
@@ -92,17 +90,14 @@ class ShardWriter(Writer):
         return self._done[-1].stop - 1 if self._done else -1
 
     def recall(self, mark: int) -> Record:
-        """Read a record from its shard; see `Writer.recall`.
-
-        Its mark is number and entry of the shard, or -1 - dense index for a record of an adopted shard.
-        """
-        if mark < 0:
-            adopted = self._in_order[bisect.bisect_right(self._in_order, ~mark, key=lambda each: each.start) - 1]
-            record = adopted.reader.record(adopted.first + ~mark - adopted.start)
+        """Read a record from its shard; see `Writer.recall`."""
+        number, place = divmod(mark, _MARKS)
+        adopted = self._adopted.get(number)
+        if adopted is not None:
+            record = adopted.reader.record(adopted.first + place)
             self._keep_open(adopted.reader)
             return record
         with self._errors():
-            number, place = divmod(mark, _MARKS)
             _, entry = next(entries_in(self._rows(number), place))
             fields = entry.fields
             if self.backing is not None and number < len(self._done):
@@ -219,15 +214,15 @@ class ShardWriter(Writer):
 
     def _adopt(self, base: ShardReader, number: int, split: str, first: int, seen: Seen | None) -> None:
         """Register a shard of another set, and its records."""
-        shard, own = base.manifest.shards[number], AdoptedShard(base, number, first, self._register.count)
+        shard, own = base.manifest.shards[number], AdoptedShard(base, number, first)
         self._adopted[len(self._done)] = own
-        self._in_order.append(own)
+        mark = len(self._done) * _MARKS
         with self._errors():
             for records in own.entries():
-                start = self._register.count
                 self._register.adopt(records, split)
                 if seen is not None:
-                    seen(records.as_written(range(~start, ~self._register.count, -1)))
+                    seen(records.as_written(range(mark, mark + len(records))))
+                mark += len(records)
         self._done.append(FullShard(split, shard.count, shard.size, self._register.position + 1))
 
     @abstractmethod

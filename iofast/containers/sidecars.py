@@ -215,9 +215,8 @@ def _json(content: object) -> str:
 
 def _store(file: Path, text: Iterable[str], place: Path) -> None:
     """Write a file; it gets its name when it is complete. Until then it is in the folder of a run, if there is one."""
-    partial = place.with_name(place.name + ".partial")
     try:
-        with owned.writing(file, drafts=partial if partial.is_dir() else None) as out:
+        with owned.writing(file, drafts=place.with_name(place.name + ".partial")) as out:
             out.writelines(line.encode("ascii") for line in text)
     except OSError as error:
         raise TargetError(f"{file} cannot be written: {because(error)}") from None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iofast.containers.base import Reader, Writer
 from iofast.containers.entries import WrittenRecord, image_key
 from iofast.kernel import crc32c
-from iofast.packing.failures import read_lines, write_lines
+from iofast.packing.failures import beside, read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
 DUPLICATES = ".duplicates.jsonl"  # the suffix of the list, beside the container
@@ -81,7 +81,7 @@ class Duplicates:
 
     def __init__(self, path: Path, first: int = 0) -> None:
         self._path, self._first = path, first
-        self.file = path.with_name(path.name + DUPLICATES)
+        self.file = beside(path, DUPLICATES)
         self.found: dict[int, Duplicate] = {}
         self._marks = _Marks()
 

@@ -33,7 +33,7 @@ class Failures:
 
     def __init__(self, images: int, allowed: int, path: Path, first: int = 0) -> None:
         self._images, self._allowed, self._path, self._first = images, allowed, path, first
-        self.file = path.with_name(path.name + ERRORS)
+        self.file = beside(path, ERRORS)
         self._found: dict[int, PackFailure] = {}
 
     def __len__(self) -> int:
@@ -70,13 +70,18 @@ class Failures:
         return self.file if write_lines(self._path, ERRORS, self._first, lines) else None
 
 
+def beside(path: Path, suffix: str) -> Path:
+    """The file beside a container whose name ends in `suffix`."""
+    return path.with_name(path.name + suffix)
+
+
 def write_lines(path: Path, suffix: str, first: int, lines: Iterable[Mapping[str, object]]) -> bool:
     """Replace the lines of a list from position `first` on by `lines`, one JSON object each, whole or not at all.
 
     Remove a file without lines; return whether there is one. Raises `TargetError`. The file's name is that of the
     container at `path` and `suffix`. It is drafted in the run's folder, which a killed run leaves anyway.
     """
-    file, drafts = (path.with_name(path.name + each) for each in (suffix, ".partial"))
+    file = beside(path, suffix)
     before = (value for value in read_lines(file) if value["key"] < first) if first else ()
     kept = ({**value, "key": format_key(value["key"])} for value in before)
     every = itertools.chain(kept, lines)
@@ -85,7 +90,7 @@ def write_lines(path: Path, suffix: str, first: int, lines: Iterable[Mapping[str
         if head is None:
             file.unlink(missing_ok=True)
             return False
-        with owned.writing(file, drafts=drafts if drafts.is_dir() else None) as draft:
+        with owned.writing(file, drafts=beside(path, ".partial")) as draft:
             draft.writelines(json.dumps(line).encode("ascii") + b"\n" for line in itertools.chain([head], every))
     except OSError as error:
         raise TargetError(f"the list {file} cannot be written: {error.strerror or error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,7 +13,7 @@ from iofast.containers.base import Reader
 from iofast.errors import TargetError, because
 from iofast.opening import open_reader
 from iofast.packing.duplicates import Duplicate, Duplicates
-from iofast.packing.failures import Failures, PackFailure
+from iofast.packing.failures import Failures, PackFailure, beside
 
 TOTALS = ".totals.json"  # what the container and the lists do not say; the suffix of the file beside it
 
@@ -56,8 +55,3 @@ def bytes_read(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads(owned.read(beside(path, TOTALS)))["bytes_in"])
     return None
-
-
-def beside(path: Path, suffix: str) -> Path:
-    """The file beside a container whose name ends in `suffix`."""
-    return path.with_name(os.fspath(path.name) + suffix)

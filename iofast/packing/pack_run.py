@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 from iofast.containers.base import Reader, Writer
 from iofast.containers.manifest import Manifest
@@ -24,7 +23,7 @@ from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.build import Builder, NothingLeftError
 from iofast.packing.duplicates import Duplicates
-from iofast.packing.failures import ERRORS, Failures
+from iofast.packing.failures import ERRORS, Failures, beside
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import load_plan
@@ -201,12 +200,8 @@ class PackRun:
         if failed == len(self.work.source) and self.work.whole is None:
             raise SourceError(f"no image of {failed:,} could be packed: see {self.failures.save()}")
 
-    def beside(self, suffix: str) -> Path:
-        """The file beside the container whose name ends in `suffix`."""
-        return self.target.path.with_name(self.target.path.name + suffix)
-
     def _size(self, manifest: Manifest) -> int:
         """Bytes of the container, including index and manifest."""
-        files = (self.beside(suffix) for suffix in (".manifest", ".index"))
-        beside = sum(file.stat().st_size for file in files if file.exists())
-        return sum(shard.size for shard in manifest.shards) + beside
+        files = (beside(self.target.path, suffix) for suffix in (".manifest", ".index"))
+        small = sum(file.stat().st_size for file in files if file.exists())
+        return sum(shard.size for shard in manifest.shards) + small

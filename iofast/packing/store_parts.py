@@ -15,8 +15,8 @@ from iofast.containers.manifest import Manifest
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, read_manifest
 from iofast.errors import TargetError
 from iofast.packing.duplicates import DUPLICATES
-from iofast.packing.failures import ERRORS
-from iofast.packing.finished_part import TOTALS, FinishedPart, beside
+from iofast.packing.failures import ERRORS, beside
+from iofast.packing.finished_part import TOTALS, FinishedPart
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
