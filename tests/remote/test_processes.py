@@ -61,6 +61,26 @@ def test_processes(bucket: Bucket, tmp_path: Path, method: str, used: str) -> No
         assert run.stdout == "hello\n"
 
 
+def test_the_exit_waits_for_threads_that_deliver_answers(bucket: Bucket) -> None:
+    """Such a thread, unknown to `threading`, aborts the process if it wants to go on after the interpreter's end."""
+    bucket.put("p/x", b"hello")
+    program = (
+        "import _thread, sys, time\n"
+        "from iofast.remote import requests\n"
+        "from iofast.remote.store import Store\n"
+        "store = Store.of(sys.argv[1])\n"
+        "store.get('x')\n"
+        "open_requests = [requests.start(store.fetch('x')) for _ in range(50)]\n"
+        "def deliver():\n"
+        "    time.sleep(0.3)\n"
+        "    print('delivered')\n"
+        "_thread.start_new_thread(deliver, ())\n"
+    )
+    command = [sys.executable, "-c", program, f"s3://{bucket.name}/p"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "delivered\n", "")
+
+
 def _pack(url: str, target: Path, before: str = "") -> subprocess.Popen[str]:
     program = f"{before}\nimport sys\nfrom iofast.cli import main\nsys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "pack", url, str(target), "--resize", "24", "--workers", "2"]
