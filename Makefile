@@ -34,9 +34,9 @@ C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 demo: kernel
 	$(BIN)/python -m tools.demo
 
-# A file stays on one core: its fixtures are made once. `logical`: hyperthreads count, whatever psutil says.
+# A file stays in one process: its fixtures are made once. tests/conftest.py says how many processes there are.
 test: kernel
-	$(BIN)/pytest -n logical --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile
 
 check: lint sanitize
 

@@ -24,6 +24,6 @@ if [ "${1-}" = -- ]; then
 else
   [ $# -gt 0 ] || set -- tests/kernel/test_kernel*.py
   # By several processes: the report of one that died stands in the output, which pytest has not captured.
-  set -- -m pytest -q -n logical --dist loadfile -p no:cacheprovider -o pythonpath=tests/support "$@"
+  set -- -m pytest -q -n auto --dist loadfile -p no:cacheprovider -o pythonpath=tests/support "$@"
 fi
 LD_PRELOAD=$runtime exec "$python" "$@"

@@ -6,4 +6,4 @@ from tools.torture._tests import run_tests
 
 
 def run() -> list[str]:
-    return run_tests("-m", "hypothesis", "--hypothesis-profile", "others", "-n", "logical", "--dist", "loadfile")
+    return run_tests("-m", "hypothesis", "--hypothesis-profile", "others", "-n", "auto", "--dist", "loadfile")

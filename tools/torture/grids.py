@@ -6,4 +6,4 @@ from tools.torture._tests import run_tests
 
 
 def run() -> list[str]:
-    return run_tests("-m", "slow", "-n", "logical", "--dist", "load")
+    return run_tests("-m", "slow", "-n", "auto", "--dist", "load")
