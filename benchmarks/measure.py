@@ -25,6 +25,7 @@ _HELP = {
     "folder": "where the files are made, and removed (default: the temporary directory)",
     "images": "number of images",
     "large": "images of the second memory measurement",
+    "lines": "number of lines of a manifest",
     "megabytes": "size of the file",
     "outside": "without iofast.watch inside the programs: half of the time",
     "passes": "passes over all images",

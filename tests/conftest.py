@@ -49,7 +49,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three processes on two cores: many tests wait for servers, time-outs and kills (366 s with two, 291 s with three)."""
+    """Three processes on two cores, since many tests wait for something: 291 s instead of 366 s."""
     return (os.cpu_count() or 1) * 3 // 2
 
 

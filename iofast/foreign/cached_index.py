@@ -24,6 +24,7 @@ from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.foreign.options import ForeignOptions
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, check_field
+from iofast.source.arrays import Strings
 from iofast.source.cache import (
     Arrays,
     cache_file,
@@ -35,7 +36,6 @@ from iofast.source.cache import (
     load,
     stamps,
 )
-from iofast.source.listing import Strings
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
 MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field

@@ -29,9 +29,10 @@ from iofast.foreign.lmdb_values import COLOUR, ENCODED, GREY, OTHER, Value, clas
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel import Payloads
+from iofast.source.arrays import Strings
 from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
-from iofast.source.listing import Strings, printable
+from iofast.source.listing import printable
 
 IMAGE_FIELD, RAW_FIELD = "jpg", "rgb"
 

@@ -46,9 +46,9 @@ from iofast.record import (
     image_field,
     raw_length,
 )
+from iofast.source.arrays import Strings
 from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
-from iofast.source.listing import Strings
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _COLUMNS = {"label": "i", "width": "i", "height": "i", "orientation": "B"}

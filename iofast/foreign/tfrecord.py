@@ -43,8 +43,9 @@ from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tfrecord_features import FeatureNames, Understood, understand
 from iofast.kernel import Header, crc32c, read_header
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
+from iofast.source.arrays import Strings
 from iofast.source.cache import Arrays
-from iofast.source.listing import Strings, few
+from iofast.source.listing import few
 
 IMAGE_FIELD = "jpg"
 

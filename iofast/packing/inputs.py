@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text
 from iofast.source import Source, SourceOptions
+from iofast.source.arrays import Strings, StringsWriter, empty
 from iofast.source.attached import parse_sides, plain_suffix, side_field
-from iofast.source.listing import RECORD, Column, ContainerRows, Strings, Watched, few, printable, ranges, split_rank
+from iofast.source.listing import RECORD, Column, ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
 _STEP = 65_536  # records whose columns are read at once
@@ -97,15 +98,13 @@ def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
 
 def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
     """Keys of all records, their labels (int32), and the bytes of their images (uint64)."""
-    labels, sizes = np.empty(len(reader), np.int32), np.empty(len(reader), np.uint64)
-
-    def keys() -> Iterator[bytes]:
-        for start in range(0, len(reader), _STEP):
-            part = reader.columns(np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64))
-            labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
-            yield from (os.fsencode(printable(key)) for key in reader.keys(part))
-
-    return Strings.gather(keys()), labels, sizes  # a list of all keys would take 65 bytes for each
+    keys, labels, sizes = StringsWriter(), empty(len(reader), np.int32), empty(len(reader), np.uint64)
+    for start in range(0, len(reader), _STEP):
+        part = reader.columns(np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64))
+        labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
+        for key in reader.keys(part):
+            keys.add(os.fsencode(printable(key)))
+    return keys.finish(), labels, sizes
 
 
 def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.source import Source
+from iofast.source.arrays import empty, stable_order, steps
 from iofast.source.listing import few, ranges, split_rank
 
 REST = "train"  # the split of images that no share takes
@@ -60,19 +61,23 @@ def divide(source: Source, shares: Shares, seed: int) -> Source:
     names = [*sorted(shares), REST]
     ends = np.cumsum([shares[name] for name in names[:-1]])
     prefix = hashlib.sha256(f"iofast/split/{seed}/".encode())
-    draws = np.empty(len(source), np.float64)
-    for row, path in enumerate(source.paths):
-        digest = prefix.copy()
-        digest.update(path)
-        draws[row] = int.from_bytes(digest.digest()[:8], "big") / 2.0**64
     ranked = sorted(names, key=split_rank)
-    number = np.array([ranked.index(name) for name in names])[np.searchsorted(ends, draws, side="right")]
-    counts = np.bincount(number, minlength=len(names)).tolist()
-    empty = [name for name, count in zip(ranked, counts, strict=True) if not count]
-    warnings = (f"splits without an image: {few(empty)}",) if empty else ()
+    numbers, ranks = empty(len(source), np.int32), np.array([ranked.index(name) for name in names], np.int32)
+    for rows in steps(len(source)):
+        draws = [_draw(prefix, path) for path in source.paths.some(rows)]
+        numbers[rows] = ranks[np.searchsorted(ends, draws, side="right")]
+    counts, order = stable_order(numbers, len(names))
+    unused = [name for name, count in zip(ranked, counts, strict=True) if not count]
+    warnings = (f"splits without an image: {few(unused)}",) if unused else ()
     return replace(
         source,
         splits=ranges((name, count) for name, count in zip(ranked, counts, strict=True) if count),
-        order=np.argsort(number, kind="stable").astype(np.int64),
+        order=order,
         warnings=(*source.warnings, *warnings),
     )
+
+
+def _draw(prefix: Any, path: bytes) -> float:
+    digest = prefix.copy()
+    digest.update(path)
+    return int.from_bytes(digest.digest()[:8], "big") / 2.0**64

@@ -10,7 +10,8 @@ import numpy as np
 
 from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, check_field
-from iofast.source.listing import FILE, MISSING, Column, Strings, few
+from iofast.source.arrays import Strings
+from iofast.source.listing import FILE, MISSING, Column, few
 
 _IMAGES = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp", "ppm", "pgm")
 _OWN = {JSON_FIELD: "meta.json", **dict.fromkeys(_IMAGES, "mask.png")}  # packing itself writes these plain names

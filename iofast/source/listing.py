@@ -8,19 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.manifest import CLASS_ORDERS
 from iofast.errors import OptionError
+from iofast.order.permutation import permuted
 from iofast.remote.urls import is_url, join
+from iofast.source.arrays import Strings, empty, steps
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
@@ -51,50 +51,6 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if self.class_order not in CLASS_ORDERS:
             raise OptionError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, found {self.class_order!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Strings:
-    """N byte strings in one blob, each followed by one byte that is not part of it; `bounds` has N + 1 entries."""
-
-    blob: bytes | memoryview
-    bounds: NDArray[np.uint64]
-
-    @classmethod
-    def split(cls, blob: bytes) -> Self:
-        """From strings that are each followed by a NUL, and have none themselves."""
-        ends = np.flatnonzero(np.frombuffer(blob, np.uint8) == 0)
-        return cls(blob, np.concatenate((np.zeros(1, np.uint64), ends.astype(np.uint64) + np.uint64(1))))
-
-    @classmethod
-    def gather(cls, strings: Iterable[bytes]) -> Self:
-        """From strings of any content."""
-        blob, ends = bytearray(), array("Q", [0])  # a list would take 40 bytes for each
-        for string in strings:
-            blob += string
-            blob.append(0)
-            ends.append(len(blob))
-        return cls(bytes(blob), np.array(ends, np.uint64))
-
-    @classmethod
-    def join(cls, parts: Iterable[tuple[bytes | bytearray, Sequence[int]]]) -> Self:
-        """From several blobs, each with the ends of its strings (including the byte that follows each)."""
-        blob, bounds = bytearray(), [np.zeros(1, np.uint64)]
-        for own, ends in parts:
-            bounds.append(np.array(ends, np.uint64) + np.uint64(len(blob)))
-            blob += own
-        return cls(bytes(blob), np.concatenate(bounds))
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def __getitem__(self, row: int) -> bytes:
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        return bytes(self.blob[int(self.bounds[row]) : int(self.bounds[row + 1]) - 1])
-
-    def __iter__(self) -> Iterator[bytes]:
-        return (self[row] for row in range(len(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +200,14 @@ class Source:
     def shuffled(self, seed: int) -> Source:
         """The same images with each split permuted; the order depends only on `seed` and the names of splits.
 
-        Inside a split of n images, image i gets the i-th little-endian u64 of the first 8n bytes of SHAKE-256 over
-        "iofast/shuffle/<seed>/<split>", and the images are sorted by it with a stable sort.
+        Inside a split, `order.permutation.permuted` says which image comes at which place.
         """
-        order = np.arange(len(self), dtype=np.int64) if self.order is None else self.order.copy()
+        order = empty(len(self), np.int64)
         for name, start, stop in self.splits:
-            digest = hashlib.shake_256(f"iofast/shuffle/{seed}/{name}".encode()).digest(8 * (stop - start))
-            order[start:stop] = order[start:stop][np.argsort(np.frombuffer(digest, "<u8"), kind="stable")]
+            for rows in steps(stop - start):
+                places = np.arange(rows.start, rows.stop, dtype=np.int64)
+                moved = start + permuted(stop - start, f"iofast shuffle {seed} {name}", places)
+                order[start + rows.start : start + rows.stop] = moved if self.order is None else self.order[moved]
         return replace(self, order=order)
 
     def run(self, start: int, stop: int) -> Source:

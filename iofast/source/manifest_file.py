@@ -19,6 +19,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES, WHOLE, check
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
+from iofast.source.arrays import Strings, empty, stable_order, steps
 from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
 from iofast.source.listing import (
@@ -29,7 +30,6 @@ from iofast.source.listing import (
     Column,
     Source,
     SourceOptions,
-    Strings,
     Versions,
     Watched,
     few,
@@ -46,7 +46,6 @@ PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
 LABEL_COLUMNS = ("label", "class", "target")
 SPLIT_COLUMNS = ("split",)
 
-_STEP = 1 << 18  # rows
 _MOST_LABELS = 1 << 22  # different ones that are looked at, before they are taken for numbers or refused
 
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
@@ -104,7 +103,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
     from iofast.source.objects import look_up  # here: local sources need no object stores
 
     for column, strings in named.items():
-        for row, value in enumerate(strings):
+        for row, value in enumerate(strings if _has_urls(strings) else ()):
             if b"://" in value:
                 try:
                     RemotePath.of(os.fsdecode(value))
@@ -115,7 +114,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
 
 
 def _has_urls(strings: Strings) -> bool:
-    return any(b"://" in bytes(_blob(strings, rows)) for rows in _steps(len(strings)))
+    return any(b"://" in bytes(strings.part(rows)) for rows in steps(len(strings)))
 
 
 def _watch(path: Path, options: SourceOptions) -> Watched:
@@ -144,25 +143,15 @@ def _columns(table: Table) -> str:
     return ", ".join(printable_column(name) for name in table.columns)
 
 
-def _steps(rows: int) -> Iterator[slice]:
-    """Slices of `_STEP` rows: what is computed per row is never in memory for all of them."""
-    return (slice(start, min(start + _STEP, rows)) for start in range(0, rows, _STEP))
-
-
-def _blob(strings: Strings, rows: slice) -> bytes | memoryview:
-    """The bytes of some strings, each with the NUL behind it."""
-    return strings.blob[int(strings.bounds[rows.start]) : int(strings.bounds[rows.stop])]
-
-
 def _paths(table: Table, cells: ColumnText) -> Strings:
     strings, kinds = cells.strings, cells.kinds
-    for rows in _steps(len(table)):
+    for rows in steps(len(table)):
         lengths = np.diff(strings.bounds[rows.start : rows.stop + 1])
         wrong = np.flatnonzero((kinds[rows] != TEXT) | (lengths == 1))
         if len(wrong):
             row = rows.start + int(wrong[0])
             table.fail(row, "the path is empty" if kinds[row] in (MISSING, TEXT) else "the path is not text")
-        zeros = np.flatnonzero(np.frombuffer(_blob(strings, rows), np.uint8) == 0)
+        zeros = np.flatnonzero(np.frombuffer(strings.part(rows), np.uint8) == 0)
         if len(zeros) > len(lengths):
             first = int(np.flatnonzero(zeros[: len(lengths)] + 1 != np.cumsum(lengths))[0])
             table.fail(rows.start + first, "the path has a NUL byte")
@@ -172,11 +161,11 @@ def _paths(table: Table, cells: ColumnText) -> Strings:
 def _check_text(table: Table, name: str, cells: ColumnText) -> None:
     """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
     strings, kinds = cells.strings, cells.kinds
-    for rows in _steps(len(table)):
+    for rows in steps(len(table)):
         if (kinds[rows] == BYTES).any():
             return
         try:
-            bytes(_blob(strings, rows)).decode()
+            bytes(strings.part(rows)).decode()
         except UnicodeDecodeError as error:
             place = strings.bounds[rows.start] + np.uint64(error.start)
             table.fail(int(np.searchsorted(strings.bounds, place, "right")) - 1, f"column {name} is not UTF-8")
@@ -187,7 +176,9 @@ def _labels(
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
     """Labels in listing order, class names (None if the labels are numbers without names), warnings."""
     if cells is None:
-        return np.full(len(table), -1, np.int32), None, []
+        labels = empty(len(table), np.int32)
+        labels[:] = -1
+        return labels, None, []
     _check_text(table, "label", cells)
     given: set[bytes] = set()
     for _, values in _label_values(table, cells):
@@ -206,7 +197,7 @@ def _labels(
             f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
         )
     numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
-    labels = np.empty(len(table), np.int32)
+    labels = empty(len(table), np.int32)
     for rows, values in _label_values(table, cells):
         labels[rows] = [numbers[value] for value in values]
     return labels, tuple(names), warnings
@@ -215,8 +206,8 @@ def _labels(
 def _label_values(table: Table, cells: ColumnText) -> Iterator[tuple[slice, list[bytes]]]:
     """Slices of rows, and their labels as text. Raises `SourceError` unless each is text or an integer."""
     strings, kinds = cells.strings, cells.kinds
-    for rows in _steps(len(table)):
-        values = [strings[row] for row in range(rows.start, rows.stop)]
+    for rows in steps(len(table)):
+        values = strings.some(rows)
         for row, kind in enumerate(kinds[rows].tolist()):
             if kind == JSON:
                 values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
@@ -230,7 +221,7 @@ def _numbered(
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
     classes = read_class_file(table.path.parent / CLASS_FILE) if options.class_order == "file" else None
     most = len(classes) - 1 if classes else (1 << 31) - 1
-    labels = np.empty(len(table), np.int32)
+    labels = empty(len(table), np.int32)
     for rows, values in _label_values(table, cells):
         numbers = [int(value or -1) for value in values]
         for row, number in enumerate(numbers):
@@ -246,23 +237,21 @@ def _splits(
 ) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
     found: dict[bytes, int] = {}  # the splits in the order in which they appear
-    numbers = np.empty(len(table), np.int32)
-    strings, kinds = (Strings.gather(()), np.zeros(0, np.uint8)) if cells is None else (cells.strings, cells.kinds)
-    if not kinds.any():
+    if cells is None or not cells.kinds.any():
         return ((WHOLE, 0, len(table)),), None
-    for rows in _steps(len(table)):
-        values = [strings[row] for row in range(rows.start, rows.stop)]
+    strings, kinds, numbers = cells.strings, cells.kinds, empty(len(table), np.int32)
+    for rows in steps(len(table)):
+        values = strings.some(rows)
         for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
             if value not in found or kind != TEXT:
                 found[_checked_split(table, row, value, kind)] = len(found)
         numbers[rows] = [found[value] for value in values]
     names = sorted((value.decode() for value in found), key=split_rank)
     ranks = np.array([names.index(value.decode()) for value in found], np.int32)
-    placed = ranks[numbers]
-    counts = np.bincount(placed, minlength=len(names)).tolist()
-    order = np.argsort(placed, kind="stable").astype(np.int64)
-    moved = bool((np.diff(placed) < 0).any())
-    return ranges(zip(names, counts, strict=True)), order if moved else None
+    for rows in steps(len(table)):
+        numbers[rows] = ranks[numbers[rows]]
+    counts, order = stable_order(numbers, len(names))
+    return ranges(zip(names, counts, strict=True)), order
 
 
 def _checked_split(table: Table, row: int, value: bytes, kind: int) -> bytes:
@@ -281,9 +270,12 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
     cells = table.columns.pop(name)
     values, kinds = cells.strings, cells.kinds
-    wrong = np.flatnonzero((kinds != TEXT) & (kinds != MISSING))
-    if len(wrong):
-        table.fail(int(wrong[0]), f"column {printable_column(name)}: a path must be text")
+    states = empty(len(table), np.uint8)
+    for rows in steps(len(table)):
+        wrong = np.flatnonzero((kinds[rows] != TEXT) & (kinds[rows] != MISSING))
+        if len(wrong):
+            table.fail(rows.start + int(wrong[0]), f"column {printable_column(name)}: a path must be text")
+        states[rows] = np.where(kinds[rows] == MISSING, MISSING, FILE)
     suffixes = {os.path.splitext(value)[1].lower() for value in values if value}
     legal = _legal(name)
     if mask:
@@ -294,7 +286,7 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
         field = field_name(legal, name)
     except OptionError as error:
         raise SourceError(f"{table.path}: column {printable_column(name)}: {error}") from None
-    return Column(field, values, np.where(kinds == MISSING, np.uint8(MISSING), np.uint8(FILE)))
+    return Column(field, values, states)
 
 
 def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column, ...]:
@@ -312,13 +304,13 @@ def _field(table: Table, name: str) -> Column:
     """A field from a column of values. Raises `SourceError`."""
     cells = table.columns[name]
     values, each = cells.strings, cells.kinds
-    kinds = set(np.flatnonzero(np.bincount(each)).tolist()) - {MISSING}
+    kinds = {kind for rows in steps(len(table)) for kind in np.unique(each[rows]).tolist()} - {MISSING}
     if BYTES in kinds and len(kinds) > 1:
         raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
     _check_text(table, printable_column(name), cells)
-    states = np.where(each == MISSING, np.uint8(MISSING), np.uint8(PLAIN))
-    if kinds == {TEXT, JSON}:
-        states[each == TEXT] = QUOTED
+    states, text = empty(len(table), np.uint8), QUOTED if kinds == {TEXT, JSON} else PLAIN
+    for rows in steps(len(table)):
+        states[rows] = np.where(each[rows] == MISSING, MISSING, np.where(each[rows] == TEXT, text, PLAIN))
     return Column(_field_name(table, name, kinds), values, states)
 
 

@@ -7,11 +7,10 @@ import contextlib
 import os
 import tempfile
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iofast.bars import open_bar
 from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError
@@ -19,7 +18,8 @@ from iofast.remote import requests
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
 from iofast.remote.urls import RemotePath, is_url, join
-from iofast.source.listing import FILE, Column, Strings, Versions
+from iofast.source.arrays import Strings, StringsWriter, empty
+from iofast.source.listing import FILE, Column, Versions
 
 _FIRST = 30.0  # seconds until a store must have answered for the first time: a wrong name should not take minutes
 _REQUESTS = 64  # in flight at once
@@ -75,7 +75,7 @@ class ObjectTree:
 
     def beginning(self, path: str, length: int) -> bytes | None:
         """See `walk.SourceTree`."""
-        size, etag = self._version(int(self._rows(Strings.gather([os.fsencode(path)]))[0]))
+        size, etag = self._version(next(self._rows([os.fsencode(path)])))
         try:
             return self._store.get_range(path, 0, min(size, length), etag)
         except (ObjectMissingError, ObjectConflictError):
@@ -84,9 +84,7 @@ class ObjectTree:
     def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions]:
         """See `walk.SourceTree`."""
         named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
-        return {
-            name: _versions(map(self._version, self._rows(each).tolist()), len(each)) for name, each in named.items()
-        }
+        return {name: _versions(map(self._version, self._rows(each)), len(each)) for name, each in named.items()}
 
     def _add(self, row: int, key: str, size: int, etag: str) -> None:
         self._sizes.append(size)
@@ -110,16 +108,14 @@ class ObjectTree:
             return 0, ""
         return self._sizes[row], self._etags[self._ends[row] : self._ends[row + 1]].decode()
 
-    def _rows(self, paths: Strings) -> NDArray[np.int64]:
+    def _rows(self, paths: Iterable[bytes]) -> Iterator[int]:
         """The row of each path in the listing, -1 for an empty path. Paths of one folder should follow each other."""
-        rows, present, files = np.full(len(paths), -1, np.int64), None, dict[str, int]()
-        for number, path in enumerate(paths):
-            if path:
-                prefix, _, name = os.fsdecode(path).rpartition("/")
-                if prefix != present:
-                    present, files = prefix, dict(self._folders[prefix].files())
-                rows[number] = files[name]
-        return rows
+        present, files = None, dict[str, int]()
+        for path in paths:
+            prefix, _, name = os.fsdecode(path).rpartition("/")
+            if path and prefix != present:
+                present, files = prefix, dict(self._folders[prefix].files())
+            yield files[name] if path else -1
 
 
 def look_up(root: str, paths: Strings) -> Versions:
@@ -127,13 +123,15 @@ def look_up(root: str, paths: Strings) -> Versions:
 
     Those of local files and of objects that do not exist are (0, ""). Raises `StorageError`.
     """
-    found: list[tuple[int, str]] = []
-    with open_bar(len(paths), " objects", "asking for sizes", delay=1) as bar:
-        for start in range(0, len(paths), _SLICE):
-            part = [paths[row] for row in range(start, min(start + _SLICE, len(paths)))]
-            found += requests.run(_look(root, part))
-            bar.update(len(part))
-    return _versions(iter(found), len(found))
+
+    def found() -> Iterator[tuple[int, str]]:
+        with open_bar(len(paths), " objects", "asking for sizes", delay=1) as bar:
+            for start in range(0, len(paths), _SLICE):
+                part = paths.some(slice(start, min(start + _SLICE, len(paths))))
+                yield from requests.run(_look(root, part))
+                bar.update(len(part))
+
+    return _versions(found(), len(paths))
 
 
 async def _look(root: str, paths: Sequence[bytes]) -> list[tuple[int, str]]:
@@ -185,11 +183,8 @@ def _copy(store: Store, name: str, path: Path) -> None:
 
 
 def _versions(found: Iterator[tuple[int, str]], count: int) -> Versions:
-    sizes = np.zeros(count, np.uint64)
-
-    def etags() -> Iterator[bytes]:
-        for row, (size, etag) in enumerate(found):
-            sizes[row] = size
-            yield etag.encode()
-
-    return Versions(etags=Strings.gather(etags()), sizes=sizes)
+    sizes, etags = empty(count, np.uint64), StringsWriter()
+    for row, (size, etag) in enumerate(found):
+        sizes[row] = size
+        etags.add(etag.encode())
+    return Versions(sizes, etags.finish())

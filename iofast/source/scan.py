@@ -15,9 +15,10 @@ from iofast.containers.container_suffixes import OPENED
 from iofast.containers.manifest import WHOLE
 from iofast.errors import OptionError, SourceError
 from iofast.remote.urls import RemotePath, is_url
+from iofast.source.arrays import Strings
 from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
-from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
+from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, SourceTree, Walk

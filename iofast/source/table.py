@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import mmap
-import tempfile
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +17,20 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
 from iofast.source import parquet
-from iofast.source.listing import Strings
+from iofast.source.arrays import STEP, Spilled, StringsWriter
 from iofast.source.parquet import BYTES, JSON, MISSING, TEXT
 from iofast.source.text_files import check_file, encoding_of, lines
 
-_SPILL = 1 << 24  # bytes or rows of a column that are kept in memory
 MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# `json.loads` and `json.dumps` with options make one of these in each call: 4 of 10 us per line
+_decode = json.JSONDecoder(parse_constant=_no_constant).decode
+_encode = json.JSONEncoder(ensure_ascii=False, default=str, allow_nan=False).encode
 
 Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
 
@@ -33,15 +38,12 @@ Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value
 class ColumnText:
     """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL.
 
-    In memory is what was added last, and all of a short column. The rest is in unnamed files, because a manifest may be
-    larger than the memory. After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT,
-    JSON or BYTES per row.
+    After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT, JSON or BYTES per row.
     """
 
     def __init__(self) -> None:
-        self._blob, self._ends, self._kinds = bytearray(), array("Q", [0]), bytearray()
-        self._rows = self._size = 0
-        self._files: list[BinaryIO] = []
+        self._values, self._kinds, self._new = StringsWriter(), Spilled(), bytearray()
+        self._rows = 0
 
     def __len__(self) -> int:
         return self._rows
@@ -57,23 +59,19 @@ class ColumnText:
             kind, data = BYTES, value
         else:
             kind = JSON
-            data = json.dumps(value, ensure_ascii=False, default=str, allow_nan=False).encode()
-        self._blob += data
-        self._blob.append(0)
-        self._size += len(data) + 1
-        self._ends.append(self._size)
-        self._kinds.append(kind)
+            data = _encode(value).encode()
+        self._values.add(data)
+        self._new.append(kind)
         self._rows += 1
-        if len(self._blob) >= _SPILL or len(self._kinds) >= _SPILL:
-            self._spill()
+        if len(self._new) >= STEP:
+            self._write()
 
     def extend(self, blob: bytes | memoryview, ends: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> None:
         """Append values that are each followed by a NUL in `blob`, where they end behind it."""
-        self._blob += blob
-        self._ends.frombytes((ends + np.uint64(self._size)).tobytes())
-        self._kinds += kinds.tobytes()
-        self._size, self._rows = self._size + len(blob), self._rows + len(kinds)
-        self._spill()
+        self._values.extend(blob, ends)
+        self._new += kinds.data
+        self._rows += len(kinds)
+        self._write()
 
     def pad(self, rows: int) -> None:
         """Append missing values up to `rows`."""
@@ -81,31 +79,13 @@ class ColumnText:
             self.add(None)
 
     def finish(self) -> None:
-        """Map and close the files; no value can be added after this."""
-        if self._files:
-            self._spill()
-            blob, ends, kinds = (_mapped(file) for file in self._files)
-        else:
-            blob, ends, kinds = (memoryview(bytes(part)) for part in (self._blob, self._ends, self._kinds))
-        self.strings = Strings(blob, np.frombuffer(ends, np.uint64))
-        self.kinds = np.frombuffer(kinds, np.uint8)
+        """Complete `strings` and `kinds`; no value can be added after this."""
+        self._write()
+        self.strings, self.kinds = self._values.finish(), np.frombuffer(self._kinds.finish(), np.uint8)
 
-    def _spill(self) -> None:
-        """Move everything into files, once there is much."""
-        if not self._files and len(self._blob) < _SPILL and len(self._kinds) < _SPILL:
-            return
-        if not self._files:
-            self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed with the column
-        for file, part in zip(self._files, [bytes(self._blob), self._ends.tobytes(), bytes(self._kinds)], strict=True):
-            file.write(part)
-        self._blob, self._ends, self._kinds = bytearray(), array("Q"), bytearray()
-
-
-def _mapped(file: BinaryIO) -> memoryview:
-    """The content of a file, mapped; the map keeps it after the file is closed."""
-    with file:
-        file.flush()
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    def _write(self) -> None:
+        self._kinds.write(self._new)
+        self._new = bytearray()
 
 
 @dataclass(slots=True)
@@ -219,16 +199,12 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         if text.isspace():
             continue
         try:
-            values = json.loads(text, parse_constant=_no_constant)
+            values = _decode(text.decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
             fail(path, line, f"not a JSON object: {error}")
         if not isinstance(values, dict):
             fail(path, line, f"expected a JSON object, found {type(values).__name__}")
         yield line, values
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _fill_from_parquet(table: Table) -> None:

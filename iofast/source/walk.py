@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from iofast.errors import SourceError
+from iofast.source.arrays import Strings
 from iofast.source.image_files import beginning
-from iofast.source.listing import Column, Strings, Versions, Watched, few
+from iofast.source.listing import Column, Versions, Watched, few
 from iofast.source.suffixes import EXTENSIONS, Unusual, listed
 
 IGNORED_FOLDERS = ("__MACOSX",)  # macOS adds it to ZIP files: resource forks, under the images' names

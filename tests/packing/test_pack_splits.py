@@ -15,7 +15,8 @@ from iofast.errors import OptionError, SourceError
 from iofast.packing import PackOptions
 from iofast.packing.splits import divide, parse_shares, written
 from iofast.source import Source
-from iofast.source.listing import Strings, Watched
+from iofast.source.arrays import Strings
+from iofast.source.listing import Watched
 
 
 def listing(paths: list[str]) -> Source:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import SourceError
-from iofast.source import manifest_file, table
+from iofast.source import arrays, table
 from iofast.source.listing import Source, SourceOptions
 from iofast.source.scan import scan
 
@@ -23,8 +23,9 @@ from iofast.source.scan import scan
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test reads its manifest in memory, and as one so large that columns are in files."""
     if request.param == "large":
-        monkeypatch.setattr(table, "_SPILL", 1)
-        monkeypatch.setattr(manifest_file, "_STEP", 2)
+        monkeypatch.setattr(arrays, "_LARGE", 1)
+        monkeypatch.setattr(arrays, "STEP", 2)
+        monkeypatch.setattr(table, "STEP", 2)
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
