@@ -18,12 +18,14 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
@@ -36,6 +38,7 @@ MANIFESTS = {"Parquet": "m.parquet", "JSON lines": "m.jsonl"}
 ROWS = 1 << 17  # that are made at once
 LOOK = 0.02  # seconds between two looks at the memory
 READ = 1000  # rows that are read from the stored listing
+LINE = 450  # bytes of disk for a line: both manifests, columns and listing
 
 
 def make_tree(root: Path, files: int, classes: int) -> None:
@@ -100,22 +103,30 @@ def row(number: int) -> dict[str, object]:
     }
 
 
+@dataclass
+class Taken:
+    """Seconds of a block, and the peak of the process's own memory (bytes) beyond that before it."""
+
+    seconds: float = 0.0
+    memory: int = 0
+
+
 @contextlib.contextmanager
-def own_memory() -> Iterator[list[float]]:
-    """Seconds of the block, and the peak of the process's own memory (bytes) beyond that before it."""
-    taken, stopped = [0.0, 0.0], threading.Event()
+def watched() -> Iterator[Taken]:
+    """Watch this process; the result is complete after the block."""
+    taken, stopped = Taken(), threading.Event()
     before, start = anonymous(), time.perf_counter()
 
     def watch() -> None:
         while not stopped.wait(LOOK):
-            taken[1] = max(taken[1], anonymous() - before)
+            taken.memory = max(taken.memory, anonymous() - before)
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
         yield taken
     finally:
-        taken[0] = time.perf_counter() - start
+        taken.seconds = time.perf_counter() - start
         stopped.set()
         thread.join()
 
@@ -127,30 +138,31 @@ def anonymous() -> int:
 
 
 def plan_once(manifest: Path) -> None:
-    """List, permute, fingerprint and store in this fresh process; print seconds and bytes of the first, then of all."""
+    """List, permute, fingerprint and store in this fresh process; print seconds of listing and of all, and bytes."""
     from iofast.source import cache, stored
     from iofast.source.scan import scan
 
-    with own_memory() as whole:
-        with own_memory() as listing:
-            source = scan(manifest)
+    with watched() as whole:
+        start = time.perf_counter()
+        source = scan(manifest)
+        listing = time.perf_counter() - start
         source = source.shuffled(1)
         source.fingerprint()
         cache.store(manifest.with_suffix(".index"), *stored.parts(source))
-    print(*listing, *whole)
+    print(listing, whole.seconds, whole.memory)
 
 
 def open_once(manifest: Path) -> None:
     """Open the stored listing in this fresh process and read some rows; print seconds and bytes."""
     from iofast.source import cache, stored
 
-    with own_memory() as taken:
+    with watched() as taken:
         members, arrays = cache.load(manifest.with_suffix(".index"), checked=False)
         source = stored.source_of(manifest.parent, members, arrays)
         part = source.run(len(source) // 2, len(source) // 2 + READ)
         for index in range(len(part)):
             part.path(index), part.label(index), part.extra(index)
-    print(*taken)
+    print(taken.seconds, taken.memory)
 
 
 def manifests(folder: Path, lines: int) -> str:
@@ -158,11 +170,10 @@ def manifests(folder: Path, lines: int) -> str:
     make_manifests(folder, lines)
     rows = []
     for kind, name in MANIFESTS.items():
-        listing, listing_bytes, whole, whole_bytes = measured("--plan", folder / name)
-        opening, opening_bytes = measured("--open", folder / name)
-        peak = max(listing_bytes, whole_bytes) / 1e6
+        listing, whole, memory = measured("--plan", folder / name, TMPDIR=str(folder))
+        opening, opening_memory = measured("--open", folder / name)
         seconds = (f"{listing:,.0f}", f"{lines / listing:,.0f}", f"{whole - listing:,.1f}")
-        rows.append((kind, *seconds, f"{peak:,.0f}", f"{opening * 1e3:,.0f}", f"{opening_bytes / 1e6:,.1f}"))
+        rows.append((kind, *seconds, f"{memory / 1e6:,.0f}", f"{opening * 1e3:,.0f}", f"{opening_memory / 1e6:,.1f}"))
         for path in (folder / name, (folder / name).with_suffix(".index")):
             path.unlink()
     header = ("manifest", "s to list", "lines/s", "s to permute and store", "MB", "ms of a further part", "MB of it")
@@ -176,10 +187,11 @@ process's own memory; columns are in files.
 """
 
 
-def measured(what: str, path: Path) -> list[float]:
+def measured(what: str, path: Path, **environment: str) -> list[float]:
     """What a fresh process prints."""
     command = [sys.executable, "-m", "benchmarks.bench_scan", what, str(path)]
-    return [float(word) for word in subprocess.check_output(command, text=True).split()]
+    output = subprocess.check_output(command, text=True, env=os.environ | environment)
+    return [float(word) for word in output.split()]
 
 
 def report(root: Path, files: int, classes: int) -> str:
@@ -213,12 +225,17 @@ def main() -> int:
         if os.statvfs(folder).f_favail < 1.1 * options.files:
             print(f"bench_scan: error: {folder} has no room for {options.files:,} more files", file=sys.stderr)
             return 1
+        if shutil.disk_usage(folder).free < LINE * options.lines:
+            print(f"bench_scan: error: {folder} has no room for {options.lines:,} lines", file=sys.stderr)
+            return 1
         make_tree(Path(folder), options.files, options.classes)
         text = report(Path(folder), options.files, options.classes)
         print("removing the tree", flush=True)
     with tempfile.TemporaryDirectory(prefix="iofast-bench-", dir=options.folder) as folder:
         text += "\n" + manifests(Path(folder), options.lines)
-    command = f"python -m benchmarks.bench_scan --files {options.files} --lines {options.lines}"
+    command = (
+        f"python -m benchmarks.bench_scan --files {options.files} --classes {options.classes} --lines {options.lines}"
+    )
     measure.publish("scan", text, options.output, command=command)
     return 0
 

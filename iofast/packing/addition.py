@@ -19,6 +19,7 @@ from iofast.opening import open_reader
 from iofast.packing.options import OWN, SOFTWARE, PackOptions, as_option
 from iofast.packing.plan import recipe
 from iofast.source import Source
+from iofast.source.arrays import empty, steps
 from iofast.source.listing import few
 
 
@@ -72,7 +73,10 @@ class Addition:
         classes = tuple(dict.fromkeys((*old, *new)))
         numbers = {each: number for number, each in enumerate(classes)}
         mapped = np.array([*(numbers[each] for each in new), -1], np.int32)  # index -1: no label
-        return replace(source, classes=classes, listed_labels=mapped[source.listed_labels])
+        labels = empty(len(source.listed_labels), np.int32)
+        for rows in steps(len(labels)):
+            labels[rows] = mapped[source.listed_labels[rows]]
+        return replace(source, classes=classes, listed_labels=labels)
 
     def check(self, options: PackOptions, name: str) -> None:
         """Raise `OptionError`, naming the option, if records made with `options` would not match the others."""

@@ -22,7 +22,7 @@ from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text
 from iofast.source import Source, SourceOptions
-from iofast.source.arrays import Strings, StringsWriter, empty
+from iofast.source.arrays import Strings, StringsWriter, empty, steps
 from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import RECORD, Column, ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
@@ -55,6 +55,8 @@ def _records(source: str | os.PathLike[str], options: PackOptions, place: Target
         require_elsewhere(reader, source, place)
         _check_options(reader, os.fspath(source), options)
         keys, labels, sizes = _columns(reader)
+        held = empty(len(reader), np.uint8)
+        held[:] = RECORD
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
         splits, order = _splits(reader)
         lost = [name for name in reader.manifest.fields if not is_stored(name)]
@@ -68,10 +70,7 @@ def _records(source: str | os.PathLike[str], options: PackOptions, place: Target
             listed_labels=labels,
             watched=Watched(Strings.gather(()), np.zeros(0, np.int64)),
             class_order=reader.manifest.class_order,
-            columns=tuple(
-                Column(name, Strings.gather(()), np.full(len(reader), RECORD, np.uint8))
-                for name in dict.fromkeys(fields.values())
-            ),
+            columns=tuple(Column(name, Strings.gather(()), held) for name in dict.fromkeys(fields.values())),
             order=order,
             container=ContainerRows(fields, _upright(reader, fields), state_of(reader, source), sizes),
             warnings=(*left_out(reader), *warnings),
@@ -140,8 +139,14 @@ def _upright(reader: Reader, fields: Mapping[str, str]) -> tuple[str, ...]:
 
 def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the record at each position if that order differs from the container's."""
-    names = sorted(reader.manifest.splits, key=split_rank)
-    indices = {name: reader.manifest.indices(name) for name in names}
-    order = np.concatenate(list(indices.values()))
-    found = ranges((name, len(each)) for name, each in indices.items() if len(each))
-    return found, order if (np.diff(order) < 0).any() else None
+    splits = reader.manifest.splits
+    names = sorted(splits, key=split_rank)
+    sizes = {name: sum(stop - start for start, stop in splits[name]) for name in names}
+    spans = [span for name in names for span in splits[name]]
+    order, place = empty(len(reader), np.int64), 0
+    for start, stop in spans:
+        for rows in steps(stop - start):
+            order[place + rows.start : place + rows.stop] = np.arange(start + rows.start, start + rows.stop)
+        place += stop - start
+    found = ranges((name, size) for name, size in sizes.items() if size)
+    return found, None if spans == sorted(spans) else order

@@ -13,7 +13,7 @@ import numpy as np
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.source import Source
-from iofast.source.arrays import empty, stable_order, steps
+from iofast.source.arrays import empty, stable_order
 from iofast.source.listing import few, ranges, split_rank
 
 REST = "train"  # the split of images that no share takes
@@ -63,8 +63,8 @@ def divide(source: Source, shares: Shares, seed: int) -> Source:
     prefix = hashlib.sha256(f"iofast/split/{seed}/".encode())
     ranked = sorted(names, key=split_rank)
     numbers, ranks = empty(len(source), np.int32), np.array([ranked.index(name) for name in names], np.int32)
-    for rows in steps(len(source)):
-        draws = [_draw(prefix, path) for path in source.paths.some(rows)]
+    for rows in source.paths.steps():
+        draws = [_draw(prefix, path) for path in source.paths.of(rows)]
         numbers[rows] = ranks[np.searchsorted(ends, draws, side="right")]
     counts, order = stable_order(numbers, len(names))
     unused = [name for name, count in zip(ranked, counts, strict=True) if not count]

@@ -1,11 +1,13 @@
 """The arrays and strings of a listing. Large ones are files, because a listing may be larger than the memory.
 
 The files have no names and lie in the folder for temporary files (`TMPDIR`). The system writes their pages out and
-drops them when memory gets short.
+drops them when memory gets short, unless that folder is itself in memory (tmpfs).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -32,17 +34,13 @@ def steps(count: int) -> Iterator[slice]:
 
 
 def empty(count: int, dtype: type[Scalar]) -> NDArray[Scalar]:
-    """An array of shape (count,) to be filled. Raises `SourceError` if a file is needed and the disk is full."""
+    """An array of shape (count,) to be filled. Raises `SourceError` for a full disk."""
     size = count * np.dtype(dtype).itemsize
     if size < _LARGE:
         return np.empty(count, dtype)
-    with tempfile.TemporaryFile(buffering=0) as file:
-        try:
-            os.truncate(file.fileno(), size)
-            if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process when it fills the array
-                os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            raise _no_room(size, error) from None
+    with _no_room(), tempfile.TemporaryFile(buffering=0) as file:
+        os.truncate(file.fileno(), size)
+        _allocate(file.fileno(), size)
         return np.frombuffer(mmap.mmap(file.fileno(), size), dtype)
 
 
@@ -51,51 +49,74 @@ def stable_order(ranks: NDArray[np.int32], count: int) -> tuple[list[int], NDArr
 
     The order is None if the rows are in it already.
     """
-    counts, is_sorted = np.zeros(count, np.int64), True
+    counts, is_sorted, last = np.zeros(count, np.int64), True, 0
     for rows in steps(len(ranks)):
-        counts += np.bincount(ranks[rows], minlength=count)
-        is_sorted &= not (np.diff(ranks[max(rows.start - 1, 0) : rows.stop]) < 0).any()
+        part = ranks[rows]
+        counts += np.bincount(part, minlength=count)
+        is_sorted &= bool(part[0] >= last and (part[1:] >= part[:-1]).all())
+        last = part[-1]
     if is_sorted:
         return counts.tolist(), None
-    order, ends = empty(len(ranks), np.int64), np.cumsum(counts) - counts
+    order, places = empty(len(ranks), np.int64), np.cumsum(counts) - counts
     for rows in steps(len(ranks)):
-        for rank in range(count):
-            found = np.flatnonzero(ranks[rows] == rank)
-            order[ends[rank] : ends[rank] + len(found)] = rows.start + found
-            ends[rank] += len(found)
+        by_rank = np.argsort(ranks[rows], kind="stable")
+        part, here = ranks[rows][by_rank], np.bincount(ranks[rows], minlength=count)
+        order[places[part] + np.arange(len(part)) - (np.cumsum(here) - here)[part]] = rows.start + by_rank
+        places += here
     return counts.tolist(), order
 
 
-class Spilled:
+@contextlib.contextmanager
+def _no_room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"the listing cannot be kept in a temporary file: {because(error)}; TMPDIR names another folder for it"
+        ) from None
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Take the room of a file from the disk; else a full disk would kill the process when it fills the array."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except AttributeError:  # macOS
+        return
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+            raise
+
+
+class ByteSpool:
     """Bytes that are written one after the other: in memory while they are few, then in a file."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._file: BinaryIO | None = None
 
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes. Raises `SourceError` for a full disk."""
-        self._bytes += data
-        if len(self._bytes) >= _LARGE:
-            self._spill()
+        if self._file is None and len(self._bytes) + len(data) < _LARGE:
+            self._bytes += data
+            return
+        with _no_room():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this
+                data, self._bytes = self._bytes + data, bytearray()
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
 
     def finish(self) -> bytes | memoryview:
         """All bytes; none can be added after this."""
         if self._file is None:
             return bytes(self._bytes)
-        self._spill()
-        with self._file as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-    def _spill(self) -> None:
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `finish`, or with this
-            self._file.write(self._bytes)
-            self._file.flush()
-        except OSError as error:
-            raise _no_room(len(self._bytes), error) from None
-        self._bytes = bytearray()
+        with _no_room():
+            return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +158,28 @@ class Strings:
         return bytes(self.blob[int(self.bounds[row]) : int(self.bounds[row + 1]) - 1])
 
     def __iter__(self) -> Iterator[bytes]:
-        for rows in steps(len(self)):
-            yield from self.some(rows)
+        for rows in self.steps():
+            yield from self.of(rows)
 
-    def some(self, rows: slice) -> list[bytes]:
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (bytes(self.blob), self.bounds)
+
+    def steps(self) -> Iterator[slice]:
+        """As `steps` of all rows, and with at most 16 MiB of strings at once, or one string."""
+        start = 0
+        while start < len(self):
+            most = int(np.searchsorted(self.bounds, self.bounds[start] + np.uint64(_LARGE), "right")) - 1
+            stop = min(max(start + 1, most), start + STEP, len(self))
+            yield slice(start, stop)
+            start = stop
+
+    def of(self, rows: slice) -> list[bytes]:
         """The strings of some rows: faster than one by one."""
         bounds = self.bounds[rows.start : rows.stop + 1].tolist()
-        blob, first = bytes(self.part(rows)), bounds[0]
+        blob, first = bytes(self.bytes_of(rows)), bounds[0]
         return [blob[start - first : end - first - 1] for start, end in itertools.pairwise(bounds)]
 
-    def part(self, rows: slice) -> bytes | memoryview:
+    def bytes_of(self, rows: slice) -> bytes | memoryview:
         """The bytes of some rows, with the byte behind each."""
         return self.blob[int(self.bounds[rows.start]) : int(self.bounds[rows.stop])]
 
@@ -155,7 +188,7 @@ class StringsWriter:
     """`Strings` that are made one by one, or many at once."""
 
     def __init__(self) -> None:
-        self._blob, self._bounds = Spilled(), Spilled()
+        self._blob, self._bounds = ByteSpool(), ByteSpool()
         self._new, self._ends = bytearray(), array("Q", [0])  # a list would take 40 bytes for each
         self._size, self._limit = 0, STEP
 
@@ -184,10 +217,3 @@ class StringsWriter:
         self._blob.write(self._new)
         self._bounds.write(memoryview(self._ends).cast("B"))
         self._new, self._ends, self._limit = bytearray(), array("Q"), self._size + STEP
-
-
-def _no_room(size: int, error: OSError) -> SourceError:
-    return SourceError(
-        f"the listing has no room for {size:,} more bytes in {tempfile.gettempdir()}: {because(error)}; name another "
-        "folder with TMPDIR"
-    )

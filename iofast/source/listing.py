@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +67,10 @@ class Column:
             return None
         value = self.values[row]
         return json.dumps(value.decode(), ensure_ascii=False).encode() if state == QUOTED else value
+
+    def has(self, state: int) -> bool:
+        """Whether any row has this state."""
+        return any(bool((self.states[rows] == state).any()) for rows in steps(len(self.states)))
 
     def file(self, row: int) -> bytes | None:
         """The path, in the form of `Source.path`, of the file that contains the value; None without such a file."""
@@ -161,11 +164,6 @@ class Source:
         """The class number, -1 without a label."""
         return int(self.listed_labels[self.row(index)])
 
-    @cached_property
-    def labels(self) -> NDArray[np.int32]:
-        """All labels, int32 of shape (N,), -1 = none."""
-        return self.listed_labels if self.order is None else self.listed_labels[self.order]
-
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that `extra` and `files` may return."""
@@ -182,7 +180,7 @@ class Source:
     @property
     def has_payloads(self) -> bool:
         """Whether samples may have more than an image: files beside it, or further fields of its record."""
-        return any(bool((column.states >= FILE).any()) for column in self.columns)
+        return any(column.has(FILE) or column.has(RECORD) for column in self.columns)
 
     def files(self, index: int) -> list[tuple[str, bytes]]:
         """(field, path) of each file beside the image; paths in the form of `path`."""

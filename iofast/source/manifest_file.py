@@ -97,7 +97,7 @@ def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -
 
 def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
     """`Source.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
-    named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
+    named = {"": paths} | {column.field: column.values for column in columns if column.has(FILE)}
     if root is None and not any(_has_urls(strings) for strings in named.values()):
         return None
     from iofast.source.objects import look_up  # here: local sources need no object stores
@@ -114,7 +114,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
 
 
 def _has_urls(strings: Strings) -> bool:
-    return any(b"://" in bytes(strings.part(rows)) for rows in steps(len(strings)))
+    return any(b"://" in bytes(strings.bytes_of(rows)) for rows in strings.steps())
 
 
 def _watch(path: Path, options: SourceOptions) -> Watched:
@@ -145,13 +145,13 @@ def _columns(table: Table) -> str:
 
 def _paths(table: Table, cells: ColumnText) -> Strings:
     strings, kinds = cells.strings, cells.kinds
-    for rows in steps(len(table)):
+    for rows in strings.steps():
         lengths = np.diff(strings.bounds[rows.start : rows.stop + 1])
         wrong = np.flatnonzero((kinds[rows] != TEXT) | (lengths == 1))
         if len(wrong):
             row = rows.start + int(wrong[0])
             table.fail(row, "the path is empty" if kinds[row] in (MISSING, TEXT) else "the path is not text")
-        zeros = np.flatnonzero(np.frombuffer(strings.part(rows), np.uint8) == 0)
+        zeros = np.flatnonzero(np.frombuffer(strings.bytes_of(rows), np.uint8) == 0)
         if len(zeros) > len(lengths):
             first = int(np.flatnonzero(zeros[: len(lengths)] + 1 != np.cumsum(lengths))[0])
             table.fail(rows.start + first, "the path has a NUL byte")
@@ -161,11 +161,11 @@ def _paths(table: Table, cells: ColumnText) -> Strings:
 def _check_text(table: Table, name: str, cells: ColumnText) -> None:
     """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
     strings, kinds = cells.strings, cells.kinds
-    for rows in steps(len(table)):
+    for rows in strings.steps():
         if (kinds[rows] == BYTES).any():
             return
         try:
-            bytes(strings.part(rows)).decode()
+            bytes(strings.bytes_of(rows)).decode()
         except UnicodeDecodeError as error:
             place = strings.bounds[rows.start] + np.uint64(error.start)
             table.fail(int(np.searchsorted(strings.bounds, place, "right")) - 1, f"column {name} is not UTF-8")
@@ -206,8 +206,8 @@ def _labels(
 def _label_values(table: Table, cells: ColumnText) -> Iterator[tuple[slice, list[bytes]]]:
     """Slices of rows, and their labels as text. Raises `SourceError` unless each is text or an integer."""
     strings, kinds = cells.strings, cells.kinds
-    for rows in steps(len(table)):
-        values = strings.some(rows)
+    for rows in strings.steps():
+        values = strings.of(rows)
         for row, kind in enumerate(kinds[rows].tolist()):
             if kind == JSON:
                 values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
@@ -240,14 +240,15 @@ def _splits(
     if cells is None or not cells.kinds.any():
         return ((WHOLE, 0, len(table)),), None
     strings, kinds, numbers = cells.strings, cells.kinds, empty(len(table), np.int32)
-    for rows in steps(len(table)):
-        values = strings.some(rows)
+    for rows in strings.steps():
+        values = strings.of(rows)
         for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
             if value not in found or kind != TEXT:
                 found[_checked_split(table, row, value, kind)] = len(found)
         numbers[rows] = [found[value] for value in values]
     names = sorted((value.decode() for value in found), key=split_rank)
-    ranks = np.array([names.index(value.decode()) for value in found], np.int32)
+    numbered = {name: rank for rank, name in enumerate(names)}
+    ranks = np.array([numbered[value.decode()] for value in found], np.int32)
     for rows in steps(len(table)):
         numbers[rows] = ranks[numbers[rows]]
     counts, order = stable_order(numbers, len(names))

@@ -83,7 +83,7 @@ class ObjectTree:
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions]:
         """See `walk.SourceTree`."""
-        named = {"": paths} | {column.field: column.values for column in columns if (column.states == FILE).any()}
+        named = {"": paths} | {column.field: column.values for column in columns if column.has(FILE)}
         return {name: _versions(map(self._version, self._rows(each)), len(each)) for name, each in named.items()}
 
     def _add(self, row: int, key: str, size: int, etag: str) -> None:
@@ -127,7 +127,7 @@ def look_up(root: str, paths: Strings) -> Versions:
     def found() -> Iterator[tuple[int, str]]:
         with open_bar(len(paths), " objects", "asking for sizes", delay=1) as bar:
             for start in range(0, len(paths), _SLICE):
-                part = paths.some(slice(start, min(start + _SLICE, len(paths))))
+                part = paths.of(slice(start, min(start + _SLICE, len(paths))))
                 yield from requests.run(_look(root, part))
                 bar.update(len(part))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
@@ -38,12 +39,14 @@ def encoding_of(path: Path) -> str:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a text file in UTF-8, without a byte order mark. Raises `OSError`, `UnicodeError`."""
+    """The lines of a text file in UTF-8, without byte order marks: joined files have one at the start of each.
+
+    Raises `OSError`, `UnicodeError`.
+    """
     encoding = encoding_of(path)
     if encoding != "utf-8-sig":
         with path.open(encoding=encoding, newline="\n") as text:
-            yield from (line.encode() for line in text)
+            yield from (line.encode().removeprefix(codecs.BOM_UTF8) for line in text)
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file):
-            yield line if number else line.removeprefix(b"\xef\xbb\xbf")
+        yield from (line.removeprefix(codecs.BOM_UTF8) for line in file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import tempfile
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def test_strings_come_back(strings: list[bytes]) -> None:
     gathered = Strings.gather(strings)
     assert list(gathered) == strings
     assert [gathered[row] for row in range(len(strings))] == strings
-    assert gathered.some(slice(len(strings) // 2, len(strings))) == strings[len(strings) // 2 :]
+    assert gathered.of(slice(len(strings) // 2, len(strings))) == strings[len(strings) // 2 :]
+    assert [string for rows in gathered.steps() for string in gathered.of(rows)] == strings
+    assert list(pickle.loads(pickle.dumps(gathered))) == strings
     assert bytes(gathered.blob) == b"".join(string + b"\0" for string in strings)
 
 
@@ -56,23 +59,50 @@ def test_order(ranks: list[int]) -> None:
         assert order.tolist() == np.argsort(ranks, kind="stable").tolist()
 
 
-def test_arrays_are_filled_and_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_large_is_a_file_and_none_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
     array = empty(1000, np.int64)
     array[:] = np.arange(1000)
     assert array.sum() == 499_500
-    assert list(Strings.gather([b"a", b"b" * 100])) == [b"a", b"b" * 100]
+    strings = Strings.gather([b"a", b"b" * 100])
+    large = arrays._LARGE == 8
+    assert isinstance(array.base, memoryview) == isinstance(strings.blob, memoryview) == large
     assert not os.listdir(tmp_path)
 
 
+def test_steps_have_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    strings = Strings.gather([b"", b"ab", b"x" * 30, b"", b"", b""])
+    monkeypatch.setattr(arrays, "_LARGE", 5)
+    monkeypatch.setattr(arrays, "STEP", 3)
+    assert [(rows.start, rows.stop) for rows in strings.steps()] == [(0, 2), (2, 3), (3, 6)]
+
+
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(arrays, "_LARGE", 8)
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(SourceError, match=r"no room for 80 more bytes in .*: the disk is full; name another folder"):
-        empty(10, np.int64)
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(SourceError, match=r"no room for \d+ more bytes in .*: the disk is full"):
-        Strings.gather([b"a"] * 10)
+    message = r"cannot be kept in a temporary file: the disk is full; TMPDIR names another folder"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full, raising=False)
+        with pytest.raises(SourceError, match=message):
+            empty(10, np.int64)
+    with monkeypatch.context() as patch, Path("/dev/full").open("wb", buffering=0) as device:
+        patch.setattr(tempfile, "TemporaryFile", lambda **_: device)
+        with pytest.raises(SourceError, match=message):
+            Strings.gather([b"a" * 9])
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "TemporaryFile", full)
+        with pytest.raises(SourceError, match=message):
+            Strings.gather([b"a"] * 10)
+
+
+def test_a_file_system_that_cannot_allocate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(arrays, "_LARGE", 8)
+    monkeypatch.setattr(os, "posix_fallocate", unable, raising=False)
+    array = empty(10, np.int64)
+    array[:] = 3
+    assert array.sum() == 30

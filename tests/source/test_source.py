@@ -7,6 +7,7 @@ import pickle
 import re
 import tracemalloc
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from iofast.errors import OptionError, SourceError
 from iofast.source import arrays
 from iofast.source.arrays import Strings
-from iofast.source.listing import SourceOptions
+from iofast.source.listing import Source, SourceOptions, Watched
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -35,6 +36,10 @@ def make(root: Path, paths: Iterable[str | bytes]) -> Path:
 
 def paths(source: object) -> list[str]:
     return [os.fsdecode(source.path(index)) for index in range(len(source))]  # type: ignore[attr-defined,arg-type]
+
+
+def numbers(source: Source) -> list[int]:
+    return [source.label(index) for index in range(len(source))]
 
 
 def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
@@ -70,9 +75,9 @@ def test_class_folders_are_listed_in_the_order_of_image_folder(tmp_path: Path) -
     source = scan(tmp_path)
     assert source.kind == "classes"
     assert source.classes == tuple(classes)
-    assert list(zip(paths(source), source.labels.tolist(), strict=True)) == samples
+    assert list(zip(paths(source), numbers(source), strict=True)) == samples
     assert source.splits == (("all", 0, len(samples)),)
-    assert source.labels.dtype == np.int32
+    assert source.listed_labels.dtype == np.int32
     assert source.file(0) == os.path.join(os.fsencode(tmp_path), source.path(0))
     assert [source.label(index) for index in range(len(source))] == [label for _, label in samples]
     with pytest.raises(IndexError, match="image 99 of"):
@@ -91,7 +96,7 @@ def test_any_tree_is_listed_in_the_order_of_image_folder(names: set[str]) -> Non
         classes, samples = image_folder(root)
         source = scan(root)
     assert source.classes == tuple(classes)
-    assert list(zip(paths(source), source.labels.tolist(), strict=True)) == samples
+    assert list(zip(paths(source), numbers(source), strict=True)) == samples
 
 
 @pytest.mark.slow
@@ -113,7 +118,7 @@ def test_natural_order_puts_9_before_10_and_both_orders_warn(tmp_path: Path) -> 
     natural = scan(tmp_path, SourceOptions(class_order="natural"))
     assert natural.classes == ("9", "10", "x2", "x10")
     assert paths(natural) == ["9/a.jpg", "10/a.jpg", "x2/a.jpg", "x10/a.jpg"]
-    assert natural.labels.tolist() == [0, 1, 2, 3]
+    assert numbers(natural) == [0, 1, 2, 3]
     assert scan(tmp_path).classes == ("10", "9", "x10", "x2")
     for source in (natural, scan(tmp_path)):
         assert "lexicographic and natural class order differ: class 0 is '10' or '9'" in source.warnings[0]
@@ -190,7 +195,7 @@ def test_layouts(
 ) -> None:
     source = scan(make(tmp_path, files))
     assert (source.kind, source.classes) == ("flat" if classes is None else "classes", classes)
-    assert (paths(source), source.labels.tolist()) == (listed, labels)
+    assert (paths(source), numbers(source)) == (listed, labels)
     assert warning in source.warnings if warning else not source.warnings
 
 
@@ -199,7 +204,7 @@ def test_nested_splits_share_the_union_of_their_classes(tmp_path: Path) -> None:
     source = scan(tmp_path)
     assert source.classes == ("a", "b", "c")
     assert paths(source) == ["train/a/1.jpg", "train/b/1.jpg", "val/c/1.jpg", "valid/a/1.jpg", "test/9.jpg"]
-    assert source.labels.tolist() == [0, 1, 2, 0, -1]
+    assert numbers(source) == [0, 1, 2, 0, -1]
     assert source.splits == (("train", 0, 2), ("val", 2, 3), ("valid", 3, 4), ("test", 4, 5))
     assert "images beside the splits test, train, val, valid left out: 1" in source.warnings
     assert "classes that 'train' lacks: c" in source.warnings
@@ -324,14 +329,33 @@ def test_shuffle_permutes_inside_each_split_and_never_changes(tmp_path: Path, mo
     for _, start, stop in source.splits:
         assert sorted(paths(shuffled)[start:stop]) == sorted(paths(source)[start:stop])
         assert paths(shuffled)[start:stop] != paths(source)[start:stop]
-    assert [shuffled.label(index) for index in range(80)] == shuffled.labels.tolist()
-    by_path = dict(zip(paths(source), source.labels.tolist(), strict=True))
-    assert dict(zip(paths(shuffled), shuffled.labels.tolist(), strict=True)) == by_path
+    by_path = dict(zip(paths(source), numbers(source), strict=True))
+    assert dict(zip(paths(shuffled), numbers(shuffled), strict=True)) == by_path
     assert paths(shuffled) == paths(source.shuffled(7)) != paths(source.shuffled(8))
-    monkeypatch.setattr(arrays, "STEP", 7)
-    assert paths(shuffled) == paths(source.shuffled(7))
     first = [path.removeprefix("train/") for path in paths(shuffled)[:4]]
     assert first == ["a/10.jpg", "a/14.jpg", "b/10.jpg", "b/17.jpg"]  # golden: packed sets depend on it
+
+
+def test_shuffle_in_files_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(number) for number in range(9000)]
+    source = Source(
+        root=Path(),
+        kind="flat",
+        classes=None,
+        splits=(("a", 0, 3000), ("b", 3000, 9000)),
+        paths=Strings.gather(map(str.encode, names)),
+        listed_labels=np.zeros(9000, np.int32),
+        watched=Watched(Strings.gather(()), np.zeros(0, np.int64)),
+    )
+    whole = paths(source.shuffled(7))
+    assert sorted(whole[:3000]) == sorted(names[:3000])
+    assert sorted(whole[3000:]) == sorted(names[3000:])
+    monkeypatch.setattr(arrays, "_LARGE", 1000)
+    monkeypatch.setattr(arrays, "STEP", 1000)
+    assert paths(source.shuffled(7)) == whole
+    assert paths(replace(source, order=np.arange(9000)[::-1].copy()).shuffled(7)) == [
+        names[8999 - int(name)] for name in whole
+    ]
 
 
 def test_fingerprint_follows_paths_labels_and_order_alone(tmp_path: Path) -> None:
