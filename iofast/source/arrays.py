@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from iofast.errors import SourceError, because
 
 _LARGE = 1 << 24  # bytes: what is larger becomes a file
-STEP = 1 << 18  # rows that are computed at once
+STEP = 1 << 16  # rows that are computed at once
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 

@@ -29,7 +29,8 @@ def batches(path: Path) -> Iterator[Any]:
         with pyarrow.parquet.ParquetFile(path) as file:
             if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
                 raise SourceError(f"{path} has two columns of the same name: {', '.join(file.schema_arrow.names):.200}")
-            yield from file.iter_batches(batch_size=_ROWS)
+            for group in range(file.num_row_groups):  # one request for all groups keeps what was read of each
+                yield from file.iter_batches(batch_size=_ROWS, row_groups=[group])
     except pyarrow.ArrowException as error:
         raise SourceError(f"{path} is not a Parquet file that can be read: {printable(reason_of(error))}") from None
 
