@@ -27,8 +27,6 @@ from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import RECORD, Column, ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
-_STEP = 65_536  # records whose columns are read at once
-
 
 def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
     """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`, `StorageError`."""
@@ -98,9 +96,9 @@ def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
 def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
     """Keys of all records, their labels (int32), and the bytes of their images (uint64)."""
     keys, labels, sizes = StringsWriter(), empty(len(reader), np.int32), empty(len(reader), np.uint64)
-    for start in range(0, len(reader), _STEP):
-        part = reader.columns(np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64))
-        labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
+    for rows in steps(len(reader)):
+        part = reader.columns(np.arange(rows.start, rows.stop, dtype=np.int64))
+        labels[rows], sizes[rows] = part.label, part.length
         for key in reader.keys(part):
             keys.add(os.fsencode(printable(key)))
     return keys.finish(), labels, sizes
@@ -143,10 +141,12 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     names = sorted(splits, key=split_rank)
     sizes = {name: sum(stop - start for start, stop in splits[name]) for name in names}
     spans = [span for name in names for span in splits[name]]
+    found = ranges((name, size) for name, size in sizes.items() if size)
+    if spans == sorted(spans):
+        return found, None
     order, place = empty(len(reader), np.int64), 0
     for start, stop in spans:
         for rows in steps(stop - start):
             order[place + rows.start : place + rows.stop] = np.arange(start + rows.start, start + rows.stop)
         place += stop - start
-    found = ranges((name, size) for name, size in sizes.items() if size)
-    return found, None if spans == sorted(spans) else order
+    return found, order

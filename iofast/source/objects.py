@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import tempfile
@@ -135,24 +134,16 @@ def look_up(root: str, paths: Strings) -> Versions:
 
 
 async def _look(root: str, paths: Sequence[bytes]) -> list[tuple[int, str]]:
-    room = asyncio.Semaphore(_REQUESTS)
-
     async def look(path: bytes) -> tuple[int, str]:
         url = join(root, os.fsdecode(path))
         if not path or not is_url(url):
             return 0, ""
         place = RemotePath.of(url)
-        async with room:
-            with contextlib.suppress(ObjectMissingError):
-                return (await Store(RemotePath(place.store, "")).look(place.key))[1:]
+        with contextlib.suppress(ObjectMissingError):
+            return (await Store(RemotePath(place.store, "")).look(place.key))[1:]
         return 0, ""
 
-    tasks = [asyncio.ensure_future(look(path)) for path in paths]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+    return await requests.each(look, paths, _REQUESTS)
 
 
 @contextlib.contextmanager

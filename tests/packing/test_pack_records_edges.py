@@ -29,6 +29,7 @@ from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 from iofast.packing.sample import Image
+from iofast.source.arrays import STEP
 
 SMALL: dict[str, Any] = {"resize": 24, "workers": 1}
 
@@ -127,7 +128,7 @@ class TestWhatItSays:
 
     def test_keys_are_never_all_objects(self) -> None:
         """A list of them was 65 bytes each, and the ends of the strings 40: of 10^7 records 1.1 GB."""
-        count = 4 * listing._STEP
+        count = 4 * STEP
 
         def columns(indices: np.ndarray[Any, Any]) -> SimpleNamespace:
             return SimpleNamespace(label=indices.astype(np.int32), length=indices.astype(np.uint64), at=indices)
