@@ -22,7 +22,7 @@ from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_target import shard_bytes
 from iofast.containers.shards import MANIFEST_SUFFIX, ShardCut, check_finished, expand, is_pattern, set_of
 from iofast.containers.targets import target_of, writer_of
-from iofast.errors import ContainerError, OptionError, SourceError, because
+from iofast.errors import ContainerError, ObjectMissingError, OptionError, SourceError, because
 from iofast.record import (
     IMAGE_FIELDS,
     JSON_FIELD,
@@ -34,6 +34,7 @@ from iofast.record import (
     image_field,
     raw_length,
 )
+from iofast.remote.urls import RemotePath, is_url, require_text
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
@@ -86,6 +87,9 @@ def _is_set(place: Path) -> bool:
 
 def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     name, place = os.fspath(path), Path(path)
+    require_text(name)
+    if is_url(name):
+        return _open_stored(name)
     if is_pattern(name):
         paths = expand(name)
         if not all(map(is_shard, paths)):
@@ -123,6 +127,23 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
+
+
+def _open_stored(url: str) -> Reader:
+    """Open a container of iofast in an object store."""
+    url = str(RemotePath.of(url))
+    suffix = os.path.splitext(url)[1]
+    if suffix in _SETS:
+        try:
+            return _SETS[suffix](url)
+        except ObjectMissingError as error:
+            raise SourceError(f"{url} is no set that iofast packed: {error}") from None
+    if suffix == LMDB:
+        return LmdbReader(url)
+    raise SourceError(
+        f"{url} is no container: expected the name of a set as given to `iofast pack`, with the suffix "
+        f"{', '.join((*_SETS, LMDB))}; single images in a store must be packed first"
+    )
 
 
 def not_foreign(path: str | os.PathLike[str]) -> OptionError:

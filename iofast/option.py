@@ -6,12 +6,17 @@ Keyword arguments, docstrings, `--help` and the tables in the documentation are 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from typing import Any
 
+from iofast.errors import OptionError
+
 _WIDTH = 120  # columns of a docstring
 _NAME = 22  # columns of an option's name in it
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def option(
@@ -56,3 +61,16 @@ def takes_options(options: Callable[..., object], function: Callable[..., Any]) 
     parameters += inspect.signature(options).parameters.values()
     function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
+
+
+def parse_size(value: int | str, option: str = "shard_size") -> int:
+    """Bytes, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
+    found = _SIZE.fullmatch(str(value).strip()) if len(str(value)) < 32 else None
+    if found is None or isinstance(value, bool):
+        raise OptionError(
+            f"{option} must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
+        )
+    size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+    if not 1 <= size < 1 << 62:
+        raise OptionError(f"{option} must be above 0 and below 2^62 bytes, found {value!r}")
+    return size

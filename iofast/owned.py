@@ -139,3 +139,19 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def cache_folder() -> Path | None:
+    """`$XDG_CACHE_HOME/iofast`, by default `~/.cache/iofast`.
+
+    None without a home, or if the folder cannot be created or another user may write to it.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = Path(base if os.path.isabs(base) else Path.home() / ".cache") / "iofast"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve()
+        os.close(open_folder(folder))
+    except (OSError, RuntimeError):
+        return None
+    return folder

@@ -25,6 +25,8 @@ class FileBytes:
     It is closed with the last reference. Errors are `ContainerError` that name `path`.
     """
 
+    permit: object = None  # is released when the file is closed
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd = opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # NONBLOCK: a pipe without a writer
@@ -59,6 +61,10 @@ class FileBytes:
             raise self._cut(str(error)) from None
         except OSError as error:
             raise ContainerError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def status(self) -> os.stat_result:
+        """Kind, size and times of the file."""
+        return os.fstat(self.fd)
 
     def check_size(self) -> None:
         """Raise `ContainerError` if the file is shorter than when it was opened."""

@@ -16,6 +16,7 @@ from iofast.containers.located import Located, kind_numbers, kinds, misplaced, o
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
 from iofast.record import KINDS, Record, format_key
+from iofast.remote.urls import absolute
 
 
 class OpenContainer(Protocol):
@@ -45,7 +46,7 @@ class IndexedReader(Reader, Generic[OpenedT]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = absolute(path)
         self._opened: OpenedT | None = self._open_files()
         self.manifest = self._opened.manifest
 

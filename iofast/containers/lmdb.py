@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Entry
-from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, Stamp
 from iofast.containers.index_view import IndexView
 from iofast.containers.indexed_reader import IndexedReader
@@ -25,8 +24,10 @@ from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
 from iofast.containers.located import Located
 from iofast.containers.manifest import Manifest
+from iofast.containers.stored_bytes import in_memory, open_bytes, readable
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.kernel import Payloads
+from iofast.remote.urls import absolute
 
 __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
 
@@ -38,9 +39,9 @@ def is_own(path: str | os.PathLike[str]) -> bool:
     written, has no checksums. Raises `ContainerError` if the file is not an LMDB data file.
     """
     where = os.fspath(path)
-    data = FileBytes(where)
+    data = open_bytes(where)
     newest, older = read_metas(data, where)
-    if newest.flags or os.path.abspath(where).rpartition("/")[0].endswith(".partial"):
+    if newest.flags or absolute(where).rpartition("/")[0].endswith(".partial"):
         return not newest.flags
     if _has_reserved(Tree(data, newest, where)):
         return True
@@ -77,7 +78,9 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         opened = self._opened or self._open()  # a local reference: `close` in another thread does not end it
         rows = slice(start, stop)
         offsets, lengths = located.offset[rows], located.length[rows]
-        yield located.payloads(rows, np.full(len(offsets), opened.data.fd, np.int32), offsets, lengths)
+        fds = np.full(len(offsets), opened.data.fd, np.int32)
+        with readable([opened.data], np.zeros(len(offsets), np.intp), offsets, lengths) as found:
+            yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
 
     def name(self, index: int) -> str:
         """`out.lmdb: 00000042`."""
@@ -108,7 +111,7 @@ class _OpenedFile:
     def __init__(self, path: str) -> None:
         self.path = path
         while True:
-            self.data = FileBytes(path)
+            self.data = open_bytes(path)
             meta = read_meta(self.data, path)
             self._read_metas = self._metas(meta.page_size)
             if read_meta(self.data, path) == meta:  # else a writer is at work, and the file may have grown

@@ -15,8 +15,12 @@ from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.descriptors import advice, bounded, keep
 from iofast.containers.file_bytes import FileBytes, read_at
 from iofast.containers.index import ABSENT
-from iofast.errors import ContainerError, because
+from iofast.containers.stored_bytes import in_memory, open_bytes, readable
+from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel import Payloads
+from iofast.mirror.stored import look
+from iofast.remote.store import ObjectInfo
+from iofast.remote.urls import is_url
 
 MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
 _AT_A_TIME = MAX_OPEN // 2  # files that a call of `values` opens at a time: enough descriptors for two threads
@@ -31,7 +35,8 @@ class OpenFiles:
 
     def __init__(self, paths: Sequence[str], check: Callable[[int, os.stat_result], None]) -> None:
         self.paths, self._check = paths, check
-        self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
+        self._open: OrderedDict[int, FileBytes] = OrderedDict()  # least recently used first
+        self._objects: dict[int, ObjectInfo] = {}  # versions of stored files, which stay
         self.most = bounded(MAX_OPEN)
         self._permits = deque(range(self.most))
         keep(self)
@@ -57,6 +62,8 @@ class OpenFiles:
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a file; fewer where it ends. Raises `ContainerError`, naming the file."""
         file = self.get(number) or self._opened(number, None)  # one more descriptor, for this read only
+        if is_url(file.path):
+            return file[offset : offset + length]
         try:
             return read_at(file.fd, offset, length)
         except OSError as error:
@@ -71,17 +78,14 @@ class OpenFiles:
         rows = slice(start, stop)
         file, offsets, lengths = located.file[rows], located.offset[rows], located.length[rows]
         numbers, place = np.unique(file, return_inverse=True)
+        self._look(numbers.tolist())
         files = [None if number == ABSENT else self.get(number) for number in numbers.tolist()]
         fds = np.array([-1 if each is None else each.fd for each in files], np.int32)[place]
-        buffers: list[NDArray[np.uint8]] = []
-        if None in files:
-            offsets, lengths = offsets.copy(), lengths.copy()
+        with readable(files, place, offsets, lengths) as found:
             for row in np.flatnonzero(fds < 0).tolist():
-                # an empty payload gets one byte, so that it has an address
-                data = b"" if file[row] == ABSENT else self.read(int(file[row]), int(offsets[row]), int(lengths[row]))
-                buffers.append(np.frombuffer(data or b"\0", np.uint8))
-                offsets[row], lengths[row] = buffers[-1].ctypes.data, len(data)
-        yield located.payloads(rows, fds, offsets, lengths)
+                there = file[row] != ABSENT
+                found[row] = self.read(int(file[row]), int(offsets[row]), int(lengths[row])) if there else b""
+            yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
 
     def let_go(self) -> None:
         """Close all files that no block uses."""
@@ -100,27 +104,35 @@ class OpenFiles:
                 return None
             del oldest  # returns its permit, unless a `payloads` block still uses it
 
-    def _opened(self, number: int, permit: int | None) -> _File:
+    def _opened(self, number: int, permit: int | None) -> FileBytes:
+        held = None if permit is None else _Permit(self._permits, permit)
+        self._look([number])
         try:
-            file = _File(self.paths[number], self._permits, permit)
+            file = open_bytes(self.paths[number], self._objects.get(number))
+        except IofastError:
+            raise
         except OSError as error:
             reason = f"{because(error)}{advice(error)}"
             raise ContainerError(f"{self.paths[number]} cannot be opened: {reason}") from None
-        self._check(number, os.fstat(file.fd))
+        file.permit = held
+        self._check(number, file.status())
         return file
 
+    def _look(self, numbers: Sequence[int]) -> None:
+        """Ask for the versions of stored files, all at once. They are asked for once, and never mixed."""
+        paths = {n: self.paths[n] for n in numbers if n not in self._objects and n != ABSENT and is_url(self.paths[n])}
+        if paths:
+            self._objects.update(zip(paths, look([*paths.values()]), strict=True))
 
-class _File(FileBytes):
-    """An open file that returns its permit, if it has one, when its descriptor is closed."""
 
-    def __init__(self, path: str, permits: deque[int], permit: int | None) -> None:
-        self._permits, self._permit = permits, permit
-        super().__init__(path)
+class _Permit:
+    """A permit for a descriptor, which returns when the file is closed."""
+
+    def __init__(self, permits: deque[int], number: int) -> None:
+        self._permits, self._number = permits, number
 
     def __del__(self) -> None:
-        super().__del__()
-        if self._permit is not None:
-            self._permits.append(self._permit)
+        self._permits.append(self._number)
 
 
 class FilesReader(Reader):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,8 @@ from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
-from iofast.errors import ContainerError, because
+from iofast.errors import ContainerError, IofastError, because
+from iofast.remote.urls import absolute, is_url
 
 LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
 _STEP = 4096  # rows of the index that are read together
@@ -28,18 +28,19 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     Opening costs the same for any number of records, and a microsecond and at most one `stat` per shard. Raises
     `FileNotFoundError` if there is no manifest, `UnfinishedError` if `<path>.partial/` exists beside it,
     `ContainerError` if a shard is missing, has another size than in the manifest, or contradicts docs/format.md. Of
-    more than `LOOKS` shards so many are compared, evenly spaced, and the others when they are first used.
+    more than `LOOKS` shards so many are compared, evenly spaced, and the others when they are first used, as all shards
+    in an object store.
     `whole=False` compares all, and opens a set with missing or cut off shards: `broken` maps their numbers to what is
     wrong.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, published: bool = True, whole: bool = True) -> None:
         if published:  # during publishing the caller has already checked this
-            check_finished(Path(os.path.abspath(path)))
+            check_finished(absolute(path))
         super().__init__(path)
         self.broken: dict[int, str] = {}
         paths = self._open().files.paths
-        looks = min(len(paths), LOOKS) if whole else len(paths)
+        looks = 0 if is_url(self.path) else min(len(paths), LOOKS) if whole else len(paths)
         for number in np.linspace(0, len(paths) - 1, looks).astype(np.int64).tolist():
             try:
                 _check_there(self.manifest, paths[number], number)
@@ -77,23 +78,24 @@ class _OpenedSet:
     """One opening of the set: manifest, index, and the shards as they are used."""
 
     def __init__(self, path: str) -> None:
-        place = Path(path)
-        self.manifest = manifest = read_manifest(place)
-        index = place.with_name(place.name + INDEX_SUFFIX)
+        self.manifest = manifest = read_manifest(path)
+        index = path + INDEX_SUFFIX
         try:
             self.index = open_index(index, manifest)
+        except IofastError:
+            raise
         except OSError as error:
             raise ContainerError(f"{index} cannot be read: {because(error)}") from None
         if manifest.count and self.index.stamp() != Stamp():
             raise ContainerError(f"{index} is not the index of a set of shards: its stamp is {self.index.stamp()}")
-        folder = os.path.join(place.parent, "")
+        folder = path[: path.rindex("/") + 1]
         paths = [folder + shard.name for shard in manifest.shards]
         if any(not shard.name for shard in manifest.shards):
             raise ContainerError(f"{path}{MANIFEST_SUFFIX} has a shard without a name")
-        opened = _identity(place)
+        opened = _identity(path)
 
         def check(number: int, status: os.stat_result) -> None:
-            if _identity(place) != opened:
+            if _identity(path) != opened:
                 raise ContainerError(f"{path} was replaced by another dataset since it was opened")
             _check_shard(manifest, paths[number], number, status)
 
@@ -129,10 +131,10 @@ def _check_shard(manifest: Manifest, path: str, number: int, status: os.stat_res
         raise ContainerError(f"{path} was cut off, or replaced by another file: {found}")
 
 
-def _identity(place: Path) -> tuple[int, int, int] | None:
-    """Inode, size and time of the manifest: they differ from those of a later one."""
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """Inode, size and time of the manifest: they differ from those of a later one. None for an object."""
     try:
-        status = os.stat(place.with_name(place.name + MANIFEST_SUFFIX))
+        status = os.stat(path + MANIFEST_SUFFIX)
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from iofast.containers import sidecars
 from iofast.containers.publish import Target
 from iofast.containers.shard_files import Backing
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, parse_size, read_manifest
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
 from iofast.errors import ContainerError, IofastError, OptionError, TargetError
+from iofast.option import parse_size
 
 
 class ShardTarget(Target):

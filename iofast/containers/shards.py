@@ -28,7 +28,9 @@ from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, MARKER
+from iofast.containers.stored_bytes import open_bytes
 from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
+from iofast.remote.urls import is_url
 
 MANIFEST_SUFFIX = ".manifest"
 INDEX_SUFFIX = ".index"
@@ -40,22 +42,7 @@ _HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
 _HEADER_SIZE = _HEADER.size + 4
 _U32 = struct.Struct("<I")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
-
-
-def parse_size(value: int | str, option: str = "shard_size") -> int:
-    """Bytes, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
-    found = _SIZE.fullmatch(str(value).strip()) if len(str(value)) < 32 else None
-    if found is None or isinstance(value, bool):
-        raise OptionError(
-            f"{option} must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
-        )
-    size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
-    if not 1 <= size < 1 << 62:
-        raise OptionError(f"{option} must be above 0 and below 2^62 bytes, found {value!r}")
-    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +125,14 @@ def set_of(paths: Sequence[str]) -> Path | None:
     return None
 
 
-def check_finished(path: Path) -> None:
-    """Raise `UnfinishedError` if `<path>.partial/` exists beside the set `path`, unless it is only an append."""
+def check_finished(path: str | os.PathLike[str]) -> None:
+    """Raise `UnfinishedError` if `<path>.partial/` exists beside the set `path`, unless it is only an append.
+
+    In an object store a set with a manifest is finished.
+    """
+    if is_url(path):
+        return
+    path = Path(path)
     partial = path.with_name(path.name + ".partial")
     try:
         there = set(os.listdir(partial))
@@ -162,8 +155,12 @@ def _is_of_its_owner(partial: Path, path: Path) -> bool:
         return True
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """The manifest of the set `path`. Raises `FileNotFoundError` if there is none, and `ContainerError`."""
+    if is_url(path):
+        where = f"{os.fspath(path)}{MANIFEST_SUFFIX}"
+        return Manifest.from_json(open_bytes(where)[:], where)
+    path = Path(path)
     partial, file = path.with_name(path.name + ".partial"), path.with_name(path.name + MANIFEST_SUFFIX)
     # An append was killed between two renames: index and shards are the new ones, and the manifest is still staged.
     published = not os.path.exists(partial / (path.name + INDEX_SUFFIX))
@@ -196,10 +193,10 @@ def write_directory(file: BinaryIO, starts: Sequence[int], end: int) -> None:
     file.write(header + _U32.pack(google_crc32c.value(header)))
 
 
-def open_index(path: Path, manifest: Manifest) -> IndexView:
+def open_index(path: str | os.PathLike[str], manifest: Manifest) -> IndexView:
     """Open `<DST>.index`; only its directory is read at once. Raises `ContainerError`."""
     where = os.fspath(path)
-    data = FileBytes(where)
+    data = open_bytes(where)
     head = data[:_HEADER_SIZE]
     if len(head) < _HEADER_SIZE or google_crc32c.value(head[:-4]) != _U32.unpack_from(head, _HEADER.size)[0]:
         raise ContainerError(f"{where} is not an index, or the header at offset 0 is damaged: its CRC32C differs")

@@ -17,12 +17,13 @@ from iofast.containers.container_suffixes import LISTS, OF_OTHERS, WRITTEN
 from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
-from iofast.containers.shards import ShardCut, parse_size
+from iofast.containers.shards import ShardCut
 from iofast.containers.targets import meant, target_of, writer_of
 from iofast.copying.records import CopiedRecord, RecordSource
 from iofast.copying.to_folder import FolderTarget, FolderWriter, Shape
 from iofast.errors import OptionError, TargetError, because
 from iofast.opening import open_reader
+from iofast.option import parse_size
 from iofast.record import key_width
 from iofast.version import __version__
 

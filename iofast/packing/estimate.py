@@ -12,9 +12,10 @@ from typing import NamedTuple
 from iofast.containers.container_suffixes import LMDB, TAR
 from iofast.containers.publish import Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
-from iofast.containers.shards import SHARD_SIZE, parse_size
+from iofast.containers.shards import SHARD_SIZE
 from iofast.errors import IofastError, StorageError
 from iofast.kernel.contract import TranscodeRecipe
+from iofast.option import parse_size
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import CHUNK_BYTES
 from iofast.packing.pool import JOURNAL

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from iofast.choices import MAX_SEED
-from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.option import described
+from iofast.option import described, parse_size
 from iofast.packing.effects import require_effects
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, PackPart

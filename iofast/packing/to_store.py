@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from iofast.containers.shards import SHARD_SIZE, parse_size
+from iofast.containers.shards import SHARD_SIZE
 from iofast.errors import (
     ErrorBudgetError,
     ObjectConflictError,
@@ -21,6 +21,7 @@ from iofast.errors import (
     StorageError,
     TargetError,
 )
+from iofast.option import parse_size
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS

@@ -17,7 +17,6 @@ from pathlib import Path
 from iofast import owned
 from iofast.errors import IofastError, TargetError, because
 from iofast.packing.failures import ERRORS
-from iofast.source.cache import cache_folder
 
 WORK = "IOFAST_WORK"  # the variable with the folder for work, by default the user's cache folder
 
@@ -56,7 +55,7 @@ def base_folder() -> Path:
     given = os.environ.get(WORK, "")
     if given:
         return Path(os.path.abspath(given))
-    folder = cache_folder()
+    folder = owned.cache_folder()
     if folder is None:
         raise TargetError(f"there is no cache folder in which the parts could be made: set {WORK} to a folder")
     return folder / "packing"

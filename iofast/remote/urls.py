@@ -67,6 +67,11 @@ def require_text(path: str | os.PathLike[str]) -> None:
         raise OptionError(f"{redacted(os.fspath(path))}: expected a URL with // after the scheme; a Path loses one /")
 
 
+def absolute(path: str | os.PathLike[str]) -> str:
+    """An absolute path, or a URL as it is."""
+    return os.fspath(path) if is_url(path) else os.path.abspath(os.fspath(path))
+
+
 def join(root: str, path: str) -> str:
     """The place of `path`, which is relative to a folder or URL `root` unless it is a URL or an absolute path."""
     if is_url(path):

@@ -47,25 +47,9 @@ Arrays = dict[str, NDArray[Any]]
 Index = TypeVar("Index")
 
 
-def cache_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/iofast`, by default `~/.cache/iofast`.
-
-    None without a home, or if the folder cannot be created or another user may write to it.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        folder = Path(base if os.path.isabs(base) else Path.home() / ".cache") / "iofast"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = folder.resolve()
-        os.close(owned.open_folder(folder))
-    except (OSError, RuntimeError):
-        return None
-    return folder
-
-
 def cache_file(*words: bytes) -> Path | None:
     """The index file of the data set that `words` identify, None without a cache folder."""
-    folder = cache_folder()
+    folder = owned.cache_folder()
     if folder is None:
         return None
     digest = hashlib.sha256(b"".join(len(word).to_bytes(8, "little") + word for word in words))

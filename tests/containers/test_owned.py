@@ -21,7 +21,8 @@ from iofast.containers.publish import Target
 from iofast.copying import convert
 from iofast.errors import ContainerError, TargetError
 from iofast.monitor.render.html_report import PageReport
-from iofast.source.cache import cache_folder, load, locked, store
+from iofast.owned import cache_folder
+from iofast.source.cache import load, locked, store
 
 Give = Callable[[Path], Path]
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")

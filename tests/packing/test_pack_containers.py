@@ -20,9 +20,9 @@ from iofast import open_reader, pack
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shards import parse_size
 from iofast.containers.tfrecord_framing import frames
 from iofast.errors import OptionError, TargetError
+from iofast.option import parse_size
 from iofast.packing import PackOptions, pool
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")

@@ -18,8 +18,8 @@ LAYERS = tuple(
     frozenset(units.split())
     for units in (
         "errors option owned record ops work version",
-        "kernel containers order choices meter machine bars",
-        "source remote foreign transforms pixels gpu prefetch places",
+        "kernel remote mirror containers order choices meter machine bars",
+        "source foreign transforms pixels gpu prefetch places",
         "opening packing checking copying sheet fields selection dataset loader bench monitor commands",
         "cli __main__",
     )
@@ -27,11 +27,11 @@ LAYERS = tuple(
 # Sideways: any module may raise an error; containers read through the kernel; in layer 3 all modules may open
 # containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
-    **dict.fromkeys(("owned", "record", "ops", "work"), frozenset({"errors"})),
+    **dict.fromkeys(("option", "owned", "record", "ops", "work"), frozenset({"errors"})),
     **dict.fromkeys(("packing", "checking", "copying"), frozenset({"opening"})),
-    "containers": {"kernel"},
+    "mirror": {"kernel", "remote"},
+    "containers": {"kernel", "remote", "mirror"},
     "__main__": {"cli"},
-    "source": {"remote"},
     "foreign": {"source"},
     "gpu": {"pixels"},
     "dataset": {"opening", "fields", "selection"},

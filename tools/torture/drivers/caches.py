@@ -14,7 +14,7 @@ import numpy as np
 import tar_sets
 import tfrecord_messages
 
-from iofast import open_reader
+from iofast import open_reader, owned
 from iofast.kernel import crc32c
 from iofast.source import cache
 from tools.torture.drivers import Driver, damage, samples
@@ -54,7 +54,7 @@ class Caches(Driver):
 
     def index_files(self) -> list[Path]:
         """All index files of the cache."""
-        return sorted((cache.cache_folder() or Path()).glob("*.index"))
+        return sorted((owned.cache_folder() or Path()).glob("*.index"))
 
     def step(self, chance: random.Random) -> str:
         path = chance.choice(self.paths)

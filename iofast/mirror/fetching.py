@@ -1,0 +1,117 @@
+"""Bring blocks of objects into their copies. All of it runs in the loop of `remote.requests`, one task per block.
+
+Of several processes the one that has locked a block fetches it; the others look again now and then. If it is killed,
+its lock is gone, and another one fetches the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import NamedTuple
+
+from iofast.mirror.cache import BlockCache
+from iofast.mirror.copies import SparseCopy
+from iofast.mirror.locks import try_lock, unlock
+from iofast.remote.store import Store
+
+_AT_ONCE = 16  # blocks in flight: 64 MiB of memory; at 30 ms latency enough for 2 GB/s
+_LOOK = (0.002, 0.05)  # first and longest pause between two looks at another process's block
+
+
+class Source(NamedTuple):
+    """An object in one version: its store, key there, ETag and size in bytes."""
+
+    store: Store
+    key: str
+    etag: str
+    size: int
+
+    async def read(self, start: int, stop: int) -> memoryview:
+        """The bytes [start, stop). Raises as `Store.get_range` does."""
+        return await self.store.fetch_range(self.key, start, stop, self.etag)
+
+
+class WantedBlock(NamedTuple):
+    """A block of a copy, and where it comes from."""
+
+    cache: BlockCache
+    source: Source
+    copy: SparseCopy
+    block: int
+
+
+Block = tuple[SparseCopy, int]
+
+_flying: dict[Block, asyncio.Task[bool]] = {}
+_room = asyncio.Semaphore(_AT_ONCE)
+
+
+def is_flying(copy: SparseCopy, block: int) -> bool:
+    """Whether this process is about to bring a block."""
+    return (copy, block) in _flying
+
+
+async def bring(blocks: Collection[WantedBlock]) -> bool:
+    """Bring blocks; whether the caches could keep all of them. An error is raised when the others are through."""
+    results = await asyncio.gather(*(asyncio.shield(_task(each)) for each in blocks), return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
+    return all(results)
+
+
+def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
+    """The task that brings a block, which others may wait for too."""
+    place = wanted.copy, wanted.block
+    task = _flying.get(place)
+    if task is None:
+        task = _flying[place] = asyncio.ensure_future(_bring(wanted))
+
+        def end(ended: asyncio.Task[bool]) -> None:
+            del _flying[place]
+            if not ended.cancelled():
+                ended.exception()  # whoever waited may be gone
+
+        task.add_done_callback(end)
+    return task
+
+
+async def _bring(wanted: WantedBlock) -> bool:
+    cache, copy, block = wanted.cache, wanted.copy, wanted.block
+    pause, longest = _LOOK
+    while not try_lock(copy.fd, block):
+        await asyncio.sleep(pause)
+        if copy.is_here(block, cache.evictions()):
+            return True
+        pause = min(longest, 2 * pause)
+    try:
+        if await asyncio.to_thread(copy.is_valid, block):
+            return True
+        async with _room:
+            return await _fetch(wanted)
+    finally:
+        unlock(copy.fd, block)
+
+
+async def _fetch(wanted: WantedBlock) -> bool:
+    """Fetch and store a block, unless there is no room for it."""
+    cache, source, copy, block = wanted
+    start, stop = copy.span(block)
+    if not await cache.reserve(stop - start, _flying):
+        return False
+    kept = False
+    try:
+        data = await source.read(start, stop)
+        for _ in range(2):
+            try:
+                await asyncio.to_thread(copy.store, block, data)
+                kept = True
+                break
+            except OSError:  # the disk is full, earlier than the limit says
+                if not await cache.make_room(stop - start, _flying, anyway=True):
+                    break
+        return kept
+    finally:
+        if not kept:
+            await cache.give_back(stop - start)

@@ -1,0 +1,107 @@
+"""Objects of a store as bytes by position, read through their local copies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from iofast.mirror import cache, fetching
+from iofast.mirror.copies import BLOCK
+from iofast.mirror.fetching import Source, WantedBlock
+from iofast.remote import requests
+from iofast.remote.store import ObjectInfo, Store
+from iofast.remote.urls import RemotePath
+
+_AT_ONCE = 64  # requests for single places, or for sizes and versions, in flight
+_TRIES = 3  # rounds of bringing blocks that are evicted again before they are read
+
+
+class StoredObject:
+    """One version of an object, of `size` bytes, open for reading: by default the present one.
+
+    Raises `ObjectMissingError` and `StorageError`. It belongs to this process.
+    """
+
+    def __init__(self, url: str, info: ObjectInfo | None = None) -> None:
+        info = info or look([url])[0]
+        place = RemotePath.of(url)
+        self.url, self.size = url, info.size
+        self.source = Source(Store(RemotePath(place.store, "")), place.key, info.etag, info.size)
+        self.cache = cache.current()
+        try:
+            self.copy = self.cache.open(url, info.etag, info.size)
+        except OSError:
+            self.cache = cache.in_memory()
+            self.copy = self.cache.open(url, info.etag, info.size)
+
+    def block(self, number: int) -> WantedBlock:
+        """One of its blocks, to be brought."""
+        return WantedBlock(self.cache, self.source, self.copy, number)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes [start, stop), fewer where the object ends."""
+        wanted = Wanted(self, start, min(stop, self.size))
+        if wanted.start >= wanted.stop:
+            return b""
+        with held([wanted]) as direct:
+            return direct[0] if direct else os.pread(self.copy.fd, wanted.stop - wanted.start, wanted.start)
+
+
+class Wanted(NamedTuple):
+    """Bytes of an object, at least one: [start, stop)."""
+
+    object: StoredObject
+    start: int
+    stop: int
+
+    @property
+    def blocks(self) -> range:
+        """The blocks that have them."""
+        return range(self.start // BLOCK, (self.stop - 1) // BLOCK + 1)
+
+
+def look(urls: Sequence[str]) -> list[ObjectInfo]:
+    """Sizes and versions of objects. Raises `ObjectMissingError` and `StorageError`."""
+
+    async def one(url: str) -> ObjectInfo:
+        place = RemotePath.of(url)
+        return await Store(RemotePath(place.store, "")).look(place.key)
+
+    return requests.run(requests.each(one, urls, _AT_ONCE))
+
+
+@contextlib.contextmanager
+def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
+    """Make bytes readable in their copies until the block ends.
+
+    Yields those that the cache has no room for, by their number in `wanted`. Raises `ObjectConflictError` for an object
+    that has changed, `StorageError`, and `StateError` in a fork.
+    """
+    caches = {each.object.cache for each in wanted}
+    keeps = True
+    for attempt in range(_TRIES + 1):
+        with contextlib.ExitStack() as stack:
+            evictions = {each: stack.enter_context(each.holding()) for each in caches}
+            missing = {number: some for number, each in enumerate(wanted) if (some := _missing(each, evictions))}
+            if not missing or not keeps or attempt == _TRIES:
+                yield _direct(wanted, missing)
+                return
+        blocks = {wanted[number].object.block(block) for number, some in missing.items() for block in some}
+        keeps = requests.run(fetching.bring(blocks))
+
+
+def _missing(wanted: Wanted, evictions: dict[cache.BlockCache, int]) -> list[int]:
+    copy, number = wanted.object.copy, evictions[wanted.object.cache]
+    return [block for block in wanted.blocks if not copy.is_here(block, number)]
+
+
+def _direct(wanted: Sequence[Wanted], missing: dict[int, list[int]]) -> dict[int, bytes]:
+    """The bytes of these places, past the cache."""
+
+    async def one(number: int) -> tuple[int, bytes]:
+        place = wanted[number]
+        return number, bytes(await place.object.source.read(place.start, place.stop))
+
+    return dict(requests.run(requests.each(one, [*missing], _AT_ONCE))) if missing else {}
