@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.any_bytes import StoredPlaces
 from iofast.containers.entries import WrittenRecord
 from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
@@ -69,6 +70,11 @@ class Reader(ABC):
         return self.manifest.count
 
     @property
+    def is_stored(self) -> bool:
+        """Whether payloads are in an object store."""
+        return False
+
+    @property
     def moved(self) -> bool:
         """Whether another program wrote to the file after it was indexed, so only checksums prove payloads."""
         return False
@@ -87,6 +93,10 @@ class Reader(ABC):
     @abstractmethod
     def payloads(self, located: Located, start: int, stop: int) -> AbstractContextManager[Payloads]:
         """Rows [start, stop) of `located` as the kernel reads them; valid inside the `with` block."""
+
+    def stored_places(self, located: Located) -> StoredPlaces | None:  # noqa: ARG002
+        """Where these payloads lie in an object store; None for a reader of local files alone."""
+        return None
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload of one field of one record, in memory of its own: it outlives the reader.

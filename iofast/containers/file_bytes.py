@@ -25,6 +25,7 @@ class FileBytes:
     It is closed with the last reference. Errors are `ContainerError` that name `path`.
     """
 
+    is_stored = False  # whether it is an object's copy
     permit: object = None  # is released when the file is closed
 
     def __init__(self, path: str) -> None:

@@ -16,7 +16,7 @@ from iofast.containers.located import Located, kind_numbers, kinds, misplaced, o
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
 from iofast.record import KINDS, Record, format_key
-from iofast.remote.urls import absolute
+from iofast.remote.urls import absolute, is_url
 
 
 class OpenContainer(Protocol):
@@ -59,6 +59,11 @@ class IndexedReader(Reader, Generic[OpenedT]):
     @abstractmethod
     def _open_files(self) -> OpenedT:
         """Open the container at `path`."""
+
+    @property
+    def is_stored(self) -> bool:
+        """See `Reader.is_stored`."""
+        return is_url(self.path)
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF and length 0.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.any_bytes import StoredPlaces, merged_places
 from iofast.containers.base import Failures, Located, Reader, dense
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.errors import OptionError
@@ -76,6 +77,15 @@ class JoinedReader(Reader):
                 pieces.append((rows, stack.enter_context(self.parts[part].payloads(columns, 0, len(own)))))
             yield _merged(pieces, len(asked.indices))
 
+    def stored_places(self, located: Located) -> StoredPlaces | None:
+        """Of all parts; see `Reader.stored_places`."""
+        found = []
+        for part, rows, own in self._groups(located.indices):
+            places = self.parts[part].stored_places(located.rows(rows)._replace(indices=own))
+            if places is not None:
+                found.append((rows, places))
+        return merged_places(found, len(located.indices)) if found else None
+
     def values(
         self,
         indices: NDArray[np.int64],
@@ -121,6 +131,11 @@ class JoinedReader(Reader):
     def changed(self) -> int:
         """Of all parts; see `Reader.changed`."""
         return sum(part.changed for part in self.parts)
+
+    @property
+    def is_stored(self) -> bool:
+        """See `Reader.is_stored`."""
+        return any(part.is_stored for part in self.parts)
 
     @property
     def moved(self) -> bool:

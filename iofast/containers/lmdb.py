@@ -12,10 +12,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
 from iofast.containers.base import Entry
 from iofast.containers.index import ABSENT, Stamp
 from iofast.containers.index_view import IndexView
@@ -24,10 +26,12 @@ from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
 from iofast.containers.located import Located
 from iofast.containers.manifest import Manifest
-from iofast.containers.stored_bytes import in_memory, open_bytes, readable
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.kernel import Payloads
 from iofast.remote.urls import absolute
+
+if TYPE_CHECKING:
+    from iofast.containers.stored_bytes import StoredBytes
 
 __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
 
@@ -81,6 +85,16 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         fds = np.full(len(offsets), opened.data.fd, np.int32)
         with readable([opened.data], np.zeros(len(offsets), np.intp), offsets, lengths) as found:
             yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
+
+    def stored_places(self, located: Located) -> StoredPlaces | None:
+        """See `Reader.stored_places`."""
+        data = self._open().data
+        if not data.is_stored:
+            return None
+        stored = cast("StoredBytes", data).object
+        file, offset = np.zeros(len(located.indices), np.int64), located.offset.astype(np.int64)
+        length = np.where(located.file != ABSENT, located.length, 0).astype(np.int64)
+        return StoredPlaces((self.path,), file, offset, length, lambda some: [stored for _ in some])
 
     def name(self, index: int) -> str:
         """`out.lmdb: 00000042`."""

@@ -7,20 +7,24 @@ import os
 from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.descriptors import advice, bounded, keep
 from iofast.containers.file_bytes import FileBytes, read_at
 from iofast.containers.index import ABSENT
-from iofast.containers.stored_bytes import in_memory, open_bytes, readable
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel import Payloads
-from iofast.mirror.stored import look
-from iofast.remote.store import ObjectInfo
 from iofast.remote.urls import is_url
+
+if TYPE_CHECKING:
+    from iofast.containers.stored_bytes import StoredBytes
+    from iofast.mirror.stored import StoredObject
+    from iofast.remote.store import ObjectInfo
 
 MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
 _AT_A_TIME = MAX_OPEN // 2  # files that a call of `values` opens at a time: enough descriptors for two threads
@@ -87,6 +91,11 @@ class OpenFiles:
                 found[row] = self.read(int(file[row]), int(offsets[row]), int(lengths[row])) if there else b""
             yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
 
+    def stored(self, numbers: Sequence[int]) -> list[StoredObject]:
+        """Stored files, open. Raises as `look` does."""
+        self._look(numbers)
+        return [cast("StoredBytes", self.get(each) or self._opened(each, None)).object for each in numbers]
+
     def let_go(self) -> None:
         """Close all files that no block uses."""
         with contextlib.suppress(KeyError):
@@ -122,6 +131,8 @@ class OpenFiles:
         """Ask for the versions of stored files, all at once. They are asked for once, and never mixed."""
         paths = {n: self.paths[n] for n in numbers if n not in self._objects and n != ABSENT and is_url(self.paths[n])}
         if paths:
+            from iofast.mirror.stored import look
+
             self._objects.update(zip(paths, look([*paths.values()]), strict=True))
 
 
@@ -145,6 +156,22 @@ class FilesReader(Reader):
     def payloads(self, located: Located, start: int, stop: int) -> contextlib.AbstractContextManager[Payloads]:
         """The open files and the places in them; see `Reader.payloads`."""
         return self._files().payloads(located, start, stop)
+
+    def stored_places(self, located: Located) -> StoredPlaces | None:
+        """See `Reader.stored_places`."""
+        if not self.is_stored:
+            return None
+        files = self._files()
+        there = located.file != ABSENT
+        numbers, file = np.unique(np.where(there, located.file, 0), return_inverse=True)
+        names = numbers.tolist()
+        return StoredPlaces(
+            tuple(files.paths[number] for number in names),
+            file.astype(np.int64),
+            located.offset.astype(np.int64),
+            np.where(there, located.length, 0).astype(np.int64),
+            lambda some: files.stored([names[each] for each in some]),
+        )
 
     def values(
         self,

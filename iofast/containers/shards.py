@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers import index
+from iofast.containers.any_bytes import open_bytes
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, MARKER
-from iofast.containers.stored_bytes import open_bytes
 from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
 from iofast.remote.urls import is_url
 

@@ -50,12 +50,21 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
     """One batch, from positions to tensors, in slices of rows."""
 
     def __init__(
-        self, parts: LoaderParts, contexts: Contexts, epoch: int, batch: int, share: int | None = None
+        self,
+        parts: LoaderParts,
+        contexts: Contexts,
+        epoch: int,
+        batch: int,
+        share: int | None = None,
+        ready: Callable[[int], None] | None = None,
     ) -> None:
         self._parts, self._contexts, self._epoch, self._batch = parts, contexts, epoch, batch
+        self._ready = ready  # waits until the batch may be read
         self._share = share  # thousandths that the CPU decodes, if not the loader's
 
     def prepare(self) -> list[range]:
+        if self._ready is not None:
+            self._ready(self._batch)
         positions, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
         self._samples = Samples(self._parts, self._epoch, positions, share=self._share)
         rows, step = len(positions), self._parts.resources.slice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +15,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
 from iofast.loader.options import LoaderOptions
 from iofast.loader.state import Course, Identity
-from iofast.machine import launcher_rank
+from iofast.machine import launcher_rank, local_ranks
 from iofast.order import MAX_SEED, Population, Schedule, Sequential
 from iofast.order.base import check_whole
 
@@ -71,6 +72,13 @@ class EpochOrder:
         """The positions of batch `number` of an epoch, int64 (N,), and whether each is valid, no filling, bool (N,)."""
         positions, valid = self.schedule.positions(number)
         return positions, valid & ~self.order.filling(epoch, positions)
+
+    def of_machine(self, number: int) -> NDArray[np.int64]:
+        """The positions of batch `number` for all ranks of this machine, which share a cache."""
+        ranks, own = local_ranks(), self.schedule
+        first = own.rank - own.rank % ranks
+        local = range(first, min(first + ranks, own.world_size))
+        return np.concatenate([replace(own, rank=rank).positions(number)[0] for rank in local])
 
     def indices(self, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> NDArray[np.int64]:
         """The samples at `positions` of an epoch, or their replacements of the `attempt`-th draw."""

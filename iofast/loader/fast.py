@@ -36,7 +36,7 @@ from iofast.meter import LoaderInfo, Stages, StallClock
 from iofast.option import takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
-from iofast.prefetch import Auto, Prefetch, Setting
+from iofast.prefetch import Auto, Prefetch, Setting, StoredReadahead
 from iofast.prefetch.auto import State, first
 
 _P = ParamSpec("_P")
@@ -237,7 +237,7 @@ class FastLoader(Iterable[Any]):
         timing = self._clock.begin(progress.epoch)
         timing.waiting()
         contexts = Contexts(self._spec.decode, self._stages)
-        ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch)
+        ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch, progress.batch)
         with ExitStack() as ends:  # all are called, the last one first, also if a Ctrl-C interrupts one of them
             epoch = Epoch(contexts)
             ends.callback(self._tally.end, self._tally.begin(epoch))
@@ -245,7 +245,8 @@ class FastLoader(Iterable[Any]):
             if ahead is not None:
                 ends.callback(ahead.close)
                 ahead.ask(progress.batch)
-            delivery = self._delivery(contexts, progress.epoch, progress.batch, progress.count)
+            ready = ahead.wait if isinstance(ahead, StoredReadahead) else None
+            delivery = self._delivery(contexts, progress.epoch, progress.batch, progress.count, ready)
             ends.callback(delivery.close)
             epoch.made_by(*delivery.threads)
             timing.began()
@@ -297,7 +298,9 @@ class FastLoader(Iterable[Any]):
                     self._resident = decode_all(self._spec, self._resources, self._stages, self._tally)
         return LoaderParts(self._spec, self._epochs, self._resources, self._resident)
 
-    def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
+    def _delivery(
+        self, contexts: Contexts, epoch: int, start: int, stop: int, ready: Callable[[int], None] | None = None
+    ) -> Delivery:
         resources, setting = self._resources, self._setting()
         if resources.transfer is not None:
             resources.transfer.check()  # first: memory allocated during a capture would break the capture
@@ -306,7 +309,7 @@ class FastLoader(Iterable[Any]):
         resources.decoding.settle(partial(measure, parts, epoch, start))
         slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
         made = Prefetch(
-            lambda batch: BatchJob(parts, contexts, epoch, batch),
+            lambda batch: BatchJob(parts, contexts, epoch, batch, ready=ready),
             stop,
             num_workers=min(setting.num_workers, max(1, slices)),
             depth=setting.depth,

@@ -15,7 +15,7 @@ from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
 from iofast.machine import cores_of_rank, free_memory, local_ranks
 from iofast.meter import StageCounter
-from iofast.prefetch import Limits, Readahead, most_depth
+from iofast.prefetch import Limits, Readahead, StoredReadahead, most_depth
 from iofast.prefetch.advice import spaced
 from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
@@ -74,14 +74,26 @@ def _rows_of_slice(spec: BatchSpec, workers: int, depth: int) -> int:
     return 2 * SLICE if spec.options.batch_size * depth >= 2 * SLICE * ROUNDS * workers else SLICE
 
 
-def readahead(spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: int) -> Readahead | None:
-    """Advice to the operating system on the batches of an epoch, in order; None if `readahead` is off."""
+def readahead(
+    spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: int, start: int
+) -> Readahead | StoredReadahead | None:
+    """Advice to the operating system on the batches of an epoch, in order; None if `readahead` is off.
+
+    In an object store, the batches from `start` on are brought.
+    """
     reader, dataset, wanted = spec.dataset.reader, spec.dataset, spec.options.readahead
     if wanted is False or spec.options.cache:
         return None
+    fields = [*([None] if spec.with_images else []), *spec.stored]
+    if fields and reader.is_stored:
+
+        def of_machine(batch: int) -> list[Located]:
+            indices = dataset.resolve(epochs.indices(epoch, epochs.of_machine(batch)))
+            return [reader.places(indices, field) for field in fields]
+
+        return StoredReadahead(reader, of_machine, start, epochs.schedule.count)
     if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):
         return None  # with num_workers=0 there is no thread at all
-    fields = [*([None] if spec.with_images else []), *spec.stored]
 
     def located(batch: int, few: bool) -> list[Located]:
         positions = epochs.schedule.positions(batch)[0]

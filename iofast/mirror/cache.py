@@ -19,9 +19,10 @@ import random
 import struct
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Container, Iterator
 from pathlib import Path
-from weakref import WeakValueDictionary
+from typing import Protocol
 
 from iofast import owned
 from iofast.errors import StateError, TargetError
@@ -45,6 +46,13 @@ _PAUSE = 1.0  # seconds without a further attempt after one that found nothing t
 _TICK = 0.002
 
 
+class Needs(Protocol):
+    """What coming batches need."""
+
+    def blocks(self) -> set[tuple[str, int]]:
+        """URL and number of blocks."""
+
+
 class BlockCache:
     """The copies in a folder, or in memory without one, which take at most `limit` bytes together.
 
@@ -55,10 +63,11 @@ class BlockCache:
         self.folder, self._pid = folder, os.getpid()
         self._lock, self._watch = _opened_twice(folder)
         self.limit = limit if limit is not None else self._default_limit()
-        self._copies: WeakValueDictionary[str, SparseCopy] = WeakValueDictionary()
+        self._copies: weakref.WeakValueDictionary[str, SparseCopy] = weakref.WeakValueDictionary()
         self._numbers = itertools.count(random.SystemRandom().getrandbits(60))
         self._hopeless_until = 0.0
         self._evicting = asyncio.Lock()
+        self.needs: weakref.WeakSet[Needs] = weakref.WeakSet()
         if not locked_elsewhere(self._watch, _USERS):  # nothing is in flight, and killed processes left a wrong number
             used = sum(status.st_blocks * 512 for _, status in self.files())
             os.pwrite(self._lock, _NUMBERS.pack(self.evictions(), used), 0)
@@ -85,7 +94,7 @@ class BlockCache:
         found = self._copies.get(name)
         if found is None:
             fd = self._opened(name, description, size)
-            found = self._copies[name] = SparseCopy(fd, size)
+            found = self._copies[name] = SparseCopy(fd, url, size)
         return found
 
     @contextlib.contextmanager
@@ -125,15 +134,15 @@ class BlockCache:
     async def make_room(self, size: int, busy: Container[tuple[SparseCopy, int]], *, anyway: bool = False) -> bool:
         """Evict until `size` bytes are free, or `anyway` because the disk is full; False if nothing may be evicted.
 
-        First copies that no process has open, the one that was opened longest ago, then blocks of this process's own
-        copies, the oldest first.
+        First copies that no process has open, the one that was opened longest ago; then blocks of this process's own
+        copies, see `_victims`.
         """
         if time.monotonic() < self._hopeless_until:
             return False
         async with self._evicting, self._locked(_EVICTING):
             if not anyway and self.used() + size <= self.limit:  # another one evicted meanwhile
                 return True
-            freed = self._remove_unused(size) or await self._evict(self._oldest(size, busy))
+            freed = self._remove_unused(size) or await self._evict(self._victims(size, busy))
             if freed:
                 await self.give_back(freed)
                 return True
@@ -193,11 +202,23 @@ class BlockCache:
                     freed += status.st_blocks * 512
         return freed
 
-    def _oldest(self, size: int, busy: Container[tuple[SparseCopy, int]]) -> list[tuple[SparseCopy, int]]:
-        """The blocks of this process's copies that were stored first: some more than `size` bytes."""
+    def _victims(self, size: int, busy: Container[tuple[SparseCopy, int]]) -> list[tuple[SparseCopy, int]]:
+        """Blocks of this process's copies to evict: some more than `size` bytes.
+
+        With an order that is known they are the newest that no coming batch needs: those have been used in this epoch,
+        and the others are still to come. So every block that was here when an epoch began is used before it goes. A
+        cache of a tenth of the set then saves a tenth of the requests in every epoch, where the usual rule (the oldest
+        first) saves none: it always evicts what is needed next. Without an order they are the oldest.
+        """
+        needed = set[tuple[str, int]]().union(*(each.blocks() for each in self.needs))
         stored = [(when, copy, block) for copy in list(self._copies.values()) for block, when in copy.stored()]
-        stored = sorted((each for each in stored if each[1:] not in busy), key=lambda each: (each[0], each[2]))
-        return [(copy, block) for _, copy, block in stored[: max(_AT_A_TIME, -(-size // BLOCK))]]
+        free = [
+            each
+            for each in stored
+            if each[1:] not in busy and each[2] not in each[1].kept and (each[1].url, each[2]) not in needed
+        ]
+        free.sort(key=lambda each: (each[0], each[2]), reverse=len(self.needs) > 0)
+        return [(copy, block) for _, copy, block in free[: max(_AT_A_TIME, -(-size // BLOCK))]]
 
     async def _evict(self, blocks: list[tuple[SparseCopy, int]]) -> int:
         """Free blocks that no process is storing or reading, and return how many bytes.
@@ -223,10 +244,10 @@ class BlockCache:
     async def _holds_end(self) -> bool:
         """Wait until all holds that exist now are gone; False if that takes too long."""
         end = time.monotonic() + _PATIENCE
-        waiting = locked_elsewhere(self._watch, _HOLDS)
+        waiting = locked_elsewhere(self._watch, _HOLDS, _USERS)
         while waiting and time.monotonic() < end:
             await asyncio.sleep(_TICK)
-            waiting &= locked_elsewhere(self._watch, _HOLDS)
+            waiting &= locked_elsewhere(self._watch, _HOLDS, _USERS)
         return not waiting
 
     def _lock_any(self, fd: int, start: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import struct
 import time
 import zlib
@@ -31,21 +32,22 @@ _PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 
 def _boot_tag() -> int:
-    """A number of this boot; 0 if it is unknown, and then each process compares checksums itself."""
+    """A number of this boot. If it is unknown, one of this process, which then compares checksums itself."""
     try:
         return zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()) | 1
     except OSError:
-        return 0
+        return random.SystemRandom().getrandbits(32) | 1
 
 
 _BOOT = _boot_tag()
 
 
 class SparseCopy:
-    """The blocks of an object that are here, in the open file `fd`, which it closes. Threads may share it."""
+    """The blocks of the object `url` that are here, in the open file `fd`, which it closes. Threads may share it."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        self.fd, self.size = fd, size
+    def __init__(self, fd: int, url: str, size: int) -> None:
+        self.fd, self.url, self.size = fd, url, size
+        self.kept = set[int]()  # blocks that this process does not evict
         self.blocks = -(-size // BLOCK)
         self._table = -(-size // _ALIGN) * _ALIGN
         # the number of evictions, and for each block whether it was here after so many
@@ -60,7 +62,7 @@ class SparseCopy:
         if seen[0] != evictions:
             seen = self._seen = (evictions, bytearray(self.blocks))
         if not seen[1][block]:
-            seen[1][block] = self._entry(block)[:2] == (_HERE, _BOOT) and _BOOT != 0
+            seen[1][block] = self._entry(block)[:2] == (_HERE, _BOOT)
         return bool(seen[1][block])
 
     def is_valid(self, block: int) -> bool:
@@ -68,13 +70,12 @@ class SparseCopy:
         state, boot, crc, _ = self._entry(block)
         if state != _HERE:
             return False
-        if boot != _BOOT or not _BOOT:
+        if boot != _BOOT:
             start, stop = self.span(block)
             data = os.pread(self.fd, stop - start, start)
             if len(data) < stop - start or crc32c(data) != crc:
                 return False
             os.pwrite(self.fd, _STATE.pack(_HERE, _BOOT), self._place(block))
-        self._note(block)
         return True
 
     def store(self, block: int, view: memoryview) -> None:
@@ -92,7 +93,6 @@ class SparseCopy:
         except OSError:
             self.free(block)
             raise
-        self._note(block)
 
     def hide(self, block: int) -> None:
         """Make a block absent, before its bytes are freed. Needs the lock."""
@@ -121,10 +121,6 @@ class SparseCopy:
     def used(self) -> int:
         """Bytes on the disk."""
         return os.fstat(self.fd).st_blocks * 512
-
-    def _note(self, block: int) -> None:
-        """Remember that a block is here: what an eviction does later has another number."""
-        self._seen[1][block : block + 1] = b"\1"
 
     def _entry(self, block: int) -> tuple[int, int, int, int]:
         data = os.pread(self.fd, _ENTRY.size, self._place(block))

@@ -20,12 +20,11 @@ _LOOK = (0.002, 0.05)  # first and longest pause between two looks at another pr
 
 
 class Source(NamedTuple):
-    """An object in one version: its store, key there, ETag and size in bytes."""
+    """An object in one version: its store, key there and ETag."""
 
     store: Store
     key: str
     etag: str
-    size: int
 
     async def read(self, start: int, stop: int) -> memoryview:
         """The bytes [start, stop). Raises as `Store.get_range` does."""
@@ -41,15 +40,32 @@ class WantedBlock(NamedTuple):
     block: int
 
 
-Block = tuple[SparseCopy, int]
+Place = tuple[SparseCopy, int, int]  # bytes [start, stop) of an object
 
-_flying: dict[Block, asyncio.Task[bool]] = {}
+early: dict[Place, asyncio.Task[memoryview]] = {}  # single places that were asked for ahead; whoever uses one takes it
+_flying: dict[tuple[SparseCopy, int], asyncio.Task[bool]] = {}
 _room = asyncio.Semaphore(_AT_ONCE)
 
 
-def is_flying(copy: SparseCopy, block: int) -> bool:
-    """Whether this process is about to bring a block."""
-    return (copy, block) in _flying
+async def ask_early(places: Collection[tuple[Source, Place]]) -> None:
+    """Begin to read places past the cache, for `early`. An error is raised to whoever takes the place."""
+    for source, place in places:
+        if place not in early:
+            task = early[place] = asyncio.ensure_future(source.read(*place[1:]))
+            task.add_done_callback(_heard)
+
+
+async def forget(places: Collection[Place]) -> None:
+    """Drop places that were asked for early and not taken."""
+    for place in places:
+        if (task := early.pop(place, None)) is not None:
+            task.cancel()
+
+
+def _heard(task: asyncio.Task[memoryview]) -> None:
+    """Retrieve an error: whoever was to wait may be gone."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def bring(blocks: Collection[WantedBlock]) -> bool:

@@ -39,8 +39,9 @@ def locked_elsewhere(fd: int, start: int, stop: int = END) -> set[int]:
         if start >= stop:
             continue
         answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, start, stop - start, 0))
-        kind, _, byte, _, _ = _FLOCK.unpack(answer)
-        if kind != fcntl.F_UNLCK:  # the kernel tells any one of them
-            found.add(byte)
-            ranges += [(start, byte), (byte + 1, stop)]
+        kind, _, first, length, _ = _FLOCK.unpack(answer)
+        if kind != fcntl.F_UNLCK:  # the kernel tells any one of them; an opening's neighbouring bytes are one
+            first, last = max(start, first), min(stop, first + length)
+            found.update(range(first, last))
+            ranges += [(start, first), (last, stop)]
     return found

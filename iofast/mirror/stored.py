@@ -28,13 +28,17 @@ class StoredObject:
         info = info or look([url])[0]
         place = RemotePath.of(url)
         self.url, self.size = url, info.size
-        self.source = Source(Store(RemotePath(place.store, "")), place.key, info.etag, info.size)
+        self.source = Source(Store(RemotePath(place.store, "")), place.key, info.etag)
         self.cache = cache.current()
         try:
             self.copy = self.cache.open(url, info.etag, info.size)
         except OSError:
             self.cache = cache.in_memory()
             self.copy = self.cache.open(url, info.etag, info.size)
+
+    def keep(self, start: int, stop: int) -> None:
+        """Do not let this process evict the blocks of these bytes, which are read again and again, as an index is."""
+        self.copy.kept.update(range(start // BLOCK, -(-stop // BLOCK)))
 
     def block(self, number: int) -> WantedBlock:
         """One of its blocks, to be brought."""
@@ -55,6 +59,11 @@ class Wanted(NamedTuple):
     object: StoredObject
     start: int
     stop: int
+
+    @property
+    def place(self) -> fetching.Place:
+        """What `fetching.early` has it under."""
+        return self.object.copy, self.start, self.stop
 
     @property
     def blocks(self) -> range:
@@ -88,8 +97,9 @@ def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
             if not missing or not keeps or attempt == _TRIES:
                 yield _direct(wanted, missing)
                 return
-        blocks = {wanted[number].object.block(block) for number, some in missing.items() for block in some}
-        keeps = requests.run(fetching.bring(blocks))
+        early = {number for number in missing if wanted[number].place in fetching.early}
+        blocks = {wanted[n].object.block(block) for n, some in missing.items() if n not in early for block in some}
+        keeps = not early and requests.run(fetching.bring(blocks))
 
 
 def _missing(wanted: Wanted, evictions: dict[cache.BlockCache, int]) -> list[int]:
@@ -102,6 +112,8 @@ def _direct(wanted: Sequence[Wanted], missing: dict[int, list[int]]) -> dict[int
 
     async def one(number: int) -> tuple[int, bytes]:
         place = wanted[number]
-        return number, bytes(await place.object.source.read(place.start, place.stop))
+        early = fetching.early.pop(place.place, None)
+        data = await (early or place.object.source.read(place.start, place.stop))
+        return number, bytes(data)
 
     return dict(requests.run(requests.each(one, [*missing], _AT_ONCE))) if missing else {}

@@ -5,11 +5,23 @@ threads.py    how these threads start, compute and end
 times.py      how threads and consumer spend their time
 auto.py       how many threads, and how far ahead
 readahead.py  advice to the kernel on the bytes of coming batches; advice.py gives it
+stored_readahead.py  blocks of coming batches from an object store
 """
 
 from iofast.prefetch.auto import Auto, Limits, Setting, most_depth
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from iofast.prefetch.readahead import Readahead
+from iofast.prefetch.stored_readahead import StoredReadahead
 from iofast.prefetch.times import Times
 
-__all__ = ["Auto", "Limits", "Prefetch", "PrefetchJob", "Readahead", "Setting", "Times", "most_depth"]
+__all__ = [
+    "Auto",
+    "Limits",
+    "Prefetch",
+    "PrefetchJob",
+    "Readahead",
+    "Setting",
+    "StoredReadahead",
+    "Times",
+    "most_depth",
+]

@@ -1,0 +1,312 @@
+"""Readahead from an object store: a thread brings the blocks of coming batches before they are needed.
+
+Contract: it changes no result. Whatever it did not bring is fetched when it is read. It ends with the last batch, with
+`close`, with its owner, and with the interpreter.
+
+The bytes of the coming batches, up to a budget, show which blocks are dense: a block whose records are mostly needed
+soon is brought whole. Of a sparse block (a full shuffle, or the first batch of a large window) only the records are
+asked for, early, and the block is brought when nothing else is to be done and the cache has room for it. A batch waits
+until its records have been decided on, so that no thread fetches a whole block for one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+import numpy as np
+
+from iofast.containers.any_bytes import StoredPlaces
+from iofast.containers.base import Located, Reader
+from iofast.mirror import cache, fetching
+from iofast.mirror.copies import BLOCK
+from iofast.mirror.fetching import Place, Source
+from iofast.mirror.stored import StoredObject
+from iofast.prefetch.threads import join_thread, name_for_kernel, start_thread
+from iofast.remote import requests
+
+Locate = Callable[[int], Sequence[Located]]  # batch to the places of every field read
+Block = tuple[str, int]  # URL, number
+
+DEPTH = 256  # batches
+BUDGET = 256 << 20  # bytes of records whose blocks are known
+DENSE = 8  # a block is dense if at least this part of it is needed within the budget
+AHEAD = 32  # blocks on their way, of which `fetching` has half in flight
+EARLY = 32 << 20  # bytes of records that were asked for early and are not used yet
+FILLING = 4  # blocks on their way, if all of them are sparse
+WARM = (8, 32)  # so many batches in a row were here; then one of so many is looked at, until something is evicted
+
+_FILES = 32  # objects that are open at a time
+_TICK_S = 0.05
+_WAIT_S = 0.001
+_JOIN_S = 10.0  # as in jobs.py
+_NEVER = sys.maxsize
+_WAKE = -1
+
+
+class StoredReadahead:
+    """Bring what the batches from `start` to `count` need, ahead of the consumer, which reports its place with `ask`.
+
+    `located_of(batch)` returns the places in `reader` of a batch's payloads, of all ranks of this machine. The thread
+    calls it, so it must not keep this object alive.
+    """
+
+    def __init__(self, reader: Reader, located_of: Locate, start: int, count: int) -> None:
+        self._shared = shared = _ThreadState(start)
+        own = cache.current()
+        plan = _Plan(reader, located_of, range(start, count), own, lambda: shared.events.put(_WAKE))
+        own.needs.add(plan)
+        self._thread = threading.Thread(target=_work, args=(plan, shared), name="iofast-readahead", daemon=True)
+        # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
+        self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
+        try:
+            start_thread(self._thread)
+        except RuntimeError as error:  # no thread to give: batches fetch what they need
+            shared.error, shared.decided = error, _NEVER
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that ended the readahead early. The decoding threads meet it at the batch it belongs to."""
+        return self._shared.error
+
+    def ask(self, batch: int) -> None:
+        """Report that the consumer has come to `batch`. Never blocks."""
+        self._shared.events.put(batch)
+
+    def wait(self, batch: int) -> None:
+        """Wait until it is decided how the records of `batch` are brought."""
+        while batch >= self._shared.decided:
+            time.sleep(_WAIT_S)
+
+    def close(self) -> None:
+        """End the thread. Calling it twice is harmless."""
+        self._finalizer()
+
+
+class _ThreadState:
+    """What thread and finalizer share, without a reference to the `StoredReadahead`."""
+
+    def __init__(self, start: int) -> None:
+        self.events: SimpleQueue[int] = SimpleQueue()  # batches of the consumer, and `_WAKE` for a finished request
+        self.decided = start  # the first batch that is not decided on
+        self.stop = False
+        self.error: Exception | None = None
+
+
+class _Coming(NamedTuple):
+    """A batch within the budget: places of each field, bytes needed of each block, and bytes in all."""
+
+    number: int
+    places: list[StoredPlaces]
+    needs: dict[Block, int]
+    size: int
+
+
+class _Plan:
+    """The choice of what to bring next."""
+
+    def __init__(
+        self, reader: Reader, located_of: Locate, batches: range, own: cache.BlockCache, wake: Callable[[], None]
+    ) -> None:
+        self._reader, self._located_of, self._cache, self._wake = reader, located_of, own, wake
+        self._first, self._stop = batches.start, batches.stop
+        self._asked = self._next = batches.start  # the consumer's batch, and the first one that is not located
+        self._budget = min(BUDGET, own.limit // 2)
+        self._located: deque[_Coming] = deque()
+        self._undecided: deque[_Coming] = deque()
+        self._needs: dict[Block, int] = {}  # bytes of the located batches
+        self._size = 0
+        self._flying: dict[Block, Future[bool]] = {}
+        self._early: deque[tuple[int, list[Place], int]] = deque()  # batch, places, bytes
+        self._sparse: dict[Block, Callable[[], StoredObject]] = {}
+        self._warm, self._evictions = 0, own.evictions()
+
+    @property
+    def decided(self) -> int:
+        """The first batch that is not decided on."""
+        return self._undecided[0].number if self._undecided else self._next
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to be brought."""
+        return self.decided >= self._stop and not self._sparse
+
+    def blocks(self) -> set[Block]:
+        """The blocks that coming batches need."""
+        return set(self._needs)
+
+    def reach(self, batch: int) -> None:
+        """Note that the consumer has come to `batch`."""
+        self._asked = max(self._asked, batch)
+        while self._located and self._located[0].number < self._asked:
+            done = self._located.popleft()
+            self._size -= done.size
+            for block, size in done.needs.items():
+                self._needs[block] -= size
+                if not self._needs[block]:
+                    del self._needs[block]
+        while self._early and self._early[0][0] < self._asked:
+            requests.run(fetching.forget(self._early.popleft()[1]))
+
+    def advance(self) -> None:
+        """Locate batches within the budget, and bring what they need, as far as not too much is on its way."""
+        self._flying = {block: future for block, future in self._flying.items() if not future.done()}
+        self._locate()
+        while self._undecided and self._has_room():
+            self._decide(self._undecided[0])
+            self._undecided.popleft()
+        while self._sparse and len(self._flying) < FILLING and self._cache.used() + BLOCK <= self._cache.limit:
+            block = next(iter(self._sparse))
+            self._bring(block, self._sparse.pop(block)())
+
+    def close(self) -> None:
+        """Drop what was asked for early."""
+        while self._early:
+            requests.run(fetching.forget(self._early.popleft()[1]))
+
+    def _has_room(self) -> bool:
+        waiting = self._undecided[0].number <= self._asked  # the consumer needs it now
+        return waiting or (len(self._flying) < AHEAD and sum(size for _, _, size in self._early) < EARLY)
+
+    def _locate(self) -> None:
+        stop = min(self._stop, self._asked + DEPTH)
+        self._next = max(self._next, self._asked)
+        while self._next < stop and (self._size < self._budget or not self._located):
+            if self._warm >= WARM[0] and self._next % WARM[1] and self._cache.evictions() == self._evictions:
+                self._next += 1
+                continue
+            located = self._located_of(self._next)
+            places = [found for each in located if (found := self._reader.stored_places(each)) is not None]
+            needs = dict[Block, int]()
+            for block, size in (item for each in places for item in _needs(each)):
+                needs[block] = needs.get(block, 0) + size
+                self._needs[block] = self._needs.get(block, 0) + size
+            coming = _Coming(self._next, places, needs, sum(needs.values()))
+            self._size += coming.size
+            self._located.append(coming)
+            self._undecided.append(coming)
+            self._next += 1
+            if coming.number == self._first:  # the consumer waits for it
+                return
+
+    def _decide(self, coming: _Coming) -> None:
+        """Bring the dense blocks of a batch, and ask early for its records in sparse ones."""
+        # by the first batch alone, because the consumer waits for it
+        needs = coming.needs if coming.number == self._first else self._needs
+        self._evictions = self._cache.evictions()
+        early = list[tuple[Source, Place]]()
+        is_warm = True
+        for places in coming.places:
+            for file, stored in _opened(places):
+                here, sparse = self._sort(stored, places, file, needs)
+                is_warm &= here
+                early += sparse
+        self._warm = self._warm + 1 if is_warm else 0
+        if early:
+            requests.run(fetching.ask_early(early))
+            asked = [place for _, place in early]
+            self._early.append((coming.number, asked, sum(stop - start for _, start, stop in asked)))
+
+    def _sort(
+        self, stored: StoredObject, places: StoredPlaces, file: int, needs: dict[Block, int]
+    ) -> tuple[bool, list[tuple[Source, Place]]]:
+        """Bring the dense blocks of one object. Returns whether all are here, and the records in sparse blocks."""
+        rows = np.flatnonzero((places.file == file) & (places.length > 0))
+        starts = places.offset[rows]
+        stops = starts + places.length[rows]
+        early = list[tuple[Source, Place]]()
+        is_warm = True
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            missing = [
+                (stored.url, number)
+                for number in range(start // BLOCK, (stop - 1) // BLOCK + 1)
+                if not stored.copy.is_here(number, self._evictions)
+            ]
+            is_warm &= not missing
+            sparse = [each for each in missing if each not in self._flying and not self._is_dense(each, needs, stored)]
+            if sparse:
+                early.append((stored.source, (stored.copy, start, stop)))
+                self._sparse.update((each, _reopened(places, file)) for each in sparse)
+            else:
+                for each in missing:
+                    self._bring(each, stored)
+        return is_warm, early
+
+    def _is_dense(self, block: Block, needs: dict[Block, int], stored: StoredObject) -> bool:
+        start, stop = stored.copy.span(block[1])
+        return needs.get(block, 0) * DENSE >= stop - start
+
+    def _bring(self, block: Block, stored: StoredObject) -> None:
+        if block not in self._flying:
+            self._flying[block] = future = requests.start(fetching.bring([stored.block(block[1])]))
+            future.add_done_callback(lambda _: self._wake())
+        self._sparse.pop(block, None)
+
+
+def _needs(places: StoredPlaces) -> Iterator[tuple[Block, int]]:
+    """The blocks of some payloads, each with the bytes of it that they need."""
+    rows = np.flatnonzero(places.length > 0)
+    start, file = places.offset[rows], places.file[rows]
+    stop = start + places.length[rows]
+    most = int(((stop - 1) // BLOCK - start // BLOCK).max(initial=0)) + 1  # blocks of one payload
+    for number in range(most):
+        block = start // BLOCK + number
+        size = np.minimum(stop, (block + 1) * BLOCK) - np.maximum(start, block * BLOCK)
+        there = size > 0
+        keys, own = np.unique(file[there] << 32 | block[there], return_inverse=True)
+        sums = np.bincount(own, size[there]).astype(np.int64)
+        for key, total in zip(keys.tolist(), sums.tolist(), strict=True):
+            yield (places.urls[key >> 32], key & 0xFFFFFFFF), total
+
+
+def _opened(places: StoredPlaces) -> Iterator[tuple[int, StoredObject]]:
+    """The objects of some payloads by number; their versions are asked for together."""
+    files = np.unique(places.file[places.length > 0]).tolist()
+    for first in range(0, len(files), _FILES):
+        some = files[first : first + _FILES]
+        yield from zip(some, places.open(some), strict=True)
+
+
+def _reopened(places: StoredPlaces, file: int) -> Callable[[], StoredObject]:
+    return lambda: places.open([file])[0]
+
+
+def _work(plan: _Plan, shared: _ThreadState) -> None:
+    name_for_kernel()
+    try:
+        while not shared.stop and not plan.is_over:
+            plan.advance()
+            shared.decided = plan.decided
+            while not shared.stop:
+                try:
+                    batch = shared.events.get(timeout=_TICK_S)
+                except Empty:
+                    break
+                if batch != _WAKE:
+                    plan.reach(batch)
+                if shared.events.empty():
+                    break
+    except Exception as error:  # the decoding threads meet it at the batch it belongs to
+        shared.error = error
+    finally:
+        shared.decided = _NEVER
+        if shared.stop and not sys.is_finalizing():
+            plan.close()
+
+
+def _end(thread: threading.Thread, shared: _ThreadState, pid: int) -> None:
+    shared.stop = True
+    shared.decided = _NEVER
+    if os.getpid() != pid:  # a forked child has no such thread
+        return
+    shared.events.put(_WAKE)
+    if threading.current_thread() is not thread and not sys.is_finalizing():
+        join_thread(thread, _JOIN_S)

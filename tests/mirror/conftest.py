@@ -1,0 +1,43 @@
+"""A cache folder for each test, blocks of 64 KiB, and a server of objects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from web_server import web_server
+
+from iofast.mirror import cache, copies
+
+pytest.importorskip("obstore", reason="needs iofast[remote]")
+
+BLOCK = 64 << 10
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache, which does not exist yet."""
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mirror.copies", "mirror.cache", "mirror.stored", "containers.stored_bytes"):
+        monkeypatch.setattr(f"iofast.{module}.BLOCK", BLOCK)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Serves random bytes as an object: its URL."""
+    root = tmp_path / "objects"
+    root.mkdir()
+    with web_server(root) as url:
+
+        def made(name: str, size: int) -> str:
+            (root / name).write_bytes(random.Random(name).randbytes(size))
+            return f"{url}/{name}"
+
+        yield made

@@ -1,0 +1,224 @@
+"""Objects read through their copies: always the object's bytes, each fetched once, by threads and processes at once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BLOCK
+
+from iofast.errors import ObjectConflictError, ObjectMissingError
+from iofast.mirror import cache, fetching
+from iofast.mirror.copies import SparseCopy
+from iofast.mirror.stored import StoredObject, Wanted, held
+
+Served = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("small_blocks", "folder")
+
+
+def data_of(url: str, size: int) -> bytes:
+    return random.Random(url.rpartition("/")[2]).randbytes(size)
+
+
+def counts(url: str) -> dict[str, int]:
+    with urllib.request.urlopen(url.rpartition("/")[0] + "/-/counts") as answer:
+        found: dict[str, int] = json.load(answer)
+        return found
+
+
+def test_bytes_are_those_of_the_object_and_fetched_once(served: Served) -> None:
+    size = 5 * BLOCK + 77
+    url = served("a", size)
+    stored, data = StoredObject(url), data_of(url, size)
+    for start, stop in ((0, 10), (BLOCK - 5, BLOCK + 5), (4 * BLOCK, size + 100), (0, size), (size, size + 1), (7, 7)):
+        assert stored.read(start, stop) == data[start:stop]
+    assert counts(url) == {"HEAD": 1, "GET": 6, "bytes": size}
+    again = StoredObject(url)
+    assert again.read(0, size) == data
+    assert counts(url)["GET"] == 6
+
+
+def test_a_missing_object(served: Served) -> None:
+    with pytest.raises(ObjectMissingError, match=r"/b does not exist$"):
+        StoredObject(served("a", 10).replace("/a", "/b"))
+
+
+def test_a_changed_object_is_an_error_and_never_a_mixture(served: Served, tmp_path: Path) -> None:
+    url = served("a", 3 * BLOCK)
+    stored = StoredObject(url)
+    assert stored.read(0, 10) == data_of(url, 3 * BLOCK)[:10]
+    (tmp_path / "objects" / "a").write_bytes(bytes(3 * BLOCK))
+    with pytest.raises(ObjectConflictError, match=r"/a has changed$"):
+        stored.read(BLOCK, BLOCK + 10)
+    assert stored.read(0, 10) == data_of(url, 3 * BLOCK)[:10]
+    assert StoredObject(url).read(0, 10) == bytes(10)
+
+
+@pytest.mark.parametrize("limit", ["0", "100kB", "400kB", "10MB"])
+def test_many_threads_and_a_small_cache(served: Served, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setenv(cache.SIZE, limit)
+    monkeypatch.setattr(cache, "_AT_A_TIME", 1)
+    size = 20 * BLOCK + 5
+    urls = [served(name, size) for name in "ab"]
+    stored = [StoredObject(url) for url in urls]
+    data, wrong = [data_of(url, size) for url in urls], list[str]()
+
+    def read(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            wanted = []
+            for _ in range(chance.randint(1, 6)):
+                start = chance.randrange(size)
+                wanted.append(Wanted(chance.choice(stored), start, min(size, start + chance.randint(1, 2 * BLOCK))))
+            with held(wanted) as direct:
+                for number, each in enumerate(wanted):
+                    found = direct.get(number)
+                    if found is None:
+                        found = os.pread(each.object.copy.fd, each.stop - each.start, each.start)
+                    if found != data[stored.index(each.object)][each.start : each.stop]:
+                        wrong.append(f"{each.start} to {each.stop}")
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    own = cache.current()
+    assert own.used() <= own.limit
+    assert sum(os.fstat(each.copy.fd).st_blocks * 512 for each in stored) <= own.limit + (64 << 10)
+
+
+def test_a_full_disk_evicts_and_then_reads_past_the_cache(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 6 * BLOCK
+    url = served("a", size)
+    stored, room, store = StoredObject(url), 3, SparseCopy.store
+
+    def full(copy: SparseCopy, block: int, view: memoryview) -> None:
+        if len(copy.stored()) >= room:
+            raise OSError(errno.ENOSPC, "full")
+        store(copy, block, view)
+
+    monkeypatch.setattr(SparseCopy, "store", full)
+    monkeypatch.setattr(cache, "_AT_A_TIME", 1)
+    for block in (0, 1, 2, 3, 4, 5, 0):
+        assert stored.read(block * BLOCK, (block + 1) * BLOCK) == data_of(url, size)[block * BLOCK : (block + 1) * BLOCK]
+    assert len(stored.copy.stored()) == 3
+    room = 0
+    monkeypatch.setattr(cache, "_PAUSE", 0.0)
+    assert stored.read(2 * BLOCK, 3 * BLOCK) == data_of(url, size)[2 * BLOCK : 3 * BLOCK]
+
+
+def test_places_that_were_asked_for_early_are_taken_once(served: Served) -> None:
+    from iofast.remote import requests
+
+    size = 4 * BLOCK
+    url = served("a", size)
+    stored = StoredObject(url)
+    places = [(stored.copy, BLOCK + 10, BLOCK + 20), (stored.copy, 5, 9)]
+    requests.run(fetching.ask_early([(stored.source, place) for place in places]))
+    assert stored.read(BLOCK + 10, BLOCK + 20) == data_of(url, size)[BLOCK + 10 : BLOCK + 20]
+    assert counts(url)["GET"] == 2
+    assert stored.copy.stored() == []
+    requests.run(fetching.forget(places))
+    assert not fetching.early
+    assert stored.read(5, 9) == data_of(url, size)[5:9]
+    assert [block for block, _ in stored.copy.stored()] == [0]
+
+
+PROGRAM = """
+import sys, time
+for module in ("mirror.copies", "mirror.cache", "mirror.stored", "containers.stored_bytes"):
+    __import__(f"iofast.{module}"); sys.modules[f"iofast.{module}"].BLOCK = 64 << 10
+from iofast.mirror.stored import StoredObject
+stored = StoredObject(sys.argv[1])
+print("begun", flush=True)
+sys.stdin.readline()
+began = time.monotonic()
+import hashlib
+print(hashlib.sha256(stored.read(0, stored.size)).hexdigest(), time.monotonic() - began)
+"""
+
+
+def started(url: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_processes_fetch_each_byte_once(served: Served) -> None:
+    size = 40 * BLOCK
+    url = served("a", size)
+    processes = [started(url) for _ in range(4)]
+    for each in processes:
+        go(each)
+    hashes = {each.communicate(timeout=60)[0].split()[0] for each in processes}
+    assert len(hashes) == 1
+    assert counts(url) == {"HEAD": 4, "GET": 40, "bytes": size}
+
+
+def test_a_killed_process_delays_the_others_for_less_than_a_second(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds blocks whose requests the server does not answer before it is killed."""
+    size = 40 * BLOCK
+    url = served("a", size)
+    first, stored, locks = started(url), StoredObject(url), list[int]()
+    fd = os.open(next(folder.glob("*.copy")), os.O_RDWR)
+    go(first)
+    while not (locks := [block for block in range(40) if block in cache.locked_elsewhere(fd, 0, 40)]):
+        time.sleep(0.0005)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    began = time.monotonic()
+    assert stored.read(0, size) == data_of(url, size)
+    assert time.monotonic() - began < 1
+    assert locks
+    os.close(fd)
+
+
+def test_an_interrupt_ends_a_wait_and_others_still_get_the_block(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iofast.remote import requests
+
+    url = served("a", BLOCK)
+    stored = StoredObject(url)
+    read, began, go_on = fetching.Source.read, threading.Event(), threading.Event()
+
+    async def slow(source: Any, start: int, stop: int) -> memoryview:
+        import asyncio
+
+        began.set()
+        await asyncio.to_thread(go_on.wait)
+        return await read(source, start, stop)
+
+    monkeypatch.setattr(fetching.Source, "read", slow)
+    one = requests.start(fetching.bring([stored.block(0)]))
+    other = requests.start(fetching.bring([stored.block(0)]))
+    began.wait()
+    one.cancel()
+    go_on.set()
+    assert other.result(10)
+    assert stored.read(0, 5) == data_of(url, BLOCK)[:5]
+    assert counts(url)["GET"] == 1

@@ -1,0 +1,133 @@
+"""A web server of a folder on loopback, in a process of its own, with a latency and a bandwidth for all answers together.
+
+Run it: `python web_server.py FOLDER PORT LATENCY_S BYTES_PER_S` (0 = none). It answers HEAD and GET with ranges, ETags
+and If-Match, by `sendfile`, so that it takes little of the machine it shares with what is measured. `GET /-/counts`
+tells requests and bytes so far as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import http.server
+import json
+import os
+import re
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+from object_store import free_port, served
+
+_PIECE = 64 << 10
+
+
+class _Bucket:
+    """Tells when bytes may be sent: together at most `rate` a second."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._lock, self._free = rate, threading.Lock(), time.monotonic()
+
+    def wait(self, size: int) -> None:
+        if not self._rate:
+            return
+        with self._lock:
+            now = time.monotonic()
+            # a sleep may take too long: up to 5 ms are made up for
+            self._free = max(self._free, now - 0.005) + size / self._rate
+            pause = self._free - now
+        if pause > 0:
+            time.sleep(pause)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, folder: Path, port: int, latency: float, rate: float) -> None:
+        self.folder, self.latency, self.bucket = folder, latency, _Bucket(rate)
+        self.counts = {"HEAD": 0, "GET": 0, "bytes": 0}
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def handle_error(self, *_: object) -> None: ...
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_HEAD(self) -> None:  # noqa: N802 - the server's name
+        self._answer()
+
+    def do_GET(self) -> None:  # noqa: N802 - the server's name
+        if self.path == "/-/counts":
+            text = json.dumps(self.server.counts).encode()
+            self._head(200, {"Content-Length": str(len(text))})
+            self.wfile.write(text)
+            return
+        self._answer()
+
+    def _head(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _answer(self) -> None:
+        time.sleep(self.server.latency)
+        self.server.counts[self.command] += 1
+        path = self.server.folder / urllib.parse.unquote(self.path).lstrip("/")
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            self._head(404, {"Content-Length": "0"})
+            return
+        try:
+            self._send(fd)
+        finally:
+            os.close(fd)
+
+    def _send(self, fd: int) -> None:
+        status = os.fstat(fd)
+        etag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+        if self.headers.get("If-Match", etag) != etag:
+            self._head(412, {"Content-Length": "0"})
+            return
+        start, stop = 0, status.st_size
+        headers = {"ETag": etag, "Last-Modified": email.utils.formatdate(status.st_mtime, usegmt=True)}
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if found:
+            start, stop = int(found[1]), min(stop, int(found[2]) + 1 if found[2] else stop)
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
+        if start >= stop:
+            self._head(416, {"Content-Length": "0"})
+            return
+        self._head(206 if found else 200, {**headers, "Content-Length": str(stop - start)})
+        if self.command == "HEAD":
+            return
+        self.wfile.flush()
+        while start < stop:
+            size = min(_PIECE, stop - start)
+            self.server.bucket.wait(size)
+            sent = os.sendfile(self.connection.fileno(), fd, start, size)
+            start += sent
+            self.server.counts["bytes"] += sent
+
+
+@contextlib.contextmanager
+def web_server(folder: Path, latency: float = 0.0, rate: float = 0.0) -> Iterator[str]:
+    """The URL of such a server; `rate` in bytes a second."""
+    port = free_port()
+    command = [sys.executable, __file__, os.fspath(folder), str(port), str(latency), str(rate)]
+    with served(command, port) as url:
+        yield url
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(__file__))
+    Server(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])).serve_forever()
