@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from web_server import web_server
 
-from iofast.mirror import cache, copies
+from iofast.mirror import cache
 
 pytest.importorskip("obstore", reason="needs iofast[remote]")
 

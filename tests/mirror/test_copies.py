@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +125,10 @@ class TestAnotherBoot:
     """After a power failure the table may say more than what reached the disk."""
 
     @pytest.fixture
-    def copy(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparseCopy]:
+    def copy(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> SparseCopy:
         opened(file).store(1, block_of(1))
         monkeypatch.setattr(copies, "_BOOT", copies._BOOT ^ 2)
-        yield opened(file)
+        return opened(file)
 
     def test_whole_blocks_are_used_after_a_comparison(self, copy: SparseCopy, file: Path) -> None:
         assert not copy.is_here(1, 0)

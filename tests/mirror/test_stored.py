@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -23,6 +24,7 @@ from iofast.errors import ObjectConflictError, ObjectMissingError
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import SparseCopy
 from iofast.mirror.stored import StoredObject, Wanted, held
+from iofast.remote import requests
 
 Served = Callable[..., str]
 
@@ -114,8 +116,8 @@ def test_a_full_disk_evicts_and_then_reads_past_the_cache(served: Served, monkey
 
     monkeypatch.setattr(SparseCopy, "store", full)
     monkeypatch.setattr(cache, "_AT_A_TIME", 1)
-    for block in (0, 1, 2, 3, 4, 5, 0):
-        assert stored.read(block * BLOCK, (block + 1) * BLOCK) == data_of(url, size)[block * BLOCK : (block + 1) * BLOCK]
+    for start in (each * BLOCK for each in (0, 1, 2, 3, 4, 5, 0)):
+        assert stored.read(start, start + BLOCK) == data_of(url, size)[start : start + BLOCK]
     assert len(stored.copy.stored()) == 3
     room = 0
     monkeypatch.setattr(cache, "_PAUSE", 0.0)
@@ -123,8 +125,6 @@ def test_a_full_disk_evicts_and_then_reads_past_the_cache(served: Served, monkey
 
 
 def test_places_that_were_asked_for_early_are_taken_once(served: Served) -> None:
-    from iofast.remote import requests
-
     size = 4 * BLOCK
     url = served("a", size)
     stored = StoredObject(url)
@@ -199,16 +199,12 @@ def test_a_killed_process_delays_the_others_for_less_than_a_second(
     os.close(fd)
 
 
-def test_an_interrupt_ends_a_wait_and_others_still_get_the_block(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iofast.remote import requests
-
+def test_an_interrupt_leaves_the_block_to_others_who_wait(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     url = served("a", BLOCK)
     stored = StoredObject(url)
     read, began, go_on = fetching.Source.read, threading.Event(), threading.Event()
 
     async def slow(source: Any, start: int, stop: int) -> memoryview:
-        import asyncio
-
         began.set()
         await asyncio.to_thread(go_on.wait)
         return await read(source, start, stop)

@@ -1,4 +1,4 @@
-"""A web server of a folder on loopback, in a process of its own, with a latency and a bandwidth for all answers together.
+"""A web server of a folder on loopback, in a process of its own, with a latency and a bandwidth of all answers.
 
 Run it: `python web_server.py FOLDER PORT LATENCY_S BYTES_PER_S` (0 = none). It answers HEAD and GET with ranges, ETags
 and If-Match, by `sendfile`, so that it takes little of the machine it shares with what is measured. `GET /-/counts`
@@ -61,10 +61,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None: ...
 
-    def do_HEAD(self) -> None:  # noqa: N802 - the server's name
+    def do_HEAD(self) -> None:
         self._answer()
 
-    def do_GET(self) -> None:  # noqa: N802 - the server's name
+    def do_GET(self) -> None:
         if self.path == "/-/counts":
             text = json.dumps(self.server.counts).encode()
             self._head(200, {"Content-Length": str(len(text))})

@@ -1,7 +1,7 @@
-"""300 attachments in half an hour, a burst of stacks in each, lengthen the median step of a training by less than 0.5 %.
+"""300 attachments with stacks in half an hour lengthen the median step of a training by less than 0.5 %.
 
 One process watches as `iofast monitor` does: it finds the training, looks for four seconds, and detaches. Stretches of
-three attachments and shorter stretches without any form pairs in random order; the steps of both stretches of a pair are
+three attachments and shorter stretches without any form pairs in random order; the steps of both stretches are
 compared, so that other work of the machine affects both. The training must never stop. It launches a step of 20 ms on a
 device (a clock here) during the step before, and has two workers: one and a half cores are in use, half a one is free.
 
@@ -198,7 +198,8 @@ def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cp
     watched = sum(snapshot.stacks is not None for snapshot in seen)
     workers = sum(any(each.role == "worker" for each in snapshot.processes) for snapshot in seen)
     lines = [
-        f"- {len(seen)} attachments, {len(steps)} steps; looks at stacks: {stacks}, in {watched}; workers were seen in {workers}",
+        f"- {len(seen)} attachments, {len(steps)} steps; looks at stacks: {stacks}, in {watched} of them; "
+        f"workers were seen in {workers}",
         f"- median step {1e3 * median(medians[False]):.3f} ms unwatched, {1e3 * median(medians[True]):.3f} ms watched; "
         f"mean {1e3 * median(means[False]):.3f} and {1e3 * median(means[True]):.3f} ms",
         f"- longer by {longer:+.2%} in the median of {len(ratios)} pairs (95 %: {spread[0]:+.2%} to {spread[1]:+.2%})",
