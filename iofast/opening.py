@@ -88,8 +88,8 @@ def _is_set(place: Path) -> bool:
 def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     name, place = os.fspath(path), Path(path)
     require_text(name)
-    if is_url(name):
-        return _open_stored(name)
+    if is_url(name) and not is_pattern(name):
+        return _open_stored(name, foreign)
     if is_pattern(name):
         paths = expand(name)
         if not all(map(is_shard, paths)):
@@ -129,17 +129,22 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
 
 
-def _open_stored(url: str) -> Reader:
-    """Open a container of iofast in an object store."""
+def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
+    """Open a set, an LMDB file, or one shard of another program in an object store."""
     url = str(RemotePath.of(url))
     suffix = os.path.splitext(url)[1]
     if suffix in _SETS:
         try:
             return _SETS[suffix](url)
-        except ObjectMissingError as error:
-            raise SourceError(f"{url} is no set that iofast packed: {error}") from None
+        except ObjectMissingError:
+            pass  # not the name of a set
+    if is_shard(url):
+        try:
+            return open_shards([url], url, foreign)
+        except ObjectMissingError:
+            raise SourceError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
     if suffix == LMDB:
-        return LmdbReader(url)
+        return _open_lmdb(url, foreign)
     raise SourceError(
         f"{url} is no container: expected the name of a set as given to `iofast pack`, with the suffix "
         f"{', '.join((*_SETS, LMDB))}; single images in a store must be packed first"
@@ -181,7 +186,7 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     """
     own = set_of(paths)
     if own is not None:
-        return _SETS[own.suffix](own)
+        return _SETS[Path(own).suffix](own)
     from iofast.foreign.options import ForeignOptions  # here: Pillow and the cache take time to import
     from iofast.foreign.reader import ForeignReader
 
@@ -295,9 +300,11 @@ class RecordWriter:
         return ImageInfo(label)
 
 
-def _open_lmdb(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
+def _open_lmdb(place: Path | str, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     if is_own(place):
         return LmdbReader(place)
+    if is_url(os.fspath(place)):
+        raise SourceError(f"{place} was not packed by iofast, and another program's LMDB must be a local file")
     from iofast.foreign.lmdb import ForeignLmdbReader
     from iofast.foreign.options import ForeignOptions
 

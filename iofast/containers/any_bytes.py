@@ -40,6 +40,13 @@ def open_bytes(path: str, info: ObjectInfo | None = None) -> FileBytes:
     return StoredBytes(path, info)
 
 
+def stored_stamps(urls: Sequence[str]) -> list[tuple[int, int]]:
+    """Size and a number of the version of each object, as `FileBytes.status` has them."""
+    from iofast.mirror.stored import look, stamp
+
+    return [(info.size, stamp(info.etag)) for info in look(urls)]
+
+
 @contextlib.contextmanager
 def readable(
     files: Sequence[FileBytes | None],

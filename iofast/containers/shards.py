@@ -42,6 +42,7 @@ _HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
 _HEADER_SIZE = _HEADER.size + 4
 _U32 = struct.Struct("<I")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_SHARD = re.compile(r"(.*/)([^/]+?)-\d{5,6}(?:-of-\d{5})?(\.\w+)")  # folder, stem, suffix
 _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
 
 
@@ -91,7 +92,8 @@ def expand(pattern: str) -> list[str]:
         raise OptionError(f"{pattern} names more than {MAX_SHARDS} shards")
     found: list[str] = []
     for name in named:
-        matches = sorted(glob.glob(name)) if glob.has_magic(name) and not os.path.exists(name) else [name]
+        is_glob = glob.has_magic(name) and not is_url(name) and not os.path.exists(name)
+        matches = sorted(glob.glob(name)) if is_glob else [name]
         if not matches:
             raise SourceError(f"no file matches {name}")
         found += matches
@@ -103,11 +105,13 @@ def is_pattern(name: str) -> bool:
     return (glob.has_magic(name) or _BRACES.search(name) is not None) and not os.path.lexists(name)
 
 
-def set_of(paths: Sequence[str]) -> Path | None:
+def set_of(paths: Sequence[str]) -> str | None:
     """The set whose shards are exactly these files; None if iofast did not write them, or others belong to it.
 
     Raises `UnfinishedError` if an unfinished set in the same folder may contain them.
     """
+    if is_url(paths[0]):
+        return _stored_set_of(paths)
     folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
     if len(folders) != 1:
         return None
@@ -121,8 +125,21 @@ def set_of(paths: Sequence[str]) -> Path | None:
         check_finished(folder / own)
         shards = read_manifest(folder / own).shards if entry.endswith(MANIFEST_SUFFIX) else ()
         if sorted(shard.name for shard in shards) == names:
-            return folder / own
+            return os.fspath(folder / own)
     return None
+
+
+def _stored_set_of(paths: Sequence[str]) -> str | None:
+    """As `set_of`, of objects: by the names that `pack` gives to the shards of a set without splits."""
+    found = _SHARD.fullmatch(paths[0])
+    if found is None:
+        return None
+    folder, own = found[1], found[1] + found[2] + found[3]
+    try:
+        names = {folder + shard.name for shard in read_manifest(own).shards}
+    except (FileNotFoundError, ContainerError):
+        return None
+    return own if sorted(names) == sorted(paths) else None
 
 
 def check_finished(path: str | os.PathLike[str]) -> None:

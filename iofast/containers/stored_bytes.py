@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import ContainerError
 from iofast.mirror.copies import BLOCK
-from iofast.mirror.stored import StoredObject, Wanted, held
+from iofast.mirror.stored import StoredObject, Wanted, held, stamp
 from iofast.remote.store import ObjectInfo
 
 
@@ -59,8 +59,9 @@ class StoredBytes(FileBytes):
         return rows
 
     def status(self) -> os.stat_result:
-        """The size of the object; times are 0."""
-        return os.stat_result((stat.S_IFREG, 0, 0, 1, 0, 0, self._size, 0, 0, 0))
+        """The size of the object, and a number of its version in place of a time."""
+        times = {"st_mtime_ns": stamp(self.object.source.etag)}
+        return os.stat_result((stat.S_IFREG, 0, 0, 1, 0, 0, self._size, 0, 0, 0), times)
 
     def check_size(self) -> None:
         """Nothing: an object does not change, another version is another object."""

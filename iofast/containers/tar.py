@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 
 from iofast.containers.base import Entry
@@ -10,8 +9,8 @@ from iofast.containers.container_suffixes import TAR
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
-from iofast.containers.tar_members import BLOCK, TarFile, open_tar
-from iofast.errors import ContainerError
+from iofast.containers.tar_members import BLOCK, TarFile
+from iofast.errors import ContainerError, IofastError, because
 from iofast.record import ImageInfo
 
 RECORD = 20 * BLOCK  # what tar programs pad an archive to
@@ -34,26 +33,28 @@ class TarReader(ShardReader):
 
         Everything between payloads is compared with the expected bytes; differences are raised after the last member.
         """
-        path = self._files().paths[shard]
-        fd, status = open_tar(path)
+        files = self._files()
         try:
-            tar, end, strange = TarFile(path, fd, status.st_size), 0, list[int]()
-            for member in tar.members():
-                expected = header(member.name, member.size) if member.name.isascii() else b""
-                if member.offset != end + BLOCK or tar.read(end, BLOCK) != expected:
-                    strange.append(end)
-                yield Entry(member.name, member.offset, member.size)
-                stop = member.offset + member.size
-                end = stop + -stop % BLOCK
-                # read together with the next header, so that nothing is read twice
-                strange += [stop] if any(tar.read(stop, end - stop + BLOCK)[: end - stop]) else []
-            last = closing(end)
-            strange += [] if status.st_size == end + len(last) and tar.read(end, len(last)) == last else [end]
-            if strange:
-                places = f"{len(strange)} place{'' if len(strange) == 1 else 's'}, the first at offset {strange[0]}"
-                raise ContainerError(f"{path}: headers, padding or end are not as they were written in {places}")
-        finally:
-            os.close(fd)
+            file = files.anew(shard)
+        except IofastError:
+            raise
+        except OSError as error:
+            raise ContainerError(f"{files.paths[shard]} cannot be read: {because(error)}") from None
+        tar, size, end, strange = TarFile(file), len(file), 0, list[int]()
+        for member in tar.members():
+            expected = header(member.name, member.size) if member.name.isascii() else b""
+            if member.offset != end + BLOCK or tar.read(end, BLOCK) != expected:
+                strange.append(end)
+            yield Entry(member.name, member.offset, member.size)
+            stop = member.offset + member.size
+            end = stop + -stop % BLOCK
+            # read together with the next header, so that nothing is read twice
+            strange += [stop] if any(tar.read(stop, end - stop + BLOCK)[: end - stop]) else []
+        last = closing(end)
+        strange += [] if size == end + len(last) and tar.read(end, len(last)) == last else [end]
+        if strange:
+            places = f"{len(strange)} place{'' if len(strange) == 1 else 's'}, the first at offset {strange[0]}"
+            raise ContainerError(f"{file.path}: headers, padding or end are not as they were written in {places}")
 
 
 class TarWriter(ShardWriter):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
-from iofast.containers.file_bytes import read_at
-from iofast.errors import ContainerError, because
+from iofast.containers.file_bytes import FileBytes
+from iofast.errors import ContainerError
 
 BLOCK = 512
 MAX_EXTENSION = 1 << 20  # bytes of a long name or a pax header
@@ -29,18 +28,15 @@ class Member(NamedTuple):
 class TarFile:
     """One tar file, read by position. Errors are `ContainerError` that name `path` and the offset."""
 
-    def __init__(self, path: str, fd: int, size: int) -> None:
-        self.path, self._fd, self._size = path, fd, size
+    def __init__(self, file: FileBytes) -> None:
+        self.path, self._file, self._size = file.path, file, len(file)
         self._start, self._window = 0, b""
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes of the file; fewer where it ends."""
         at = offset - self._start
         if not 0 <= at <= len(self._window) - length:
-            try:
-                self._window = read_at(self._fd, offset, max(length, _WINDOW))
-            except OSError as error:
-                raise ContainerError(f"{self.path} cannot be read at offset {offset}: {error.strerror}") from None
+            self._window = self._file[offset : offset + max(length, _WINDOW)]
             self._start, at = offset, 0
         return self._window[at : at + length]
 
@@ -134,15 +130,6 @@ class TarFile:
                 size = int(value)
             at = end
         return name, size
-
-
-def open_tar(path: str) -> tuple[int, os.stat_result]:
-    """Open a file; returns its descriptor, which the caller closes, and its status. Raises `ContainerError`."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
-    except OSError as error:
-        raise ContainerError(f"{path} cannot be read: {because(error)}") from None
-    return fd, os.fstat(fd)
 
 
 def _number(field: bytes) -> int | None:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from iofast.containers.base import Entry
-from iofast.containers.file_bytes import FileBytes
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.tfrecord_framing import HEAD, frames, read_data
 from iofast.containers.tfrecord_writer import TfrecordWriter, fields_of
@@ -37,7 +36,7 @@ class TfrecordReader(ShardReader):
 
         Raises `ContainerError` if one is damaged, or the shard does not have the records of the manifest.
         """
-        file, count = FileBytes(self._files().paths[shard]), 0
+        file, count = self._files().anew(shard), 0
         for count, frame in enumerate(frames(file), 1):  # noqa: B007
             yield frame.offset - HEAD, frame.end - frame.offset + HEAD
         if count != self.manifest.shards[shard].count:
@@ -45,7 +44,7 @@ class TfrecordReader(ShardReader):
 
     def walk(self, shard: int) -> Iterator[Entry]:
         """The payloads in the Examples of a shard; each record's CRC32C is checked; see `Reader.walk`."""
-        file = FileBytes(self._files().paths[shard])
+        file = self._files().anew(shard)
         for frame in frames(file):
             data = read_data(file, frame)
             try:

@@ -24,6 +24,7 @@ from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.foreign.options import ForeignOptions
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, check_field
+from iofast.remote.urls import absolute, resolved
 from iofast.source.arrays import Strings
 from iofast.source.cache import (
     Arrays,
@@ -119,7 +120,7 @@ class Format(ABC):
     names_are_fixed: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions, beside: Sequence[str] = ()) -> None:
-        self.paths, self.options = [os.path.abspath(path) for path in paths], options
+        self.paths, self.options = [absolute(path) for path in paths], options
         self.beside = list(beside)  # other files that the index depends on
 
     @abstractmethod
@@ -131,7 +132,7 @@ class Format(ABC):
 
     def words(self) -> list[bytes]:
         """What identifies this data set; the name of its index in the cache is a hash of it."""
-        places = [os.fsencode(place) for path in self.paths for place in (os.path.realpath(path), path)]
+        places = [os.fsencode(place) for path in self.paths for place in (resolved(path), path)]
         return [self.options.identity(), *places, *map(os.fsencode, self.beside)]
 
     def state(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, OptionError
 from iofast.foreign.cached_index import FORMATS, PARTS, ForeignIndex, Format, open_index, reopen_index
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key
+from iofast.remote.urls import is_url
 from iofast.source.listing import few, printable
 
 _JPEG = IMAGE_FIELDS[0]  # the image's field in some formats, whatever its encoding
@@ -44,6 +45,11 @@ class ForeignReader(FilesReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    @property
+    def is_stored(self) -> bool:
+        """See `Reader.is_stored`."""
+        return is_url(self.paths[0])
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """See `Reader.locate`. Raises `KeyError` for fields that are in no file: use `values` or `view` for them."""

@@ -9,8 +9,6 @@ are no classes, splits or checksums.
 from __future__ import annotations
 
 import json
-import os
-import stat
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.containers.any_bytes import open_bytes
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_FIELDS
-from iofast.containers.tar_members import Member, TarFile, open_tar
-from iofast.errors import ContainerError, DecodeError
+from iofast.containers.tar_members import Member, TarFile
+from iofast.errors import ContainerError, DecodeError, IofastError, because
 from iofast.foreign.cached_index import (
     COLUMNS,
     MAX_NAMES,
@@ -112,16 +111,15 @@ class _ShardScan:
 
     def run(self) -> None:
         """Read all members of the shard. Raises `ContainerError`."""
-        fd, status = open_tar(self.path)
         try:
-            if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-                raise ContainerError(f"{self.path} is not a file, or is empty")
-            tar = TarFile(self.path, fd, status.st_size)
-            for member in tar.members():
-                self._add(member, tar)
-            self._end_record(tar)
-        finally:
-            os.close(fd)
+            tar = TarFile(open_bytes(self.path))
+        except IofastError:
+            raise
+        except OSError as error:
+            raise ContainerError(f"{self.path} cannot be read: {because(error)}") from None
+        for member in tar.members():
+            self._add(member, tar)
+        self._end_record(tar)
 
     def _add(self, member: Member, tar: TarFile) -> None:
         if is_meta(member.name):

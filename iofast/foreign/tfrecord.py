@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.bars import open_bar
+from iofast.containers.any_bytes import open_bytes
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
-from iofast.errors import ContainerError, DecodeError, SourceError, because
+from iofast.errors import ContainerError, DecodeError, IofastError, SourceError, because
 from iofast.foreign.cached_index import (
     COLUMNS,
     FORMATS,
@@ -43,6 +44,7 @@ from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tfrecord_features import FeatureNames, Understood, understand
 from iofast.kernel import Header, crc32c, read_header
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
+from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings
 from iofast.source.cache import Arrays
 from iofast.source.listing import few
@@ -140,9 +142,11 @@ class _Rows:
 def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
     rows = _Rows(1 + len(options.fields))
     try:
-        if os.stat(path).st_size == 0:  # some writers leave empty shards
+        if not is_url(path) and os.stat(path).st_size == 0:  # some writers leave empty shards
             return rows
-        data = FileBytes(path)
+        data = open_bytes(path)
+    except IofastError:
+        raise
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {because(error)}") from None
     for frame in frames(data):

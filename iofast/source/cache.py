@@ -21,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import owned
+from iofast.containers.any_bytes import stored_stamps
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
 from iofast.errors import ContainerError, SourceError, because
 from iofast.kernel import crc32c
+from iofast.remote.urls import is_url
 from iofast.source.text_files import check_file
 
 MAGIC = b"iofast-cache\0\0\0\4"  # the last byte is the version; an older or newer one is built again
@@ -57,9 +59,17 @@ def cache_file(*words: bytes) -> Path | None:
 
 
 def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
-    """Size (bytes) and last change (ns) of each file, int64 (N, 2). Raises `SourceError` for a missing file."""
+    """Size (bytes) and last change (ns) of each file, int64 (N, 2). Raises `SourceError` for a missing file.
+
+    An object has a number of its version in place of the time.
+    """
+    stored = [path for path in paths if is_url(path)]
+    found = dict(zip(stored, stored_stamps(stored), strict=True)) if stored else {}
     rows = []
     for path in paths:
+        if path in found:
+            rows.append(found[path])
+            continue
         try:
             check_file(path)
             status = os.stat(path)

@@ -198,7 +198,7 @@ def test_part_of_a_set_of_ours(tmp_path: Path) -> None:
         ("x.tar", b"\x28\xb5\x2f\xfd" + bytes(600), "compressed with zstd"),
         ("x.tar", b"something else" * 100, r"x\.tar is no tar file: the checksum of the header at offset 0 differs"),
         ("x.tar", b"short", "cut off: at offset 0"),
-        ("x.tar", b"", "is not a file, or is empty"),
+        ("x.tar", b"", "is not a regular file, or is empty"),
     ],
 )
 def test_other_files_are_an_error(tmp_path: Path, name: str, data: bytes, error: str) -> None:

@@ -88,7 +88,8 @@ def losses(printed: str) -> list[float]:
 
 
 def test_imagenet(squares: Path) -> None:
-    printed = ran("train_imagenet.py", squares, "--epochs=2", "--batch-size=4", "--size=32", "--width=4", "--limit=8")
+    # With 4 channels torch 2.13 alone, in channels_last, corrupts its heap on AMD processors without AVX-512.
+    printed = ran("train_imagenet.py", squares, "--epochs=2", "--batch-size=4", "--size=32", "--width=8", "--limit=8")
     assert re.search(r"epoch 2: loss [\d.]+, top 1 [\d.]+ %, top 5 100.00 %", printed)
     assert len(losses(printed)) == 2
 
