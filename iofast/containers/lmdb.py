@@ -142,6 +142,8 @@ class _OpenedFile:
 
     def is_stale(self) -> bool:
         """Whether another program wrote to the file since. Raises `ContainerError` where it was cut off."""
+        if self.data.is_stored:  # a version of an object does not change
+            return False
         self.data.check_size()
         # compare bytes first: every batch asks, and parsing the pages takes four times as long
         if self._metas(self.tree.meta.page_size) == self._read_metas:

@@ -91,7 +91,7 @@ def readahead(
             indices = dataset.resolve(epochs.indices(epoch, epochs.of_machine(batch)))
             return [reader.places(indices, field) for field in fields]
 
-        return StoredReadahead(reader, of_machine, start, epochs.schedule.count)
+        return StoredReadahead(reader, of_machine, range(start, epochs.schedule.count), resources.limits.max_depth)
     if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):
         return None  # with num_workers=0 there is no thread at all
 

@@ -53,16 +53,17 @@ _WAKE = -1
 
 
 class StoredReadahead:
-    """Bring what the batches from `start` to `count` need, ahead of the consumer, which reports its place with `ask`.
+    """Bring what `batches` need, ahead of the consumer, which reports its place with `ask`.
 
     `located_of(batch)` returns the places in `reader` of a batch's payloads, of all ranks of this machine. The thread
-    calls it, so it must not keep this object alive.
+    calls it, so it must not keep this object alive. The loader has up to `depth` batches in the making: their threads
+    wait here, so these batches are decided on without a limit.
     """
 
-    def __init__(self, reader: Reader, located_of: Locate, start: int, count: int) -> None:
-        self._shared = shared = _ThreadState(start)
+    def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
+        self._shared = shared = _ThreadState(batches.start)
         own = cache.current()
-        plan = _Plan(reader, located_of, range(start, count), own, lambda: shared.events.put(_WAKE))
+        plan = _Plan(reader, located_of, batches, depth, lambda: shared.events.put(_WAKE))
         own.needs.add(plan)
         self._thread = threading.Thread(target=_work, args=(plan, shared), name="iofast-readahead", daemon=True)
         # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
@@ -114,9 +115,10 @@ class _Plan:
     """The choice of what to bring next."""
 
     def __init__(
-        self, reader: Reader, located_of: Locate, batches: range, own: cache.BlockCache, wake: Callable[[], None]
+        self, reader: Reader, located_of: Locate, batches: range, depth: int, wake: Callable[[], None]
     ) -> None:
-        self._reader, self._located_of, self._cache, self._wake = reader, located_of, own, wake
+        self._reader, self._located_of, self._depth, self._wake = reader, located_of, depth, wake
+        self._cache = own = cache.current()
         self._first, self._stop = batches.start, batches.stop
         self._asked = self._next = batches.start  # the consumer's batch, and the first one that is not located
         self._budget = min(BUDGET, own.limit // 2)
@@ -137,7 +139,7 @@ class _Plan:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to be brought."""
-        return self.decided >= self._stop and not self._sparse
+        return self.decided >= self._stop and not self._sparse and not self._early
 
     def blocks(self) -> set[Block]:
         """The blocks that coming batches need."""
@@ -156,8 +158,11 @@ class _Plan:
         while self._early and self._early[0][0] < self._asked:
             requests.run(fetching.forget(self._early.popleft()[1]))
 
-    def advance(self) -> None:
-        """Locate batches within the budget, and bring what they need, as far as not too much is on its way."""
+    def advance(self) -> bool:
+        """Locate batches within the budget, and bring what they need, as far as not too much is on its way.
+
+        Returns whether there is more to do at once.
+        """
         self._flying = {block: future for block, future in self._flying.items() if not future.done()}
         self._locate()
         while self._undecided and self._has_room():
@@ -166,6 +171,7 @@ class _Plan:
         while self._sparse and len(self._flying) < FILLING and self._cache.used() + BLOCK <= self._cache.limit:
             block = next(iter(self._sparse))
             self._bring(block, self._sparse.pop(block)())
+        return self._next == self._first + 1 < self._stop
 
     def close(self) -> None:
         """Drop what was asked for early."""
@@ -173,13 +179,14 @@ class _Plan:
             requests.run(fetching.forget(self._early.popleft()[1]))
 
     def _has_room(self) -> bool:
-        waiting = self._undecided[0].number <= self._asked  # the consumer needs it now
-        return waiting or (len(self._flying) < AHEAD and sum(size for _, _, size in self._early) < EARLY)
+        return self._undecided[0].number <= self._asked + self._depth or (
+            len(self._flying) < AHEAD and sum(size for _, _, size in self._early) < EARLY
+        )
 
     def _locate(self) -> None:
         stop = min(self._stop, self._asked + DEPTH)
         self._next = max(self._next, self._asked)
-        while self._next < stop and (self._size < self._budget or not self._located):
+        while self._next < stop and (self._size < self._budget or self._next <= self._asked + self._depth):
             if self._warm >= WARM[0] and self._next % WARM[1] and self._cache.evictions() == self._evictions:
                 self._next += 1
                 continue
@@ -283,11 +290,11 @@ def _work(plan: _Plan, shared: _ThreadState) -> None:
     name_for_kernel()
     try:
         while not shared.stop and not plan.is_over:
-            plan.advance()
+            more = plan.advance()
             shared.decided = plan.decided
             while not shared.stop:
                 try:
-                    batch = shared.events.get(timeout=_TICK_S)
+                    batch = shared.events.get(timeout=0 if more else _TICK_S)
                 except Empty:
                     break
                 if batch != _WAKE:
@@ -298,7 +305,7 @@ def _work(plan: _Plan, shared: _ThreadState) -> None:
         shared.error = error
     finally:
         shared.decided = _NEVER
-        if shared.stop and not sys.is_finalizing():
+        if not sys.is_finalizing():
             plan.close()
 
 

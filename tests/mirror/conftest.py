@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from small_blocks import small_blocks
 from web_server import web_server
 
 from iofast.mirror import cache
 
 pytest.importorskip("obstore", reason="needs iofast[remote]")
 
-BLOCK = 64 << 10
+__all__ = ["small_blocks"]
 
 
 @pytest.fixture
@@ -21,12 +22,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the cache, which does not exist yet."""
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("mirror.copies", "mirror.cache", "mirror.stored", "containers.stored_bytes"):
-        monkeypatch.setattr(f"iofast.{module}.BLOCK", BLOCK)
 
 
 @pytest.fixture

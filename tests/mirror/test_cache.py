@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import BLOCK
+from small_blocks import BLOCK
 
 from iofast.errors import OptionError, StateError
 from iofast.mirror import cache

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BLOCK
+from small_blocks import BLOCK
 
 from iofast.mirror import copies
 from iofast.mirror.copies import SparseCopy, description_of, file_size, prepare

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BLOCK
+from small_blocks import BLOCK
 
 from iofast.errors import ObjectConflictError, ObjectMissingError
 from iofast.mirror import cache, fetching
@@ -80,7 +80,7 @@ def test_many_threads_and_a_small_cache(served: Served, monkeypatch: pytest.Monk
 
     def read(seed: int) -> None:
         chance = random.Random(seed)
-        for _ in range(60):
+        for _ in range(25):
             wanted = []
             for _ in range(chance.randint(1, 6)):
                 start = chance.randrange(size)

@@ -1,0 +1,301 @@
+"""Training from an object store: the same batches as from disk, whatever the cache holds and whatever fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loader_sets import photographs
+from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, first
+from small_blocks import BLOCK, small_blocks
+from torch.utils.data import DataLoader
+from web_server import web_server
+
+import iofast.transforms as T
+from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast.checking import verify
+from iofast.errors import ContainerError, ObjectConflictError, SourceError, StateError, StorageError
+from iofast.mirror import cache
+from iofast.opening import open_shards
+from iofast.order import Blocks, Sequential, Shuffled
+
+__all__ = ["small_blocks"]
+
+COUNT = 240
+FORMATS = (".tar", ".tfrecord", ".lmdb")
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images in each format, some megabytes each, in shards of some blocks."""
+    folder = tmp_path_factory.mktemp("sets")
+    images = photographs(COUNT)
+    for suffix in FORMATS:
+        size = None if suffix == ".lmdb" else 5 * BLOCK
+        with open_writer(folder / f"train{suffix}", classes=("a", "b"), shard_size=size) as writer:
+            for number, data in enumerate(images):
+                padding = {"note.txt": "x" * (number * 37 % 9000)}
+                writer.write({"jpg": data, "cls": number % 2, **padding})
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def site(sets: Path) -> Iterator[str]:
+    with web_server(sets) as url:
+        yield url
+
+
+def loader(path: str | Path, order: Any = None, **options: Any) -> FastLoader:
+    dataset = FastDataset(path, fields=options.pop("fields", None), split=None)
+    transform = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+    options = {"batch_size": 16, "num_workers": 2, "seed": 3, **options}
+    return FastLoader(dataset, transform=transform, order=order or Shuffled(), **options)
+
+
+def batches(made: FastLoader, epochs: int = 1) -> list[torch.Tensor]:
+    return [tensor for _ in range(epochs) for batch in made for tensor in batch]
+
+
+def counts(site: str) -> dict[str, int]:
+    with urllib.request.urlopen(f"{site}/-/counts") as answer:
+        found: dict[str, int] = json.load(answer)
+        return found
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(map(torch.equal, a, b))
+
+
+ORDERS = [Shuffled(), Blocks(16, 4), Sequential()]
+CASES = [
+    pytest.param(suffix, limit, order, id=f"{suffix[1:]}-{limit}-{type(order).__name__}", marks=marks)
+    for suffix in FORMATS
+    for limit in ("1GB", "200kB", "0")
+    for order in ORDERS
+    for marks in [() if suffix == ".tar" or order is ORDERS[0] else pytest.mark.slow]
+]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("suffix", "limit", "order"), CASES)
+def test_batches_are_those_of_the_local_set(
+    sets: Path, site: str, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str, order: Any
+) -> None:
+    """With a cache that is cold, then warm; with one that is too small; and with none."""
+    monkeypatch.setenv(cache.SIZE, limit)
+    local = batches(loader(sets / f"train{suffix}", order), 2)
+    assert equal(batches(loader(f"{site}/train{suffix}", order), 2), local)
+    if limit == "1GB":
+        before = counts(site)["bytes"]
+        assert equal(batches(loader(f"{site}/train{suffix}", order), 2), local)
+        assert counts(site)["bytes"] == before
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_records_keys_and_values(sets: Path, site: str, suffix: str) -> None:
+    with open_reader(sets / f"train{suffix}") as local, open_reader(f"{site}/train{suffix}") as stored:
+        assert [(each.key, each.fields) for each in stored] == [(each.key, each.fields) for each in local]
+        assert stored.manifest == local.manifest
+        assert stored.name(3).startswith(f"{site}/train")
+        again = pickle.loads(pickle.dumps(stored))
+        assert bytes(again.view(7)) == bytes(local.view(7))
+        again.close()
+    assert verify(f"{site}/train{suffix}").problems == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_several_sets_are_joined(sets: Path, site: str) -> None:
+    names = ["train.tar", "train.lmdb"]
+    local = FastDataset([sets / name for name in names])
+    for paths in ([f"{site}/{name}" for name in names], [sets / names[0], f"{site}/{names[1]}"]):
+        made = FastLoader(FastDataset(paths), batch_size=32, num_workers=2, transform=[T.CenterCrop(20)])
+        assert equal(batches(made), batches(FastLoader(local, batch_size=32, transform=[T.CenterCrop(20)])))
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("suffix", [".tar", ".tfrecord"])
+def test_shards_of_another_program(sets: Path, site: str, tmp_path: Path, suffix: str) -> None:
+    """Without a manifest beside them: read once, then by their index."""
+    shards = sorted(sets.glob(f"train-*{suffix}"))
+    for number, shard in enumerate(shards[:3]):
+        shutil.copy(shard, sets / f"other-{number:04d}{suffix}")
+    pattern = f"other-{{0000..0002}}{suffix}"
+    local = batches(loader(sets / pattern))
+    assert equal(batches(loader(f"{site}/{pattern}")), local)
+    before = counts(site)
+    assert equal(batches(loader(f"{site}/{pattern}")), local)
+    assert counts(site)["bytes"] == before["bytes"]
+    assert len(open_reader(f"{site}/other-0001{suffix}")) == len(open_reader(sets / f"other-0001{suffix}"))
+    ours = [f"{site}/{shard.name}" for shard in shards]
+    assert open_shards(ours, "ours").container == suffix[1:]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_resumed_run(sets: Path, site: str) -> None:
+    local = batches(loader(sets / "train.tar"))
+    made, some = loader(f"{site}/train.tar"), []
+    for number, batch in enumerate(made, 1):
+        some += batch
+        if number == 5:
+            state = made.state_dict()
+            break
+    again = loader(f"{site}/train.tar")
+    again.load_state_dict(state)
+    assert equal(some + batches(again), local)
+
+
+@pytest.mark.usefixtures("folder")
+class TestTraffic:
+    @pytest.mark.parametrize("order", ORDERS, ids=lambda each: type(each).__name__)
+    def test_the_first_epoch_reads_hardly_more_than_the_set(
+        self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch, order: Any
+    ) -> None:
+        size = sum(path.stat().st_size for path in sets.glob("train*.tar*"))
+        before = counts(site)["bytes"]
+        batches(loader(f"{site}/train.tar", order))
+        first_batch = 16 * max(map(len, photographs(COUNT)))
+        assert size * 0.9 <= counts(site)["bytes"] - before <= size + 2 * first_batch
+
+    def test_ranks_of_a_machine_fetch_each_byte_once(
+        self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        size = sum(path.stat().st_size for path in sets.glob("train*.tar*"))
+        before = counts(site)["bytes"]
+        ranks = [loader(f"{site}/train.tar", Sequential(), rank=rank, world_size=2) for rank in range(2)]
+        for _ in zip(*ranks, strict=True):
+            pass
+        assert counts(site)["bytes"] - before <= size
+
+    def test_a_cache_of_half_the_set_saves_half_of_each_epoch(
+        self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The usual rule, the oldest first, would save nothing: what is read next has always just gone."""
+        size = sum(path.stat().st_size for path in sets.glob("train*.tar*"))
+        monkeypatch.setenv(cache.SIZE, str(size // 2))
+        monkeypatch.setattr(cache, "_AT_A_TIME", 1)
+        made = loader(f"{site}/train.tar", Sequential())
+        batches(made)
+        before = counts(site)["bytes"]
+        batches(made, 2)
+        assert counts(site)["bytes"] - before <= 2 * 0.65 * size
+
+
+class TestFaults:
+    @pytest.fixture
+    def url(self, sets: Path, bucket: Bucket, proxy: FaultProxy, folder: Path) -> str:
+        for path in sets.glob("train*.tar*"):
+            bucket.put(f"k/{path.name}", path.read_bytes())
+        return f"s3://{bucket.name}/k/train.tar"
+
+    @pytest.mark.parametrize(
+        "fault",
+        [Fault(status=503), Fault(reset=True), Fault(cut=1000), Fault(delay=0.3)],
+        ids=["503", "reset", "cut", "slow"],
+    )
+    def test_what_passes_changes_nothing(self, sets: Path, url: str, proxy: FaultProxy, fault: Fault) -> None:
+        proxy.plan = first(1, fault)
+        assert equal(batches(loader(url)), batches(loader(sets / "train.tar")))
+
+    @pytest.mark.parametrize("on_error", ["raise", "replace", "drop"])
+    def test_storage_that_fails_is_no_bad_sample(self, url: str, proxy: FaultProxy, on_error: str) -> None:
+        made = loader(url, on_error=on_error)
+        proxy.plan = lambda request: (
+            Fault(status=403, body=b"<Error><Code>AccessDenied</Code></Error>") if "000003" in request.path else None
+        )
+        with pytest.raises(StorageError, match=r"train-000003\.tar cannot be read: 403 access denied"):
+            batches(made)
+        assert made.stats.errors == 0
+
+    def test_a_swapped_shard_is_one_clear_error(self, sets: Path, url: str, bucket: Bucket) -> None:
+        made = loader(url, on_error="replace")
+        iterator = iter(made)
+        next(iterator)
+        data = bytearray((sets / "train-000003.tar").read_bytes())
+        data[1000] ^= 1
+        for path in sets.glob("train-*.tar"):
+            bucket.put(f"k/{path.name}", bytes(data))
+        shutil.rmtree(os.environ[cache.FOLDER])
+        with pytest.raises((ObjectConflictError, ContainerError), match=r"has changed|replaced by another"):
+            batches(loader(url, on_error="replace"))
+
+    def test_a_missing_shard(self, url: str, bucket: Bucket) -> None:
+        made = loader(url, on_error="replace")
+        bucket.request("DELETE", "k/train-000002.tar")
+        with pytest.raises(FileNotFoundError, match=r"train-000002\.tar does not exist"):
+            batches(made)
+
+    def test_no_secret_leaves_the_process(self, url: str, folder: Path) -> None:
+        made = loader(url)
+        batches(made)
+        secret = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"].encode()
+        assert secret not in pickle.dumps(made.dataset)
+        assert all(secret not in path.read_bytes() for path in folder.iterdir())
+
+
+@pytest.mark.usefixtures("folder")
+class TestProcesses:
+    def test_workers_of_torch_by_spawn(self, sets: Path, site: str) -> None:
+        made = DataLoader(Pixels(f"{site}/train.lmdb"), 40, num_workers=1, multiprocessing_context="spawn")
+        assert equal(list(made), list(DataLoader(Pixels(str(sets / "train.lmdb")), 40)))
+
+    def test_workers_by_fork_get_a_clear_error(self, site: str) -> None:
+        made = DataLoader(Pixels(f"{site}/train.lmdb"), 40, num_workers=1, multiprocessing_context="fork")
+        with pytest.raises(StateError, match="start processes with the method spawn or forkserver"):
+            list(made)
+
+
+class Pixels(torch.utils.data.Dataset[int]):
+    """The sum of each image's pixels."""
+
+    def __init__(self, path: str) -> None:
+        self.dataset = FastDataset(path)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> int:
+        return sum(self.dataset[index][0].tobytes())
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("none.tar", "neither this object nor .*none.tar.manifest exists"),
+        ("none.lmdb", "none.lmdb does not exist"),
+        ("train.zip", "is no container: expected the name of a set"),
+        ("", "is no container: expected the name of a set"),
+    ],
+)
+def test_what_cannot_be_opened(site: str, name: str, text: str) -> None:
+    with pytest.raises((SourceError, FileNotFoundError), match=text):
+        open_reader(f"{site}/{name}")
+
+
+def test_damage_in_the_store_is_found(sets: Path, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(sets, tmp_path / "copy")
+    path = tmp_path / "copy" / "train-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 4
+    path.write_bytes(data)
+    with web_server(tmp_path / "copy") as url:
+        assert [each.path for each in verify(f"{url}/train.tar").problems]

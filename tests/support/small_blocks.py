@@ -1,0 +1,14 @@
+"""Blocks of 64 KiB instead of 4 MiB, so that small sets have many."""
+
+from __future__ import annotations
+
+import pytest
+
+BLOCK = 64 << 10
+_MODULES = ("mirror.copies", "mirror.cache", "mirror.stored", "containers.stored_bytes", "prefetch.stored_readahead")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in _MODULES:
+        monkeypatch.setattr(f"iofast.{module}.BLOCK", BLOCK)
