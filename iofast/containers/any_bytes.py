@@ -63,16 +63,21 @@ def readable(
     if not any(objects):
         yield {}
         return
-    from iofast.mirror.stored import Wanted, held
+    from iofast.mirror.stored import Wanted, held, held_at_once
 
-    places = zip(file.tolist(), offsets.tolist(), lengths.tolist(), strict=True)
-    rows, wanted = list[int](), list[Wanted]()
-    for row, (number, offset, length) in enumerate(places):
-        if (own := objects[number]) is not None and length:
-            rows.append(row)
-            wanted.append(Wanted(own, offset, offset + length))
-    with held(wanted) as direct:
-        yield {rows[number]: data for number, data in direct.items()}
+    numbers = np.cumsum([each is not None for each in objects]) - 1  # in `known`
+    known = [each for each in objects if each is not None]
+    stored = np.array([each is not None for each in objects])[file] & (lengths > 0)
+    rows = np.flatnonzero(stored)
+    own, starts = numbers[file[rows]], offsets[rows].astype(np.int64)
+    stops = starts + lengths[rows].astype(np.int64)
+    with held_at_once(known, own, starts, stops) as is_held:
+        if is_held:
+            yield {}
+            return
+    places = zip(own.tolist(), starts.tolist(), stops.tolist(), strict=True)
+    with held([Wanted(known[number], start, stop) for number, start, stop in places]) as direct:
+        yield {int(rows[number]): data for number, data in direct.items()}
 
 
 def in_memory(

@@ -20,6 +20,9 @@ import time
 import zlib
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from iofast.kernel import crc32c
 
 BLOCK = 4 << 20  # bytes: at 100 MB/s 40 ms, so that 30 ms until the first byte are hidden by few requests
@@ -51,19 +54,24 @@ class SparseCopy:
         self.blocks = -(-size // BLOCK)
         self._table = -(-size // _ALIGN) * _ALIGN
         # the number of evictions, and for each block whether it was here after so many
-        self._seen: tuple[int, bytearray] = (-1, bytearray())
+        self._seen: tuple[int, NDArray[np.bool_]] = (-1, np.zeros(self.blocks, np.bool_))
 
     def __del__(self) -> None:
         os.close(self.fd)
 
     def is_here(self, block: int, evictions: int) -> bool:
         """Whether a block may be read. It stays here if the caller took a hold and then read `evictions`."""
+        seen = self.seen(evictions)
+        if not seen[block]:
+            seen[block] = self._entry(block)[:2] == (_HERE, _BOOT)
+        return bool(seen[block])
+
+    def seen(self, evictions: int) -> NDArray[np.bool_]:
+        """The blocks that `is_here` has found for this number of evictions, (blocks,)."""
         seen = self._seen
         if seen[0] != evictions:
-            seen = self._seen = (evictions, bytearray(self.blocks))
-        if not seen[1][block]:
-            seen[1][block] = self._entry(block)[:2] == (_HERE, _BOOT)
-        return bool(seen[1][block])
+            seen = self._seen = (evictions, np.zeros(self.blocks, np.bool_))
+        return seen[1]
 
     def is_valid(self, block: int) -> bool:
         """Make a block that an earlier boot stored usable, if its bytes are still the same. Needs the lock."""
