@@ -87,8 +87,9 @@ def readahead(
     fields = [*([None] if spec.with_images else []), *spec.stored]
     if fields and reader.is_stored:
 
-        def of_machine(batch: int) -> list[Located]:
-            indices = dataset.resolve(epochs.indices(epoch, epochs.of_machine(batch)))
+        def of_machine(batch: int, few: bool) -> list[Located]:
+            positions = epochs.of_machine(batch)
+            indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
             return [reader.places(indices, field) for field in fields]
 
         return StoredReadahead(reader, of_machine, range(start, epochs.schedule.count), resources.limits.max_depth)

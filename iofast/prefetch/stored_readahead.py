@@ -33,7 +33,7 @@ from iofast.mirror.stored import StoredObject
 from iofast.prefetch.threads import join_thread, name_for_kernel, start_thread
 from iofast.remote import requests
 
-Locate = Callable[[int], Sequence[Located]]  # batch to the places of every field read
+Locate = Callable[[int, bool], Sequence[Located]]  # (batch, few) to the places of every field read
 Block = tuple[str, int]  # URL, number
 
 DEPTH = 256  # batches
@@ -55,9 +55,9 @@ _WAKE = -1
 class StoredReadahead:
     """Bring what `batches` need, ahead of the consumer, which reports its place with `ask`.
 
-    `located_of(batch)` returns the places in `reader` of a batch's payloads, of all ranks of this machine. The thread
-    calls it, so it must not keep this object alive. The loader has up to `depth` batches in the making: their threads
-    wait here, so these batches are decided on without a limit.
+    `located_of(batch, few)` returns the places in `reader` of a batch's payloads, of all ranks of this machine, or of a
+    `few` of its rows. The thread calls it, so it must not keep this object alive. The loader has up to `depth` batches
+    in the making: their threads wait here, so these batches are decided on without a limit.
     """
 
     def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
@@ -187,11 +187,10 @@ class _Plan:
         stop = min(self._stop, self._asked + DEPTH)
         self._next = max(self._next, self._asked)
         while self._next < stop and (self._size < self._budget or self._next <= self._asked + self._depth):
-            if self._warm >= WARM[0] and self._next % WARM[1] and self._cache.evictions() == self._evictions:
+            if self._is_warm():
                 self._next += 1
                 continue
-            located = self._located_of(self._next)
-            places = [found for each in located if (found := self._reader.stored_places(each)) is not None]
+            places = self._places(few=False)
             needs = dict[Block, int]()
             for block, size in (item for each in places for item in _needs(each)):
                 needs[block] = needs.get(block, 0) + size
@@ -204,19 +203,29 @@ class _Plan:
             if coming.number == self._first:  # the consumer waits for it
                 return
 
+    def _is_warm(self) -> bool:
+        """Whether the next batch is taken to be here, after a look at a few of its rows at most."""
+        if self._cache.evictions() != self._evictions:
+            self._warm, self._evictions = 0, self._cache.evictions()
+            return False
+        if self._warm >= WARM[0] and self._next % WARM[1]:
+            return True
+        is_here = all(_are_here(each, self._evictions) for each in self._places(few=True))
+        self._warm = self._warm + 1 if is_here else 0
+        return is_here
+
+    def _places(self, *, few: bool) -> list[StoredPlaces]:
+        located = self._located_of(self._next, few)
+        return [found for each in located if (found := self._reader.stored_places(each)) is not None]
+
     def _decide(self, coming: _Coming) -> None:
         """Bring the dense blocks of a batch, and ask early for its records in sparse ones."""
         # by the first batch alone, because the consumer waits for it
         needs = coming.needs if coming.number == self._first else self._needs
-        self._evictions = self._cache.evictions()
         early = list[tuple[Source, Place]]()
-        is_warm = True
         for places in coming.places:
             for file, stored in _opened(places):
-                here, sparse = self._sort(stored, places, file, needs)
-                is_warm &= here
-                early += sparse
-        self._warm = self._warm + 1 if is_warm else 0
+                early += self._sort(stored, places, file, needs)
         if early:
             requests.run(fetching.ask_early(early))
             asked = [place for _, place in early]
@@ -224,20 +233,18 @@ class _Plan:
 
     def _sort(
         self, stored: StoredObject, places: StoredPlaces, file: int, needs: dict[Block, int]
-    ) -> tuple[bool, list[tuple[Source, Place]]]:
-        """Bring the dense blocks of one object. Returns whether all are here, and the records in sparse blocks."""
+    ) -> list[tuple[Source, Place]]:
+        """Bring the dense blocks of one object that are missing. Returns the records in sparse ones."""
         rows = np.flatnonzero((places.file == file) & (places.length > 0))
         starts = places.offset[rows]
         stops = starts + places.length[rows]
-        early = list[tuple[Source, Place]]()
-        is_warm = True
+        early, evictions = list[tuple[Source, Place]](), self._cache.evictions()
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             missing = [
                 (stored.url, number)
                 for number in range(start // BLOCK, (stop - 1) // BLOCK + 1)
-                if not stored.copy.is_here(number, self._evictions)
+                if not stored.copy.is_here(number, evictions)
             ]
-            is_warm &= not missing
             sparse = [each for each in missing if each not in self._flying and not self._is_dense(each, needs, stored)]
             if sparse:
                 early.append((stored.source, (stored.copy, start, stop)))
@@ -245,7 +252,7 @@ class _Plan:
             else:
                 for each in missing:
                     self._bring(each, stored)
-        return is_warm, early
+        return early
 
     def _is_dense(self, block: Block, needs: dict[Block, int], stored: StoredObject) -> bool:
         start, stop = stored.copy.span(block[1])
@@ -272,6 +279,16 @@ def _needs(places: StoredPlaces) -> Iterator[tuple[Block, int]]:
         sums = np.bincount(own, size[there]).astype(np.int64)
         for key, total in zip(keys.tolist(), sums.tolist(), strict=True):
             yield (places.urls[key >> 32], key & 0xFFFFFFFF), total
+
+
+def _are_here(places: StoredPlaces, evictions: int) -> bool:
+    """Whether the first and last block of each payload are here."""
+    for file, stored in _opened(places):
+        own = (places.file == file) & (places.length > 0)
+        ends = places.offset[own], places.offset[own] + places.length[own] - 1
+        if not all(stored.copy.is_here(byte // BLOCK, evictions) for each in ends for byte in each.tolist()):
+            return False
+    return True
 
 
 def _opened(places: StoredPlaces) -> Iterator[tuple[int, StoredObject]]:

@@ -1,0 +1,203 @@
+"""How fast does FastLoader train from an object store, with a cold and a warm cache, and what does fetching cost?
+
+python -m benchmarks.bench_stored [--photos FOLDER] [--rounds 5] [--megabytes 1200] [--latency 0.03] [--rate 100]
+packs the photographs with `iofast pack --resize 256 --quality 90`, repeats them to tar shards of `--megabytes`, and
+serves them on loopback by a web server in a process of its own. In turn, whole epochs of
+
+    local, warm     the set on disk, in the page cache, and the set in the store with everything in the cache
+    download        only the set's blocks, 16 at a time, with `--latency` seconds and `--rate` MB/s
+    cold            an epoch with an empty cache, from opening the dataset on, at the same latency and rate
+
+and the processor time of this process for fetching all blocks into an empty cache, without a limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import measure, photographs
+from benchmarks.bench_load import BATCH, CROP, WORKERS
+from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast.mirror import cache, fetching
+from iofast.mirror.copies import BLOCK
+from iofast.mirror.stored import StoredObject
+from iofast.order import Blocks, Mode, Sequential, Shuffled
+from iofast.remote import requests
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+
+from web_server import web_server
+
+MB = 1e6
+SHARD = 64 << 20
+COLD = Blocks(1024, 4)
+HEADER = ("", "MB/s: median (least – most)", "of the download", "bytes sent for one of the set", "first batch, s")
+AT_ONCE = 16  # as many blocks as `fetching` has in flight
+
+
+class Epoch(NamedTuple):
+    """A cold epoch: seconds to the first batch and to the end, and bytes that the server sent."""
+
+    first: float
+    seconds: float
+    sent: int
+
+
+def repeated(container: Path, out: Path, size: float) -> int:
+    """Repeat the records of a container to a set with `size` bytes of images; returns how many there are."""
+    with open_reader(container) as reader, open_writer(out, shard_size=SHARD) as writer:
+        records = [dict(reader.record(index).fields) for index in range(len(reader))]
+        written = number = 0
+        while written < size:
+            fields = records[number % len(records)]
+            writer.write({"jpg": fields["jpg"], "cls": int(fields["cls"])})
+            written, number = written + len(fields["jpg"]), number + 1
+    return number
+
+
+def loader(path: str, mode: Mode) -> FastLoader:
+    seed = time.perf_counter_ns()
+    return FastLoader(FastDataset(path), BATCH, order=mode, transform=CROP, num_workers=WORKERS, seed=seed)
+
+
+def rate(path: str, mode: Mode) -> float:
+    """Images a second of an epoch."""
+    made, count = loader(path, mode), 0
+    start = time.perf_counter()
+    for images, _ in made:
+        count += len(images)
+    return count / (time.perf_counter() - start)
+
+
+def sent(url: str) -> int:
+    """Bytes that the server has sent."""
+    with urllib.request.urlopen(f"{url}/-/counts") as answer:
+        return int(json.load(answer)["bytes"])
+
+
+def cold(url: str, mode: Mode, found: list[Epoch]) -> float:
+    """Bytes of the set a second, of an epoch with an empty cache."""
+    shutil.rmtree(os.environ[cache.FOLDER], ignore_errors=True)
+    before, start = sent(url), time.perf_counter()
+    first = 0.0
+    for _ in loader(f"{url}/large.tar", mode):
+        first = first or time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    found.append(Epoch(first, seconds, sent(url) - before))
+    return found[-1].sent / seconds
+
+
+def objects(url: str, folder: Path) -> list[StoredObject]:
+    return [StoredObject(f"{url}/{path.name}") for path in sorted(folder.glob("large*.tar*"))]
+
+
+def download(url: str, folder: Path) -> float:
+    """Bytes a second of all blocks, which are dropped."""
+    blocks = [(each, number) for each in objects(url, folder) for number in range(each.copy.blocks)]
+
+    async def one(block: tuple[StoredObject, int]) -> int:
+        each, number = block
+        return len(await each.source.read(*each.copy.span(number)))
+
+    start = time.perf_counter()
+    return sum(requests.run(requests.each(one, blocks, AT_ONCE))) / (time.perf_counter() - start)
+
+
+def fetched(url: str, folder: Path) -> float:
+    """Seconds of processor time to bring all blocks into an empty cache."""
+    shutil.rmtree(os.environ[cache.FOLDER], ignore_errors=True)
+    opened = objects(url, folder)
+    os.sync()  # what was written before is not written back meanwhile
+    before = time.process_time()
+    for each in opened:
+        requests.run(fetching.bring([each.block(number) for number in range(each.copy.blocks)]))
+    return time.process_time() - before
+
+
+def main() -> None:
+    arguments = measure.arguments(__doc__, rounds=5, megabytes=1200.0, latency=0.03, rate=100.0)
+    with photographs.workplace(arguments.photos) as (folder, photos):
+        os.environ[cache.FOLDER] = str(folder / "cache")
+        site = folder / "site"
+        site.mkdir()
+        count = repeated(photographs.pack(photos, folder / "packed.lmdb"), site / "large.tar", arguments.megabytes * MB)
+        size = sum(path.stat().st_size for path in site.glob("large*.tar*"))
+        local = str(site / "large.tar")
+        warm: dict[str, Callable[[], float]] = {}
+        found: dict[str, list[Epoch]] = {}
+        with web_server(site) as url:
+            processor = [fetched(url, site) / count for _ in range(arguments.rounds)]
+            for mode in (Shuffled(), COLD):
+                warm[f"{mode}, on disk"] = partial(rate, local, mode)
+                warm[f"{mode}, in the store, cached"] = partial(rate, f"{url}/large.tar", mode)
+            in_turn = measure.in_turn(warm, arguments.rounds, 1)
+        with web_server(site, arguments.latency, arguments.rate * MB) as url:
+            empty: dict[str, Callable[[], float]] = {"download": partial(download, url, site)}
+            for mode in (COLD, Sequential(), Shuffled()):
+                empty[str(mode)] = partial(cold, url, mode, found.setdefault(str(mode), []))
+            limited = measure.in_turn(empty, max(3, arguments.rounds // 2), 0)
+    text = page(arguments, count, size, in_turn, limited, found)
+    text += (
+        f"\nFetching a block into the cache: {statistics.median(processor) * 1e6:.0f} µs of processor time an image.\n"
+    )
+    measure.publish("stored", text, arguments.output)
+
+
+def page(
+    arguments: argparse.Namespace,
+    count: int,
+    size: int,
+    warm: measure.Figures,
+    limited: measure.Figures,
+    found: dict[str, list[Epoch]],
+) -> str:
+    """Both tables."""
+    names = list(warm)
+    rows = [[name, measure.spread(values)] for name, values in warm.items()]
+    ratios = [f"{measure.ratio(warm, names[n + 1], names[n]):.3f}" for n in (0, 2)]
+    lines = [["download", measure.spread([each / MB for each in limited["download"]], 1), "", "", ""]]
+    for name, epochs in found.items():
+        share = statistics.median(a / b for a, b in zip(limited[name], limited["download"], strict=True))
+        lines.append(
+            [
+                name,
+                measure.spread([each / MB for each in limited[name]], 1),
+                f"{share:.2f}",
+                f"{statistics.median(each.sent for each in epochs) / size:.3f}",
+                f"{statistics.median(each.first for each in epochs):.2f}",
+            ]
+        )
+    return f"""# Training from an object store
+
+Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on.
+{photographs.kind(arguments.photos)}, packed with `--resize 256 --quality 90` and repeated to {count:,} images in
+{size / MB:,.0f} MB of tar shards, served by a web server on the same {os.cpu_count()} cores. Whole epochs, the
+contenders in turn, blocks of {BLOCK >> 20} MiB.
+
+## Everything in the cache
+
+{measure.table(("", "images/s: median (least – most)"), rows)}
+
+In the store to on disk: {ratios[0]} shuffled, {ratios[1]} block-local; asked: 0.95.
+
+## An empty cache, {arguments.latency * 1e3:.0f} ms, {arguments.rate:.0f} MB/s
+
+An epoch counts from the opening of the dataset to its last batch, and decodes all images.
+
+{measure.table(HEADER, lines)}
+"""
+
+
+if __name__ == "__main__":
+    main()
