@@ -73,18 +73,26 @@ class SparseCopy:
             seen = self._seen = (evictions, np.zeros(self.blocks, np.bool_))
         return seen[1]
 
+    def has_state(self, block: int) -> bool:
+        """Whether a block was stored, in this boot or an earlier one."""
+        return self._entry(block)[0] == _HERE
+
     def is_valid(self, block: int) -> bool:
         """Make a block that an earlier boot stored usable, if its bytes are still the same. Needs the lock."""
-        state, boot, crc, _ = self._entry(block)
+        state, boot, _, _ = self._entry(block)
         if state != _HERE:
             return False
         if boot != _BOOT:
-            start, stop = self.span(block)
-            data = os.pread(self.fd, stop - start, start)
-            if len(data) < stop - start or crc32c(data) != crc:
+            if not self.is_whole(block):
                 return False
             os.pwrite(self.fd, _STATE.pack(_HERE, _BOOT), self._place(block))
         return True
+
+    def is_whole(self, block: int) -> bool:
+        """Whether the bytes of a block have the checksum with which they were stored."""
+        start, stop = self.span(block)
+        data = os.pread(self.fd, stop - start, start)
+        return len(data) == stop - start and crc32c(data) == self._entry(block)[2]
 
     def store(self, block: int, view: memoryview) -> None:
         """Store the bytes of a block. Needs the lock. Raises `OSError`, for a full disk; then it is absent."""

@@ -102,7 +102,7 @@ async def _bring(wanted: WantedBlock) -> bool:
             return True
         pause = min(longest, 2 * pause)
     try:
-        if await asyncio.to_thread(copy.is_valid, block):
+        if copy.has_state(block) and await asyncio.to_thread(copy.is_valid, block):
             return True
         async with _room:
             return await _fetch(wanted)

@@ -195,6 +195,8 @@ class TestCurrent:
         assert own is cache.current()
         assert own.folder == folder
         assert folder.stat().st_mode & 0o777 == 0o700
+        own.open("s3://b/a", "1", 5)
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
 
     def test_the_size(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for text, limit in (("64KiB", 65536), ("0", 0), ("2GB", 2_000_000_000)):

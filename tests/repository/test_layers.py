@@ -20,7 +20,7 @@ LAYERS = tuple(
         "errors option owned record ops work version",
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms pixels gpu prefetch places",
-        "opening packing checking copying sheet fields selection dataset loader bench monitor commands",
+        "opening packing checking copying sheet staging fields selection dataset loader bench monitor commands",
         "cli __main__",
     )
 )
@@ -29,6 +29,7 @@ LAYERS = tuple(
 SIDEWAYS = {
     **dict.fromkeys(("option", "owned", "record", "ops", "work"), frozenset({"errors"})),
     **dict.fromkeys(("packing", "checking", "copying"), frozenset({"opening"})),
+    "staging": {"opening", "selection"},
     "mirror": {"kernel", "remote"},
     "containers": {"kernel", "remote", "mirror"},
     "__main__": {"cli"},
@@ -37,7 +38,18 @@ SIDEWAYS = {
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
-    "commands": {"opening", "packing", "checking", "copying", "sheet", "dataset", "loader", "bench", "monitor"},
+    "commands": {
+        "opening",
+        "packing",
+        "checking",
+        "copying",
+        "sheet",
+        "staging",
+        "dataset",
+        "loader",
+        "bench",
+        "monitor",
+    },
 }
 TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist

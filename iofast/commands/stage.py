@@ -1,0 +1,44 @@
+"""`iofast stage`: bring sets from an object store into the cache of this machine, before a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+HELP = "fill the cache from an object store"
+DESCRIPTION = (
+    "Bring the records of containers in an object store into the cache of this machine, so that a run finds them on "
+    "its disk. IOFAST_CACHE names the folder of the cache, IOFAST_CACHE_SIZE how much it may take."
+)
+EXAMPLES = """\
+examples:
+  iofast stage s3://bucket/sets/train.tar                    all records
+  iofast stage s3://bucket/sets/photos.lmdb --split val      those of a split
+  IOFAST_CACHE=/nvme/cache iofast stage https://host/train.tar https://host/val.tar
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("urls", metavar="URL", nargs="+", help="a container in an object store")
+    parser.add_argument("--split", metavar="NAME", help="only the records of this split")
+    parser.add_argument("--json", action="store_true", help="print records and bytes as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fill the cache and print what was done."""
+    from iofast.bars import open_bar
+    from iofast.commands.text import count, say, size
+    from iofast.staging import stage
+
+    done = []
+    for url in args.urls:
+        with open_bar(None, "B", "staging", unit_scale=True) as bar:
+            staged = stage(url, args.split, lambda _, fetched, bar=bar: bar.update(fetched))  # type: ignore[misc]
+        done.append({"url": url, **staged._asdict()})
+        if not args.json and not args.quiet:
+            say(f"{url}: {count(staged.records, 'record')} in the cache, {size(staged.fetched)} fetched")
+    if args.json:
+        print(json.dumps({"version": 1, "staged": done}))
+    return 0

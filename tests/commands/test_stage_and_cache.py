@@ -1,0 +1,126 @@
+"""`iofast stage` and `iofast cache`: filling, listing, checking and emptying the cache of stored objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loader_sets import photographs
+from small_blocks import BLOCK, small_blocks
+from web_server import web_server
+
+from iofast import open_reader, open_writer
+from iofast.cli import main
+from iofast.mirror import cache
+
+pytest.importorskip("obstore", reason="needs iofast[remote]")
+
+__all__ = ["small_blocks"]
+
+pytestmark = pytest.mark.usefixtures("small_blocks", "folder")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("site")
+    for suffix in (".tar", ".lmdb"):
+        with open_writer(folder / f"set{suffix}", shard_size=None if suffix == ".lmdb" else 5 * BLOCK) as writer:
+            for number, data in enumerate(photographs(120)):
+                writer.write({"jpg": data, "cls": number % 2}, "train" if number < 90 else "val")
+    with web_server(folder) as url:
+        yield url
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "objects"))
+    monkeypatch.setattr("iofast.staging.BLOCK", BLOCK)
+    return tmp_path / "objects"
+
+
+def sent(site: str) -> int:
+    with urllib.request.urlopen(f"{site}/-/counts") as answer:
+        return int(json.load(answer)["bytes"])
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".lmdb"])
+def test_a_staged_set_is_read_without_the_store(site: str, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage", f"{site}/set{suffix}"]) == 0
+    assert f"{site}/set{suffix}: 120 records in the cache, " in capsys.readouterr().out
+    before = sent(site)
+    with open_reader(f"{site}/set{suffix}") as reader:
+        assert len(list(reader)) == 120
+    assert sent(site) == before
+    assert main(["stage", f"{site}/set{suffix}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["staged"] == [
+        {"url": f"{site}/set{suffix}", "records": 120, "fetched": 0}
+    ]
+
+
+def test_only_a_split(site: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage", f"{site}/set.tar", "--split", "val", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    before = sent(site)
+    with open_reader(f"{site}/set.tar") as reader:
+        reader.record(100)
+        assert sent(site) == before
+        reader.record(3)
+        assert sent(site) > before
+    assert main(["stage", f"{site}/set.tar", "--split", "none"]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_a_cache_without_room(site: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(cache.SIZE, "70kB")
+    assert main(["stage", f"{site}/set.tar"]) == 2
+    error = capsys.readouterr().err
+    assert "has no room: it may take 70,000 bytes" in error
+    assert "IOFAST_CACHE_SIZE sets how much it may take" in error
+
+
+def test_a_path_is_not_staged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage", str(tmp_path / "a.lmdb")]) == 2
+    assert "is no URL: only what is in an object store is staged" in capsys.readouterr().err
+
+
+def test_listing_and_clearing(site: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "ls"]) == 0
+    assert capsys.readouterr().out == "0 objects, 0 B\n"
+    for name in ("set.tar", "set.lmdb"):
+        main(["stage", f"{site}/{name}", "--quiet"])
+    assert main(["cache", "ls"]) == 0
+    listed = capsys.readouterr().out
+    assert f"{site}/set.lmdb" in listed
+    assert f"{site}/set-train-000000.tar" in listed
+    assert main(["cache", "ls", f"{site}/set.lmdb", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["objects"]
+    assert row["url"] == f"{site}/set.lmdb"
+    assert 0.9 * row["size"] < row["here"] <= row["size"]
+    assert main(["cache", "clear", f"{site}/set."]) == 0
+    assert "removed" in capsys.readouterr().out
+    assert main(["cache", "ls"]) == 0
+    listed = capsys.readouterr().out
+    assert "set.lmdb" not in listed
+    assert "set-train-000000.tar" in listed
+    assert main(["cache", "clear", "--quiet"]) == 0
+    assert list(folder.glob("*.copy")) == []
+
+
+def test_damage_in_the_cache_is_found_and_fetched_again(
+    site: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["stage", f"{site}/set.lmdb", "--quiet"])
+    assert main(["cache", "verify"]) == 0
+    assert "0 damaged blocks dropped" in capsys.readouterr().out
+    (path,) = folder.glob("*.copy")
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), b"damage", 2 * BLOCK + 100)
+    assert main(["cache", "verify"]) == 1
+    assert "1 damaged block dropped" in capsys.readouterr().out
+    assert main(["cache", "verify"]) == 0
+    main(["stage", f"{site}/set.lmdb"])
+    assert "65.5 kB fetched" in capsys.readouterr().out
