@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator
@@ -113,6 +114,7 @@ def clear(each: CachedObject) -> None:
     """Remove a copy. Processes that have it open keep it until they close it."""
     with contextlib.suppress(FileNotFoundError):
         each.path.unlink()
+        asyncio.run(cache.current().give_back(each.here))
 
 
 @contextlib.contextmanager

@@ -161,7 +161,7 @@ class TestSuggestions:
         assert ("did you mean" in result.err) == (meant is not None)
         assert meant is None or f"did you mean {tmp_path / meant}?" in result.err
 
-    @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("monitor", "doctor")])
+    @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("monitor", "doctor", "cache")])
     def test_empty_paths(self, command: str, iofast: CommandLine) -> None:
         """An unset `$DATA` is never the current folder."""
         more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"], "merge": ["a", "b.lmdb"]}
