@@ -22,7 +22,7 @@ from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_target import shard_bytes
 from iofast.containers.shards import MANIFEST_SUFFIX, ShardCut, check_finished, expand, is_pattern, set_of
 from iofast.containers.targets import target_of, writer_of
-from iofast.errors import ContainerError, ObjectMissingError, OptionError, SourceError, because
+from iofast.errors import ContainerError, ObjectMissingError, OptionError, SourceError, StorageError, because
 from iofast.record import (
     IMAGE_FIELDS,
     JSON_FIELD,
@@ -88,6 +88,8 @@ def _is_set(place: Path) -> bool:
 def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     name, place = os.fspath(path), Path(path)
     require_text(name)
+    if is_url(name):
+        RemotePath.of(name)  # refuses credentials, before anything quotes the URL
     if is_url(name) and not is_pattern(name):
         return _open_stored(name, foreign)
     if is_pattern(name):
@@ -132,17 +134,21 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
 def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     """Open a set, an LMDB file, or one shard of another program in an object store."""
     url = str(RemotePath.of(url))
-    suffix = os.path.splitext(url)[1]
+    suffix, refused = os.path.splitext(url)[1], None
     if suffix in _SETS:
         try:
             return _SETS[suffix](url)
         except ObjectMissingError:
             pass  # not the name of a set
+        except StorageError as error:  # without the right to list, S3 refuses what is missing
+            refused = error
     if is_shard(url):
         try:
             return open_shards([url], url, foreign)
         except ObjectMissingError:
             raise SourceError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
+        except StorageError:
+            raise refused or SourceError(f"{url} cannot be opened") from None
     if suffix == LMDB:
         return _open_lmdb(url, foreign)
     raise SourceError(

@@ -16,6 +16,7 @@ from iofast.errors import OptionError
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK, SparseCopy, description_of
 from iofast.mirror.fetching import WantedBlock
+from iofast.mirror.locks import try_lock, unlock
 from iofast.opening import open_reader
 from iofast.remote import requests
 from iofast.remote.urls import is_url
@@ -51,7 +52,7 @@ def stage(path: str, split: str | None = None, done: Callable[[int, int], object
     """
     if not is_url(path):
         raise OptionError(f"{path} is no URL: only what is in an object store is staged")
-    fetched = 0
+    fetched, evictions = 0, cache.current().evictions()
     with open_reader(path) as reader:
         selected = of_split(reader.manifest, split or "all", path)
         for start in range(0, len(selected), _RECORDS):
@@ -63,6 +64,8 @@ def stage(path: str, split: str | None = None, done: Callable[[int, int], object
             fetched += now
             if done is not None:
                 done(len(indices), now)
+            if cache.current().evictions() != evictions:  # of what was brought before
+                raise _no_room(cache.current())
         return Staged(len(selected), fetched)
 
 
@@ -84,12 +87,15 @@ def _bring(blocks: list[WantedBlock]) -> int:
     for start in range(0, len(missing), _BLOCKS):
         some = missing[start : start + _BLOCKS]
         if not requests.run(fetching.bring(some)):
-            own = some[0].cache
-            raise OptionError(
-                f"the cache in {own.folder or 'memory'} has no room: it may take {own.limit:,} bytes and has "
-                f"{own.used():,}; {cache.SIZE} sets how much it may take"
-            )
+            raise _no_room(some[0].cache)
     return sum(stop - start for start, stop in (each.copy.span(each.block) for each in missing))
+
+
+def _no_room(own: cache.BlockCache) -> OptionError:
+    return OptionError(
+        f"the cache in {own.folder or 'memory'} has no room: it may take {own.limit:,} bytes and has {own.used():,}; "
+        f"{cache.SIZE} sets how much it may take"
+    )
 
 
 def objects() -> Iterator[CachedObject]:
@@ -104,9 +110,15 @@ def objects() -> Iterator[CachedObject]:
 def verify(each: CachedObject) -> list[int]:
     """Compare all blocks of a copy with their checksums; those that differ are dropped, and returned."""
     with _opened(each.path) as copy:
-        broken = [block for block, _ in copy.stored() if not copy.is_whole(block)]
-        for block in broken:
-            copy.hide(block)
+        broken = []
+        for block, _ in copy.stored():
+            if not copy.is_whole(block) and try_lock(copy.fd, block):
+                if copy.has_state(block) and not copy.is_whole(block):  # nobody evicted or stored it meanwhile
+                    copy.hide(block)
+                    broken.append(block)
+                unlock(copy.fd, block)
+        freed = sum(stop - start for start, stop in map(copy.span, broken))
+        asyncio.run(cache.current().give_back(freed))
         return broken
 
 
@@ -114,7 +126,8 @@ def clear(each: CachedObject) -> None:
     """Remove a copy. Processes that have it open keep it until they close it."""
     with contextlib.suppress(FileNotFoundError):
         each.path.unlink()
-        asyncio.run(cache.current().give_back(each.here))
+        if not each.in_use:
+            asyncio.run(cache.current().give_back(each.here))
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, MARKER
-from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
+from iofast.errors import ContainerError, OptionError, SourceError, StorageError, UnfinishedError
 from iofast.remote.urls import is_url
 
 MANIFEST_SUFFIX = ".manifest"
@@ -137,7 +137,7 @@ def _stored_set_of(paths: Sequence[str]) -> str | None:
     folder, own = found[1], found[1] + found[2] + found[3]
     try:
         names = {folder + shard.name for shard in read_manifest(own).shards}
-    except (FileNotFoundError, ContainerError):
+    except (FileNotFoundError, ContainerError, StorageError):
         return None
     return own if sorted(names) == sorted(paths) else None
 

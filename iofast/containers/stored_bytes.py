@@ -43,7 +43,6 @@ class StoredBytes(FileBytes):
     def __getitem__(self, part: slice) -> bytes:
         """See `FileBytes`."""
         start, stop, _ = part.indices(self._size)
-        self.object.keep(start, stop)
         return self.object.read(start, stop)
 
     def gather(self, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
@@ -52,14 +51,16 @@ class StoredBytes(FileBytes):
             return np.empty((0, size), np.uint8)
         blocks = np.unique(np.concatenate((offsets, offsets + (size - 1))) // BLOCK).tolist()
         self.object.copy.kept.update(blocks)
-        asked = [block for block in blocks if block not in self._memory]
+        memory = self._memory  # never changed, but replaced: other threads read it
+        asked = [block for block in blocks if block not in memory]
         with held([Wanted(self.object, *self.object.copy.span(block)) for block in asked]) as direct:
             if len(asked) == len(blocks) and not direct:
                 return super().gather(offsets, size)
-            self._memory.update((asked[number], data) for number, data in direct.items())
-            parts = [self._memory[block] if block in self._memory else self._block(block) for block in blocks]
-        while len(self._memory) > _IN_MEMORY:
-            self._memory.pop(next(iter(self._memory)), None)
+            new = {asked[number]: data for number, data in direct.items()}
+            known = memory | new
+            parts = [known[block] if block in known else self._block(block) for block in blocks]
+        if new:
+            self._memory = dict(list(known.items())[-_IN_MEMORY:])
         starts = np.cumsum([0, *map(len, parts)])[np.searchsorted(blocks, offsets // BLOCK)] + offsets % BLOCK
         rows: NDArray[np.uint8] = np.frombuffer(b"".join(parts), np.uint8)[starts[:, None] + np.arange(size)]
         return rows

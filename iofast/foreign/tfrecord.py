@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.bars import open_bar
-from iofast.containers.any_bytes import open_bytes
+from iofast.containers.any_bytes import open_bytes, stored_stamps
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_CLASS_NAME
@@ -142,7 +142,9 @@ class _Rows:
 def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
     rows = _Rows(1 + len(options.fields))
     try:
-        if not is_url(path) and os.stat(path).st_size == 0:  # some writers leave empty shards
+        if (
+            stored_stamps([path])[0][0] if is_url(path) else os.stat(path).st_size
+        ) == 0:  # some writers leave empty shards
             return rows
         data = open_bytes(path)
     except IofastError:

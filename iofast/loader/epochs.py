@@ -73,12 +73,13 @@ class EpochOrder:
         positions, valid = self.schedule.positions(number)
         return positions, valid & ~self.order.filling(epoch, positions)
 
-    def of_machine(self, number: int) -> NDArray[np.int64]:
-        """The positions of batch `number` for all ranks of this machine, which share a cache."""
+    def of_machine(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The positions of batch `number`: of this rank, and of the others of this machine, which share a cache."""
         ranks, own = local_ranks(), self.schedule
         first = own.rank - own.rank % ranks
-        local = range(first, min(first + ranks, own.world_size))
-        return np.concatenate([replace(own, rank=rank).positions(number)[0] for rank in local])
+        others = [rank for rank in range(first, min(first + ranks, own.world_size)) if rank != own.rank]
+        theirs = [replace(own, rank=rank).positions(number)[0] for rank in others]
+        return own.positions(number)[0], np.concatenate([np.empty(0, np.int64), *theirs])
 
     def indices(self, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> NDArray[np.int64]:
         """The samples at `positions` of an epoch, or their replacements of the `attempt`-th draw."""

@@ -87,10 +87,10 @@ def readahead(
     fields = [*([None] if spec.with_images else []), *spec.stored]
     if fields and reader.is_stored:
 
-        def of_machine(batch: int, few: bool) -> list[Located]:
-            positions = epochs.of_machine(batch)
-            indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
-            return [reader.places(indices, field) for field in fields]
+        def of_machine(batch: int, few: bool) -> tuple[int, list[Located]]:
+            mine, others = map(spaced, epochs.of_machine(batch)) if few else epochs.of_machine(batch)
+            indices = dataset.resolve(epochs.indices(epoch, np.concatenate((mine, others))))
+            return len(mine), [reader.places(indices, field) for field in fields]
 
         return StoredReadahead(reader, of_machine, range(start, epochs.schedule.count), resources.limits.max_depth)
     if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):

@@ -41,7 +41,8 @@ _MANY = (1 << 60) - 1
 _PART_OF_DISK = 0.8  # of what is free or in use for copies: the default limit
 _IN_MEMORY = 1 << 30  # bytes, the default limit without a folder
 _AT_A_TIME = 16  # blocks that are evicted together, so that holds are waited for once
-_PATIENCE = 1.0  # seconds until an eviction is given up, because something is read for long
+STUCK = 10.0  # seconds to wait for another process
+_PATIENCE = 0.3  # seconds until an eviction is given up, because something is read for long
 _PAUSE = 1.0  # seconds without a further attempt after one that found nothing to evict
 _TICK = 0.002
 
@@ -66,12 +67,17 @@ class BlockCache:
         self._copies: weakref.WeakValueDictionary[str, SparseCopy] = weakref.WeakValueDictionary()
         self._numbers = itertools.count(random.SystemRandom().getrandbits(60))
         self._hopeless_until = 0.0
+        self._guard = threading.Lock()  # of the weak collections
         self._evicting = asyncio.Lock()
-        self.needs: weakref.WeakSet[Needs] = weakref.WeakSet()
-        if not locked_elsewhere(self._watch, _USERS):  # nothing is in flight, and killed processes left a wrong number
-            used = sum(status.st_blocks * 512 for _, status in self.files())
-            os.pwrite(self._lock, _NUMBERS.pack(self.evictions(), used), 0)
-        self._lock_any(self._lock, _USERS)
+        self.leaving = set[tuple[SparseCopy, int]]()  # blocks that are being evicted
+        self._needs: weakref.WeakSet[Needs] = weakref.WeakSet()
+        own = self._lock_any(self._lock, _USERS)
+        if try_lock(self._lock, _COUNTING):
+            # alone: nothing is in flight, and killed processes may have left a wrong number
+            if folder is not None and locked_elsewhere(self._watch, _USERS) <= {own}:
+                used = sum(status.st_blocks * 512 for _, status in self.files())
+                os.pwrite(self._lock, _NUMBERS.pack(self.evictions(), used), 0)
+            unlock(self._lock, _COUNTING)
 
     def __del__(self) -> None:
         for fd in {getattr(self, "_lock", -1), getattr(self, "_watch", -1)} - {-1}:
@@ -91,11 +97,12 @@ class BlockCache:
         """The copy of one version of an object; all readers of a process share it. Raises `OSError`."""
         description = {"url": url, "etag": etag, "size": size}
         name = hashlib.sha256(described(description)).hexdigest()[:32] + SUFFIX
-        found = self._copies.get(name)
-        if found is None:
-            fd = self._opened(name, description, size)
-            found = self._copies[name] = SparseCopy(fd, url, size)
-        return found
+        with self._guard:
+            found = self._copies.get(name)
+            if found is None:
+                fd = self._opened(name, description, size)
+                found = self._copies[name] = SparseCopy(fd, url, size)
+            return found
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[int]:
@@ -116,8 +123,19 @@ class BlockCache:
         return self._read_numbers()[0]
 
     def used(self) -> int:
-        """Bytes that copies are counted to take."""
+        """Bytes that copies are counted to take; in memory, those that they take."""
+        if self.folder is None:
+            return sum(each.used() for each in self._open_copies())
         return self._read_numbers()[1]
+
+    def add_needs(self, needs: Needs) -> None:
+        """Keep the blocks that `needs` tells, as long as it lives, and evict the newest of the others first."""
+        with self._guard:
+            self._needs.add(needs)
+
+    def _open_copies(self) -> list[SparseCopy]:
+        with self._guard:
+            return list(self._copies.values())
 
     async def reserve(self, size: int, busy: Container[tuple[SparseCopy, int]]) -> bool:
         """Count `size` bytes as used, if needed after an eviction of blocks that are not `busy`; False without room."""
@@ -139,15 +157,17 @@ class BlockCache:
         """
         if time.monotonic() < self._hopeless_until:
             return False
-        async with self._evicting, self._locked(_EVICTING):
+        async with self._evicting, self._locked(_EVICTING) as is_locked:
+            if not is_locked or time.monotonic() < self._hopeless_until:  # another task has just tried
+                return False
             if not anyway and self.used() + size <= self.limit:  # another one evicted meanwhile
                 return True
             freed = self._remove_unused(size) or await self._evict(self._victims(size, busy))
             if freed:
                 await self.give_back(freed)
                 return True
-        self._hopeless_until = time.monotonic() + _PAUSE
-        return False
+            self._hopeless_until = time.monotonic() + _PAUSE
+            return False
 
     def _opened(self, name: str, description: dict[str, object], size: int) -> int:
         if self.folder is None:
@@ -175,9 +195,9 @@ class BlockCache:
 
     async def _count(self, evictions: int, used: int, limit: int | None = None) -> bool:
         """Add to the numbers; False, and nothing is added, if more than `limit` bytes would be in use."""
-        async with self._locked(_COUNTING):
+        async with self._locked(_COUNTING) as is_locked:
             numbers = self._read_numbers()
-            if limit is not None and numbers[1] + used > limit:
+            if limit is not None and (not is_locked or self.used() + used > limit):
                 return False
             os.pwrite(self._lock, _NUMBERS.pack(numbers[0] + evictions, max(0, numbers[1] + used)), 0)
             return True
@@ -196,8 +216,8 @@ class BlockCache:
         for path, status in self.files():
             if freed >= size:
                 break
-            if path.name not in self._copies and not is_open(path):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if path.name not in self._copies and not is_open(path):
                     path.unlink()
                     freed += status.st_blocks * 512
         return freed
@@ -210,14 +230,16 @@ class BlockCache:
         cache of a tenth of the set then saves a tenth of the requests in every epoch, where the usual rule (the oldest
         first) saves none: it always evicts what is needed next. Without an order they are the oldest.
         """
-        needed = set[tuple[str, int]]().union(*(each.blocks() for each in self.needs))
-        stored = [(when, copy, block) for copy in list(self._copies.values()) for block, when in copy.stored()]
+        with self._guard:
+            needs = list(self._needs)
+        needed = set[tuple[str, int]]().union(*(each.blocks() for each in needs))
+        stored = [(when, copy, block) for copy in self._open_copies() for block, when in copy.stored()]
         free = [
             each
             for each in stored
             if each[1:] not in busy and each[2] not in each[1].kept and (each[1].url, each[2]) not in needed
         ]
-        free.sort(key=lambda each: (each[0], each[2]), reverse=len(self.needs) > 0)
+        free.sort(key=lambda each: (each[0], each[2]), reverse=bool(needs))
         return [(copy, block) for _, copy, block in free[: max(_AT_A_TIME, -(-size // BLOCK))]]
 
     async def _evict(self, blocks: list[tuple[SparseCopy, int]]) -> int:
@@ -226,18 +248,22 @@ class BlockCache:
         Returns 0 if something is read for too long.
         """
         taken = [(copy, block) for copy, block in blocks if try_lock(copy.fd, block)]
+        self.leaving.update(taken)  # locks do not exclude tasks of this process
+        freed = 0
         try:
-            for copy, block in taken:
-                copy.hide(block)
+            states = [copy.hide(block) for copy, block in taken]
             await self._count(1, 0)
             ended = await self._holds_end()
-            for copy, block in taken:
-                if ended:
+            for (copy, block), state in zip(taken, states, strict=True):
+                if not ended:
+                    copy.show(block, state)
+                    continue
+                with contextlib.suppress(OSError):  # a file system without holes
                     copy.free(block)
-                else:
-                    copy.show(block)
-            return sum(stop - start for start, stop in (copy.span(block) for copy, block in taken)) if ended else 0
+                    freed += copy.span(block)[1] - copy.span(block)[0]
+            return freed
         finally:
+            self.leaving.difference_update(taken)
             for copy, block in taken:
                 unlock(copy.fd, block)
 
@@ -257,14 +283,19 @@ class BlockCache:
         return byte
 
     @contextlib.asynccontextmanager
-    async def _locked(self, byte: int) -> AsyncIterator[None]:
-        """Wait for a byte of the lock file. It excludes other processes; tasks of this one exclude each other."""
-        while not try_lock(self._lock, byte):
+    async def _locked(self, byte: int) -> AsyncIterator[bool]:
+        """Wait for a byte of the lock file, which excludes other processes; yields whether it was got.
+
+        A process that was stopped may keep it.
+        """
+        end = time.monotonic() + STUCK
+        while not (is_locked := try_lock(self._lock, byte)) and time.monotonic() < end:
             await asyncio.sleep(_TICK)
         try:
-            yield
+            yield is_locked
         finally:
-            unlock(self._lock, byte)
+            if is_locked:
+                unlock(self._lock, byte)
 
 
 def is_open(path: Path) -> bool:
@@ -294,8 +325,13 @@ def _open_or_make(path: Path, description: dict[str, object], size: int) -> int:
     while True:
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            owned.check(os.fstat(fd), path)
-            if description_of(fd) == description:
+            try:
+                owned.check(os.fstat(fd), path)
+                is_ours = description_of(fd) == description
+            except BaseException:
+                os.close(fd)
+                raise
+            if is_ours:
                 return fd
             os.close(fd)
             path.unlink(missing_ok=True)  # from before a power failure
@@ -303,14 +339,19 @@ def _open_or_make(path: Path, description: dict[str, object], size: int) -> int:
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             prepare(fd, description, size)
-            os.link(draft, path)
-        except FileExistsError:
-            pass  # another process was first: both shall use the same file
-        except OSError:
-            draft.rename(path)  # a file system without links, where two processes at once do not share
+            _publish(draft, path)
         finally:
             os.close(fd)
             draft.unlink(missing_ok=True)
+
+
+def _publish(draft: Path, path: Path) -> None:
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # another process was first: both shall use the same file
+    except OSError:
+        draft.rename(path)  # a file system without links, where two processes at once do not share
 
 
 def current() -> BlockCache:
@@ -342,9 +383,10 @@ def _made(folder: str, size: str) -> BlockCache:
 def in_memory() -> BlockCache:
     """The cache of this process for objects that the folder cannot keep."""
     global _memory
+    limit = min(current().limit, _IN_MEMORY)
     with _choosing:
         if _memory is None:
-            _memory = BlockCache(None, None)
+            _memory = BlockCache(None, limit)
         return _memory
 
 

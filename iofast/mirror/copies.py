@@ -12,11 +12,13 @@ A process that stores, checks or evicts a block has locked the byte of the file 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import random
 import struct
 import time
+import weakref
 import zlib
 from pathlib import Path
 
@@ -51,13 +53,12 @@ class SparseCopy:
     def __init__(self, fd: int, url: str, size: int) -> None:
         self.fd, self.url, self.size = fd, url, size
         self.kept = set[int]()  # blocks that this process does not evict
+        # a `__del__` runs before weak references end, so that another thread could get the copy with a closed file
+        weakref.finalize(self, os.close, fd).atexit = False
         self.blocks = -(-size // BLOCK)
         self._table = -(-size // _ALIGN) * _ALIGN
         # the number of evictions, and for each block whether it was here after so many
         self._seen: tuple[int, NDArray[np.bool_]] = (-1, np.zeros(self.blocks, np.bool_))
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
     def is_here(self, block: int, evictions: int) -> bool:
         """Whether a block may be read. It stays here if the caller took a hold and then read `evictions`."""
@@ -110,13 +111,15 @@ class SparseCopy:
             self.free(block)
             raise
 
-    def hide(self, block: int) -> None:
-        """Make a block absent, before its bytes are freed. Needs the lock."""
+    def hide(self, block: int) -> bytes:
+        """Make a block absent, before its bytes are freed, and return its state. Needs the lock."""
+        state = os.pread(self.fd, _STATE.size, self._place(block))
         os.pwrite(self.fd, _STATE.pack(0, 0), self._place(block))
+        return state
 
-    def show(self, block: int) -> None:
+    def show(self, block: int, state: bytes) -> None:
         """Take `hide` back, before the bytes were freed. Needs the lock."""
-        os.pwrite(self.fd, _STATE.pack(_HERE, _BOOT), self._place(block))
+        os.pwrite(self.fd, state, self._place(block))
 
     def free(self, block: int) -> None:
         """Give the space of an absent block back to the disk. Raises `OSError`."""
@@ -149,8 +152,11 @@ class SparseCopy:
 def prepare(fd: int, description: dict[str, object], size: int) -> None:
     """Lay out the file of a copy without blocks."""
     end = file_size(size)
+    text = described(description)
+    if len(text) > _ALIGN:
+        raise OSError(errno.ENAMETOOLONG, "its URL and ETag are too long")
     os.ftruncate(fd, end)
-    os.pwrite(fd, described(description), end - _ALIGN)
+    os.pwrite(fd, text, end - _ALIGN)
 
 
 def described(description: dict[str, object]) -> bytes:

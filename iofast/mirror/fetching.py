@@ -7,15 +7,17 @@ its lock is gone, and another one fetches the block.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from typing import NamedTuple
 
-from iofast.mirror.cache import BlockCache
+from iofast.mirror.cache import STUCK, BlockCache
 from iofast.mirror.copies import SparseCopy
 from iofast.mirror.locks import try_lock, unlock
 from iofast.remote.store import Store
 
 _AT_ONCE = 16  # blocks in flight: 64 MiB of memory; at 30 ms latency enough for 2 GB/s
+_PLACES = 64  # single places in flight, each with a connection
 _LOOK = (0.002, 0.05)  # first and longest pause between two looks at another process's block
 
 
@@ -40,19 +42,25 @@ class WantedBlock(NamedTuple):
     block: int
 
 
-Place = tuple[SparseCopy, int, int]  # bytes [start, stop) of an object
+Place = tuple[Source, int, int]  # bytes [start, stop) of an object
 
 early: dict[Place, asyncio.Task[memoryview]] = {}  # single places that were asked for ahead; whoever uses one takes it
 _flying: dict[tuple[SparseCopy, int], asyncio.Task[bool]] = {}
 _room = asyncio.Semaphore(_AT_ONCE)
+_places = asyncio.Semaphore(_PLACES)
 
 
-async def ask_early(places: Collection[tuple[Source, Place]]) -> None:
+async def ask_early(places: Collection[Place]) -> None:
     """Begin to read places past the cache, for `early`. An error is raised to whoever takes the place."""
-    for source, place in places:
+    for place in places:
         if place not in early:
-            task = early[place] = asyncio.ensure_future(source.read(*place[1:]))
+            task = early[place] = asyncio.ensure_future(_read(*place))
             task.add_done_callback(_heard)
+
+
+async def _read(source: Source, start: int, stop: int) -> memoryview:
+    async with _places:
+        return await source.read(start, stop)
 
 
 async def forget(places: Collection[Place]) -> None:
@@ -96,7 +104,10 @@ def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
 async def _bring(wanted: WantedBlock) -> bool:
     cache, copy, block = wanted.cache, wanted.copy, wanted.block
     pause, longest = _LOOK
-    while not try_lock(copy.fd, block):
+    end = time.monotonic() + STUCK
+    while (copy, block) in cache.leaving or not try_lock(copy.fd, block):
+        if time.monotonic() > end:  # the process that has it was stopped
+            return False
         await asyncio.sleep(pause)
         if copy.is_here(block, cache.evictions()):
             return True

@@ -40,10 +40,6 @@ class StoredObject:
             self.cache = cache.in_memory()
             self.copy = self.cache.open(url, info.etag, info.size)
 
-    def keep(self, start: int, stop: int) -> None:
-        """Do not let this process evict the blocks of these bytes, which are read again and again, as an index is."""
-        self.copy.kept.update(range(start // BLOCK, -(-stop // BLOCK)))
-
     def block(self, number: int) -> WantedBlock:
         """One of its blocks, to be brought."""
         return WantedBlock(self.cache, self.source, self.copy, number)
@@ -67,7 +63,7 @@ class Wanted(NamedTuple):
     @property
     def place(self) -> fetching.Place:
         """What `fetching.early` has it under."""
-        return self.object.copy, self.start, self.stop
+        return self.object.source, self.start, self.stop
 
 
 def look(urls: Sequence[str]) -> list[ObjectInfo]:

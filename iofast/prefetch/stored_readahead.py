@@ -11,6 +11,7 @@ until its records have been decided on, so that no thread fetches a whole block 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -28,12 +29,13 @@ from iofast.containers.any_bytes import StoredPlaces
 from iofast.containers.base import Located, Reader
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
-from iofast.mirror.fetching import Place, Source
+from iofast.mirror.fetching import Place
 from iofast.mirror.stored import StoredObject
 from iofast.prefetch.threads import join_thread, name_for_kernel, start_thread
 from iofast.remote import requests
 
-Locate = Callable[[int, bool], Sequence[Located]]  # (batch, few) to the places of every field read
+# (batch, few) to the number of this rank's rows, which come first, and the places of every field read
+Locate = Callable[[int, bool], tuple[int, Sequence[Located]]]
 Block = tuple[str, int]  # URL, number
 
 DEPTH = 256  # batches
@@ -41,9 +43,11 @@ BUDGET = 256 << 20  # bytes of records whose blocks are known
 DENSE = 8  # a block is dense if at least this part of it is needed within the budget
 AHEAD = 32  # blocks on their way, of which `fetching` has half in flight
 EARLY = 32 << 20  # bytes of records that were asked for early and are not used yet
+SPARSE = 4096  # of them that wait
 FILLING = 4  # blocks on their way, if all of them are sparse
 WARM = (8, 32)  # so many batches in a row were here; then one of so many is looked at, until something is evicted
 
+_log = logging.getLogger("iofast")
 _FILES = 32  # objects that are open at a time
 _TICK_S = 0.05
 _WAIT_S = 0.001
@@ -62,9 +66,7 @@ class StoredReadahead:
 
     def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
         self._shared = shared = _ThreadState(batches.start)
-        own = cache.current()
         plan = _Plan(reader, located_of, batches, depth, lambda: shared.events.put(_WAKE))
-        own.needs.add(plan)
         self._thread = threading.Thread(target=_work, args=(plan, shared), name="iofast-readahead", daemon=True)
         # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
         self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
@@ -103,9 +105,10 @@ class _ThreadState:
 
 
 class _Coming(NamedTuple):
-    """A batch within the budget: places of each field, bytes needed of each block, and bytes in all."""
+    """A batch within the budget: number of this rank's rows, places of each field, bytes of each block and in all."""
 
     number: int
+    own: int
     places: list[StoredPlaces]
     needs: dict[Block, int]
     size: int
@@ -119,6 +122,7 @@ class _Plan:
     ) -> None:
         self._reader, self._located_of, self._depth, self._wake = reader, located_of, depth, wake
         self._cache = own = cache.current()
+        own.add_needs(self)
         self._first, self._stop = batches.start, batches.stop
         self._asked = self._next = batches.start  # the consumer's batch, and the first one that is not located
         self._budget = min(BUDGET, own.limit // 2)
@@ -190,12 +194,12 @@ class _Plan:
             if self._is_warm():
                 self._next += 1
                 continue
-            places = self._places(few=False)
+            own, places = self._places(few=False)
             needs = dict[Block, int]()
             for block, size in (item for each in places for item in _needs(each)):
                 needs[block] = needs.get(block, 0) + size
                 self._needs[block] = self._needs.get(block, 0) + size
-            coming = _Coming(self._next, places, needs, sum(needs.values()))
+            coming = _Coming(self._next, own, places, needs, sum(needs.values()))
             self._size += coming.size
             self._located.append(coming)
             self._undecided.append(coming)
@@ -210,36 +214,36 @@ class _Plan:
             return False
         if self._warm >= WARM[0] and self._next % WARM[1]:
             return True
-        is_here = all(_are_here(each, self._evictions) for each in self._places(few=True))
+        is_here = all(map(_are_here, self._places(few=True)[1]))
         self._warm = self._warm + 1 if is_here else 0
         return is_here
 
-    def _places(self, *, few: bool) -> list[StoredPlaces]:
-        located = self._located_of(self._next, few)
-        return [found for each in located if (found := self._reader.stored_places(each)) is not None]
+    def _places(self, *, few: bool) -> tuple[int, list[StoredPlaces]]:
+        own, located = self._located_of(self._next, few)
+        return own, [found for each in located if (found := self._reader.stored_places(each)) is not None]
 
     def _decide(self, coming: _Coming) -> None:
         """Bring the dense blocks of a batch, and ask early for its records in sparse ones."""
         # by the first batch alone, because the consumer waits for it
         needs = coming.needs if coming.number == self._first else self._needs
-        early = list[tuple[Source, Place]]()
+        early = list[Place]()
         for places in coming.places:
             for file, stored in _opened(places):
-                early += self._sort(stored, places, file, needs)
+                early += self._sort(stored, places, file, needs, coming.own)
         if early:
             requests.run(fetching.ask_early(early))
-            asked = [place for _, place in early]
-            self._early.append((coming.number, asked, sum(stop - start for _, start, stop in asked)))
+            self._early.append((coming.number, early, sum(stop - start for _, start, stop in early)))
 
     def _sort(
-        self, stored: StoredObject, places: StoredPlaces, file: int, needs: dict[Block, int]
-    ) -> list[tuple[Source, Place]]:
-        """Bring the dense blocks of one object that are missing. Returns the records in sparse ones."""
+        self, stored: StoredObject, places: StoredPlaces, file: int, needs: dict[Block, int], own: int
+    ) -> list[Place]:
+        """Bring the missing dense blocks of one object. Returns the records in sparse ones, of the first `own` rows."""
         rows = np.flatnonzero((places.file == file) & (places.length > 0))
         starts = places.offset[rows]
         stops = starts + places.length[rows]
-        early, evictions = list[tuple[Source, Place]](), self._cache.evictions()
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        early, evictions = list[Place](), stored.cache.evictions()
+        has_room = self._cache.used() + BLOCK <= self._cache.limit
+        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
             missing = [
                 (stored.url, number)
                 for number in range(start // BLOCK, (stop - 1) // BLOCK + 1)
@@ -247,8 +251,10 @@ class _Plan:
             ]
             sparse = [each for each in missing if each not in self._flying and not self._is_dense(each, needs, stored)]
             if sparse:
-                early.append((stored.source, (stored.copy, start, stop)))
-                self._sparse.update((each, _reopened(places, file)) for each in sparse)
+                if row < own:
+                    early.append((stored.source, start, stop))
+                if has_room and len(self._sparse) < SPARSE:
+                    self._sparse.update((each, _reopened(places, file)) for each in sparse)
             else:
                 for each in missing:
                     self._bring(each, stored)
@@ -281,9 +287,10 @@ def _needs(places: StoredPlaces) -> Iterator[tuple[Block, int]]:
             yield (places.urls[key >> 32], key & 0xFFFFFFFF), total
 
 
-def _are_here(places: StoredPlaces, evictions: int) -> bool:
+def _are_here(places: StoredPlaces) -> bool:
     """Whether the first and last block of each payload are here."""
     for file, stored in _opened(places):
+        evictions = stored.cache.evictions()
         own = (places.file == file) & (places.length > 0)
         ends = places.offset[own], places.offset[own] + places.length[own] - 1
         if not all(stored.copy.is_here(byte // BLOCK, evictions) for each in ends for byte in each.tolist()):
@@ -318,8 +325,10 @@ def _work(plan: _Plan, shared: _ThreadState) -> None:
                     plan.reach(batch)
                 if shared.events.empty():
                     break
-    except Exception as error:  # the decoding threads meet it at the batch it belongs to
+    except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
         shared.error = error
+        if not shared.stop:
+            _log.warning("reading ahead ended: %s", error)
     finally:
         shared.decided = _NEVER
         if not sys.is_finalizing():

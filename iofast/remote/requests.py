@@ -25,6 +25,7 @@ _Item = TypeVar("_Item")
 _TICK = 0.02  # seconds between calls of `waiting`
 _EXIT = 1.0  # most seconds that the exit waits for open requests, and again for obstore's threads
 _lock = threading.Lock()
+_ended = False
 _loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # with the process that runs it
 
 
@@ -32,6 +33,9 @@ def start(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
     """Start work in the loop of this process. Raises `StateError` in a fork of a process that has sent requests."""
     global _loop
     with _lock:
+        if _ended:
+            work.close()
+            raise StateError("object stores cannot be used while the interpreter exits")
         if _loop is None:
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="iofast-requests", daemon=True).start()
@@ -100,6 +104,10 @@ def _end(loop: asyncio.AbstractEventLoop, owner: int) -> None:
     """
     if os.getpid() != owner:
         return
+
+    global _ended
+    with _lock:
+        _ended = True  # threads of a loader go on until later
 
     async def cancel() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -15,7 +15,7 @@ import pytest
 from small_blocks import BLOCK
 
 from iofast.errors import OptionError, StateError
-from iofast.mirror import cache
+from iofast.mirror import cache, copies
 from iofast.mirror.cache import BlockCache
 from iofast.mirror.copies import SparseCopy
 
@@ -71,7 +71,7 @@ class TestEviction:
 
         own = BlockCache(folder, 5 * BLOCK)
         copy, coming = filled(own, "a", 5), Coming()
-        own.needs.add(coming)
+        own.add_needs(coming)
         assert make_room(own, BLOCK)
         assert blocks(copy) == [0, 1, 3]
 
@@ -152,6 +152,17 @@ class TestEviction:
         own._hopeless_until = 0.0
         assert make_room(own, BLOCK)
 
+    def test_a_file_system_without_holes_frees_nothing(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*_: object) -> None:
+            raise OSError(95, "not supported")
+
+        own = BlockCache(folder, 3 * BLOCK)
+        copy = filled(own, "a", 3)
+        monkeypatch.setattr(SparseCopy, "free", refused)
+        assert not make_room(own, BLOCK)
+        assert copy.size == 3 * BLOCK
+        assert own.used() == 3 * BLOCK
+
     def test_a_reader_that_begins_later_is_not_waited_for(self, folder: Path) -> None:
         own = BlockCache(folder, 3 * BLOCK)
         filled(own, "a", 3)
@@ -172,6 +183,50 @@ class TestEviction:
         done.set()
         for each in threads:
             each.join()
+
+
+def test_copies_that_threads_open_and_drop_keep_their_files_open(folder: Path) -> None:
+    """A copy that is just being dropped is never given out again with a closed descriptor."""
+    own, wrong = BlockCache(folder, 10 * BLOCK), list[str]()
+
+    def use(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(600):
+            name = chance.choice("abc")
+            copy = own.open(f"s3://b/{name}", '"1"', BLOCK)
+            found = copies.description_of(copy.fd)
+            if found is None or found["url"] != f"s3://b/{name}":
+                wrong.append(name)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert wrong == []
+
+
+def test_a_full_disk_is_an_error_and_no_endless_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "full")
+
+    own = BlockCache(folder, 10 * BLOCK)
+    monkeypatch.setattr(cache, "prepare", full)
+    with pytest.raises(OSError, match="full"):
+        own.open("s3://b/a", '"1"', BLOCK)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="too long"):
+        own.open("s3://b/" + 5000 * "a", '"1"', BLOCK)
+    assert own.files() == []
+
+
+def test_memory_is_free_again_when_a_copy_is_closed() -> None:
+    own = BlockCache(None, 4 * BLOCK)
+    for name in "abc":
+        copy = filled(own, name, 3)
+        assert own.used() >= 3 * BLOCK
+        del copy
+        assert own.used() == 0
 
 
 def test_what_a_killed_process_left_wrong_is_counted_again(folder: Path) -> None:

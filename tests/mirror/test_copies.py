@@ -69,9 +69,9 @@ def test_an_evicted_block_is_gone_for_whoever_asks_after_the_eviction(file: Path
 def test_a_block_that_was_hidden_and_shown_is_here_again(file: Path) -> None:
     copy = opened(file)
     copy.store(0, block_of(0))
-    copy.hide(0)
+    state = copy.hide(0)
     assert not copy.is_here(0, 1)
-    copy.show(0)
+    copy.show(0, state)
     assert copy.is_here(0, 1)
     assert os.pread(copy.fd, BLOCK, 0) == block_of(0)
 
@@ -140,6 +140,11 @@ class TestAnotherBoot:
         os.pwrite(copy.fd, bytes(4096), BLOCK + 8192)
         assert not copy.is_valid(1)
         assert not copy.is_here(1, 0)
+
+    def test_an_eviction_that_is_given_up_does_not_vouch_for_them(self, copy: SparseCopy) -> None:
+        copy.show(1, copy.hide(1))
+        assert not copy.is_here(1, 0)
+        assert copy.is_valid(1)
 
     def test_absent_blocks_stay_so(self, copy: SparseCopy) -> None:
         assert not copy.is_valid(0)

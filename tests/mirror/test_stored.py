@@ -17,11 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_blocks import BLOCK
 
+from iofast.containers.stored_bytes import StoredBytes
 from iofast.errors import ObjectConflictError, ObjectMissingError
 from iofast.mirror import cache, fetching
+from iofast.mirror.cache import BlockCache
 from iofast.mirror.copies import SparseCopy
 from iofast.mirror.stored import StoredObject, Wanted, held
 from iofast.remote import requests
@@ -104,6 +107,55 @@ def test_many_threads_and_a_small_cache(served: Served, monkeypatch: pytest.Monk
     assert sum(os.fstat(each.copy.fd).st_blocks * 512 for each in stored) <= own.limit + (64 << 10)
 
 
+def test_a_block_that_is_being_evicted_is_not_stored_meanwhile(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 4 * BLOCK
+    url = served("a", size)
+    stored, own = StoredObject(url), cache.current()
+    assert stored.read(0, size) == data_of(url, size)
+    ended, begun, go_on = BlockCache._holds_end, threading.Event(), threading.Event()
+
+    async def slow(each: BlockCache) -> bool:
+        begun.set()
+        await asyncio.to_thread(go_on.wait)
+        return await ended(each)
+
+    monkeypatch.setattr(BlockCache, "_holds_end", slow)
+    evicting = requests.start(own.make_room(BLOCK, (), anyway=True))
+    begun.wait()
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append(stored.read(0, size)))
+    reading.start()
+    time.sleep(0.1)
+    go_on.set()
+    assert evicting.result(10)
+    reading.join()
+    assert found == [data_of(url, size)]
+    assert stored.read(0, size) == data_of(url, size)
+
+
+def test_many_threads_gather_from_an_index_that_the_cache_cannot_keep(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cache.SIZE, "0")
+    size = 30 * BLOCK
+    file = StoredBytes(served("a", size))
+    data, wrong = np.frombuffer(data_of(file.path, size), np.uint8), list[int]()
+
+    def gather(seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        for _ in range(15):
+            offsets = chance.integers(0, size - 24, 6)
+            if not np.array_equal(file.gather(offsets, 24), data[offsets[:, None] + np.arange(24)]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=gather, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
 def test_a_full_disk_evicts_and_then_reads_past_the_cache(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     size = 6 * BLOCK
     url = served("a", size)
@@ -128,8 +180,8 @@ def test_places_that_were_asked_for_early_are_taken_once(served: Served) -> None
     size = 4 * BLOCK
     url = served("a", size)
     stored = StoredObject(url)
-    places = [(stored.copy, BLOCK + 10, BLOCK + 20), (stored.copy, 5, 9)]
-    requests.run(fetching.ask_early([(stored.source, place) for place in places]))
+    places = [(stored.source, BLOCK + 10, BLOCK + 20), (stored.source, 5, 9)]
+    requests.run(fetching.ask_early(places))
     assert stored.read(BLOCK + 10, BLOCK + 20) == data_of(url, size)[BLOCK + 10 : BLOCK + 20]
     assert counts(url)["GET"] == 2
     assert stored.copy.stored() == []

@@ -22,7 +22,7 @@ from web_server import web_server
 import iofast.transforms as T
 from iofast import FastDataset, FastLoader, open_reader, open_writer
 from iofast.checking import verify
-from iofast.errors import ContainerError, ObjectConflictError, SourceError, StateError, StorageError
+from iofast.errors import ContainerError, ObjectConflictError, OptionError, SourceError, StateError, StorageError
 from iofast.mirror import cache
 from iofast.opening import open_shards
 from iofast.order import Blocks, Sequential, Shuffled
@@ -289,6 +289,15 @@ class Pixels(torch.utils.data.Dataset[int]):
 def test_what_cannot_be_opened(site: str, name: str, text: str) -> None:
     with pytest.raises((SourceError, FileNotFoundError), match=text):
         open_reader(f"{site}/{name}")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://host/x.tar?sig=SECRET", "https://user:SECRET@host/x{0..1}.bin", "s3://a:SECRET@b/x-[01].tar"]
+)
+def test_no_secret_of_a_url_gets_into_errors(url: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        open_reader(url)
+    assert "SECRET" not in str(caught.value)
 
 
 def test_damage_in_the_store_is_found(sets: Path, folder: Path, tmp_path: Path) -> None:
