@@ -91,8 +91,8 @@ class LoaderOptions:
     )
     readahead: bool | Literal["auto"] = option(
         "auto",
-        "advise the operating system on the bytes of coming batches, and fetch them from an object store; 'auto' does so "
-        "for containers, not for folders",
+        "advise the operating system on the bytes of coming batches, and fetch them from an object store; 'auto' does "
+        "so for containers, not for folders",
         choices=(True, False, "auto"),
     )
     decode: Literal["cpu", "gpu", "split", "auto"] | Split = option(
