@@ -44,6 +44,7 @@ def make_room(own: BlockCache, size: int) -> bool:
 @pytest.fixture
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_AT_A_TIME", 2)
+    monkeypatch.setattr(cache, "_PATIENCE", 30.0)  # a loaded machine takes long for little
 
 
 def test_processes_share_the_copy_of_one_version(folder: Path) -> None:

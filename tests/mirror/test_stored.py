@@ -231,7 +231,7 @@ def test_processes_fetch_each_byte_once(served: Served) -> None:
     assert counts(url) == {"HEAD": 4, "GET": 40, "bytes": size}
 
 
-def test_a_killed_process_delays_the_others_for_less_than_a_second(
+def test_a_killed_process_does_not_delay_the_others(
     served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds blocks whose requests the server does not answer before it is killed."""
@@ -246,7 +246,7 @@ def test_a_killed_process_delays_the_others_for_less_than_a_second(
     first.communicate()
     began = time.monotonic()
     assert stored.read(0, size) == data_of(url, size)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < cache.STUCK / 2  # as long as a lock that stays would delay them
     assert locks
     os.close(fd)
 
