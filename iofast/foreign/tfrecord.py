@@ -142,9 +142,8 @@ class _Rows:
 def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
     rows = _Rows(1 + len(options.fields))
     try:
-        if (
-            stored_stamps([path])[0][0] if is_url(path) else os.stat(path).st_size
-        ) == 0:  # some writers leave empty shards
+        size = stored_stamps([path])[0][0] if is_url(path) else os.stat(path).st_size
+        if size == 0:  # some writers leave empty shards
             return rows
         data = open_bytes(path)
     except IofastError:

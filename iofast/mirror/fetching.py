@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from iofast.mirror.cache import STUCK, BlockCache
 from iofast.mirror.copies import SparseCopy
@@ -44,14 +44,14 @@ class WantedBlock(NamedTuple):
 
 Place = tuple[Source, int, int]  # bytes [start, stop) of an object
 
-early: dict[Place, asyncio.Task[memoryview]] = {}  # single places that were asked for ahead; whoever uses one takes it
+early: dict[Place, asyncio.Task[memoryview]] = {}  # single places that were asked for ahead, until they are used
 _flying: dict[tuple[SparseCopy, int], asyncio.Task[bool]] = {}
 _room = asyncio.Semaphore(_AT_ONCE)
 _places = asyncio.Semaphore(_PLACES)
 
 
 async def ask_early(places: Collection[Place]) -> None:
-    """Begin to read places past the cache, for `early`. An error is raised to whoever takes the place."""
+    """Begin to read places past the cache, for `early`. An error is raised when the place is used."""
     for place in places:
         if place not in early:
             task = early[place] = asyncio.ensure_future(_read(*place))
@@ -70,8 +70,8 @@ async def forget(places: Collection[Place]) -> None:
             task.cancel()
 
 
-def _heard(task: asyncio.Task[memoryview]) -> None:
-    """Retrieve an error: whoever was to wait may be gone."""
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Retrieve an error, else asyncio reports it if nobody waits for the result."""
     if not task.cancelled():
         task.exception()
 
@@ -94,8 +94,7 @@ def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
 
         def end(ended: asyncio.Task[bool]) -> None:
             del _flying[place]
-            if not ended.cancelled():
-                ended.exception()  # whoever waited may be gone
+            _heard(ended)
 
         task.add_done_callback(end)
     return task
