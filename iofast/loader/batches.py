@@ -64,7 +64,9 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
 
     def prepare(self) -> list[range]:
         if self._ready is not None:
+            begun = monotonic_ns()
             self._ready(self._batch)
+            self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
         positions, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
         self._samples = Samples(self._parts, self._epoch, positions, share=self._share)
         rows, step = len(positions), self._parts.resources.slice

@@ -33,6 +33,7 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
+from iofast.meter.traffic import traffic
 from iofast.option import takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
@@ -183,6 +184,7 @@ class FastLoader(Iterable[Any]):
             changed=self.dataset.reader.changed,
             errors=self._ledger.errors,
             stages=self._stages.stats(),
+            traffic=traffic.stats(),
             meter=self._clock.stats,
             num_workers=setting.num_workers,
             depth=setting.depth,

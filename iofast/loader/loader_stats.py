@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from iofast import kernel
 from iofast.errors import ErrorBudgetError
-from iofast.meter import MeterStats, Stages, StageStats
+from iofast.meter import MeterStats, Stages, StageStats, TrafficStats
 from iofast.prefetch import Prefetch, Times
 
 DEVICE = "device"  # the way of images that the device decoded
@@ -39,6 +39,7 @@ class LoaderStats:
     stages       "read" and "decode" (images: bytes, seconds of work), "queue" (batches: seconds that the consumer
                  waited, average fill) and "transfer" to a GPU (batches: bytes, seconds of copying, seconds that the
                  training's stream waited for it, both by the GPU's clock)
+    traffic      requests of this process to object stores; None without any
     meter        the training loop: steps, and how long it waited, as `watch` measures it
     num_workers  threads at work now
     depth        how many batches they may be ahead
@@ -52,6 +53,7 @@ class LoaderStats:
     changed: int
     errors: int
     stages: Mapping[str, StageStats]
+    traffic: TrafficStats | None
     meter: MeterStats
     num_workers: int
     depth: int
@@ -62,7 +64,8 @@ class LoaderStats:
         threads = f"{self.num_workers} workers {self.depth} batches ahead"
         where = "" if self.decode == "on the CPU" else f", decoded {self.decode}"
         changed = f", {self.changed:,} changed files" if self.changed else ""
-        return f"{done}, {threads}{changed}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"
+        stored = "" if self.traffic is None else f"; {self.traffic}"
+        return f"{done}, {threads}{changed}, {self.cpu_share:.0%} of the cores{where}{stored}; {self.meter}"
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ clock.py     StallClock, inside a loader: host times, and what goes onto the pag
 device.py    the same intervals by a CUDA device's clock; phase.py: phases of a step, by either clock
 stats.py     what was measured
 counters.py  counters that threads add to, and their sums as StageStats
+traffic.py   this process's requests to object stores
 page.py      the members of a page (docs/format.md, section 12)
 own_page.py  this process's page, with a Slot per loader
 reading.py   the pages of this user's processes, and their folders
@@ -17,9 +18,10 @@ from iofast.meter.own_page import Slot, close_page
 from iofast.meter.page import LoaderInfo, LoaderReport, PhaseTotals, Totals
 from iofast.meter.reading import Page, pages, read_page
 from iofast.meter.stats import MeterStats, Stall, StepPhase
+from iofast.meter.traffic import TrafficStats
 
 __all__ = [
     "Cells", "LoaderInfo", "LoaderReport", "Meter", "MeterStats", "Page", "Pass", "PhaseTotals", "STAGES", "Slot",
-    "StageCounter", "StageStats", "Stages", "Stall", "StallClock", "StepPhase", "Totals", "close_page", "pages",
-    "read_page", "watch",
+    "StageCounter", "StageStats", "Stages", "Stall", "StallClock", "StepPhase", "Totals", "TrafficStats", "close_page",
+    "pages", "read_page", "watch",
 ]  # fmt: skip

@@ -13,8 +13,9 @@ from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from iofast.meter.counters import STAGES, Stages, StageStats
+from iofast.meter.traffic import TrafficStats, traffic
 
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_BYTES: Final = 1 << 20  # larger files are ignored
 MAX_LOADERS: Final = 64  # in a page; further ones are not published
 MAX_PHASES: Final = 16  # of a loader in a page
@@ -82,7 +83,8 @@ class PhaseTotals(NamedTuple):
 class LoaderReport:
     """One loader of a page. `serial` numbers the loaders of a process.
 
-    `phases` by name, in the order of their first use; `phases_on_device`: timed by a CUDA device's clock.
+    `phases` by name, in the order of their first use; `phases_on_device`: timed by a CUDA device's clock. `traffic`:
+    requests of the process to object stores, None without any.
     """
 
     serial: int
@@ -91,6 +93,7 @@ class LoaderReport:
     stages: dict[str, StageStats]
     phases: dict[str, PhaseTotals] = field(default_factory=dict)
     phases_on_device: bool = False
+    traffic: TrafficStats | None = None
 
 
 class PageHeader(NamedTuple):
@@ -122,7 +125,9 @@ def figure_members(
     for name, totals in phases[:MAX_PHASES]:  # phases with the same printable name are added up
         own = named.setdefault(printable(name) or "?", [0, 0, 0])
         own[:] = [min(before + more, _LARGEST) for before, more in zip(own, totals, strict=True)]
-    return {"totals": figures, "stages": sums, "phases": named, "phases_on_device": on_device}
+    stored = traffic.stats()
+    asked = stored and [*stored.counts, *(each and round(1e9 * each) for each in (stored.median_s, stored.p99_s))]
+    return {"totals": figures, "stages": sums, "phases": named, "phases_on_device": on_device, "traffic": asked}
 
 
 def to_json(header: PageHeader, loaders: Sequence[Mapping[str, object]], size: int = 0) -> bytes:
@@ -161,7 +166,16 @@ def _report(members: Any) -> LoaderReport:
     totals = Totals(*map(_count, members["totals"]))
     stages = {name: _stage(sums) for name, sums in members["stages"].items() if name in STAGES}
     phases = {_text(name): PhaseTotals(*map(_count, each)) for name, each in members["phases"].items()}
-    return LoaderReport(_count(members["serial"]), info, totals, stages, phases, members["phases_on_device"] is True)
+    own = members["traffic"]  # of the process
+    asked = None if own is None else _traffic(own)
+    on_device = members["phases_on_device"] is True
+    return LoaderReport(_count(members["serial"]), info, totals, stages, phases, on_device, asked)
+
+
+def _traffic(sums: Any) -> TrafficStats:
+    gets, nbytes, retries, hedges, read = map(_count, sums[:5])
+    median, late = (None if each is None else _count(each) / 1e9 for each in sums[5:7])
+    return TrafficStats(gets, nbytes, retries, hedges, read, median, late)
 
 
 def _stage(sums: Any) -> StageStats:

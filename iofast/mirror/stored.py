@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.meter.traffic import traffic
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.fetching import Source, WantedBlock
@@ -99,6 +100,7 @@ def held_at_once(
         first, last = starts // BLOCK, (stops - 1) // BLOCK
         flags = np.concatenate(seen)
         if flags[base + first].all() and flags[base + last].all() and (last - first < 2).all():
+            traffic.was_read(int(stops.sum() - starts.sum()))
             yield True
             return
     yield False
@@ -118,6 +120,7 @@ def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
             evictions = {each: stack.enter_context(each.holding()) for each in caches}
             missing = _missing(wanted, evictions)
             if not missing or not keeps or attempt == _TRIES:
+                traffic.was_read(sum(stop - start for _, start, stop in wanted))
                 yield _direct(wanted, missing)
                 return
         early = {number for number in missing if wanted[number].place in fetching.early}

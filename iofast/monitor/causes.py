@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import fsum
 
 from iofast.monitor.findings import Cause, Evidence
-from iofast.monitor.snapshot import Doing, Frame, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Doing, Frame, WaitSite, WaitSource, WorkerTask, traffic_of
 from iofast.monitor.training import Training, Workers
 
 _FEW = 8  # stack samples below which an absence means nothing
@@ -130,9 +130,29 @@ def _threads(training: Training) -> Found:
     at_work = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""
     evidence = (Evidence("read_share", read, f"reading is {read:.0%} of the loader's work{at_work}"),)
     if read >= 0.5:
-        return Cause.STORAGE, evidence
+        remote = _remote(training)
+        return (Cause.REMOTE if remote else Cause.STORAGE), evidence + remote
     cause, cores = _cores(training)
     return cause, evidence + cores
+
+
+def _remote(training: Training) -> tuple[Evidence, ...]:
+    """Figures of an object store, if the loader waits for it rather than for the cache's disk."""
+    asked = traffic_of(training.snapshots)
+    if asked is None or not (asked.gets or asked.retries) or (asked.hit_rate or 0.0) > training.thresholds.cached:
+        return ()
+    rate = asked.bytes / training.seconds / 1e6
+    found = [Evidence("store_rate", rate, f"the object store delivers {rate:.0f} MB/s in {asked.gets:,} requests")]
+    if asked.median_s is not None and asked.p99_s is not None:
+        text = f"an answer takes {1e3 * asked.median_s:.0f} ms, of 99 % at most {1e3 * asked.p99_s:.0f} ms"
+        found.append(Evidence("store_answer", asked.median_s, text))
+    if asked.hit_rate is not None:
+        text = f"{asked.hit_rate:.0%} of the bytes read are in the cache"
+        found.append(Evidence("store_hits", asked.hit_rate, text))
+    if asked.retries:
+        text = f"{asked.retries:,} requests failed and were repeated"
+        found.append(Evidence("store_retries", float(asked.retries), text))
+    return tuple(found)
 
 
 def _silent_threads(training: Training) -> Found:

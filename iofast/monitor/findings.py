@@ -32,6 +32,7 @@ class Cause(StrEnum):
     """Why a loader is late."""
 
     STORAGE = "storage"
+    REMOTE = "storage-remote"
     PAGE_CACHE = "page-cache"
     WORKERS = "decode-cpu-workers"
     CPU = "decode-cpu-exhausted"

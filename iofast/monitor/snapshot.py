@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import fsum
 
+from iofast.meter.traffic import TrafficStats
+
 
 class Tier(StrEnum):
     """Depth of view, from least to most."""
@@ -260,6 +262,7 @@ class LoaderFigures:
     steps: int = 0  # in `step_s`: the first batch of an epoch ends no step
     device_step_s: float | None = None  # device time of the steps in `exposed_s`, which lags by some steps
     epoch_start_s: float = 0.0  # in next() at starts and ends of epochs; not in `wait_s` and `step_s`
+    traffic: TrafficStats | None = None  # of the whole process with object stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,17 @@ def idle_share(windows: Iterable[Window]) -> float | None:
     """Share of the time of these windows in which the device ran nothing; None without a reading of a device."""
     seen = [window for window in windows if window.idle is not None and window.seconds > 0]
     return fsum(window.idle_s for window in seen) / fsum(window.seconds for window in seen) if seen else None
+
+
+def traffic_of(snapshots: Iterable[Snapshot]) -> TrafficStats | None:
+    """What a process asked of object stores in these intervals; None if nothing. Each of its loaders reports it."""
+    total: TrafficStats | None = None
+    for one in snapshots:
+        asked = [loader.traffic for loader in one.loaders if loader.traffic is not None]
+        if asked:
+            own = max(asked, key=lambda each: each.counts)
+            total = own if total is None else total.plus(own)
+    return total
 
 
 def clamped(value: float) -> float:

@@ -46,6 +46,7 @@ class Thresholds:
     disk            of a worker's time in state D: ours
     uncached        read_bytes / rchar: ours
     faults          major faults per second of all workers: ours; warm mappings have none
+    cached          hit rate of an object store's cache above which the cache's disk is what is slow: ours
     memory_short    available bytes below which the page cache cannot hold a data set: ours
     collate         of the workers' work: ours
     pin             of the pin thread's time on a processor: ours
@@ -89,6 +90,7 @@ class Thresholds:
     disk: float = 0.20
     uncached: float = 0.30
     faults: float = 20.0
+    cached: float = 0.90
     memory_short: float = 1 << 30
     collate: float = 0.40
     pin: float = 0.60

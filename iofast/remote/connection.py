@@ -54,7 +54,7 @@ def _connect(store: str, limits: RequestLimits, purpose: str, environment: int) 
     endpoint = store if scheme == "http" else _endpoint(scheme)
     options: dict[str, Any] = {
         "client_options": limits.client(writes=purpose != READ, allow_http=_allows_http(scheme, endpoint)),
-        "retry_config": limits.retries(repeats=purpose != ONCE),
+        "retry_config": limits.retries(repeats=purpose == WRITE),
     }
     if endpoint and scheme in _ENDPOINTS:
         options["config"] = {"endpoint": endpoint}

@@ -13,18 +13,19 @@ from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, 
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-# (what the text has, the reason, whether another attempt may succeed); the first that fits
+_ONE, _FEW, _MANY = 1, 3, 1 << 30  # attempts; few for credentials, whose server may be busy, but is mostly not there
+# (what the text has, the reason, attempts that make sense); the first that fits
 _TRANSPORT = (
-    (r"169\.254\.|TokenRequest|security-credentials|Missing(Account|\w*Key)", "no credentials were found", False),
-    (r"kind: Timeout", "no answer in time", True),
-    (r"dns error", "host name not found", True),
-    (r"certificate|InvalidContentType|TLS", "the secure connection failed", False),
-    (r"ConnectionRefused", "connection refused", True),
-    (r"kind: Connect\b", "connection failed", True),
-    (r"kind: Interrupted|kind: Body|Content-Range", "the connection broke", True),
-    (r"BadScheme", "plain HTTP is refused", False),
-    (r"redirect|incorrectly configured region", "redirected: the region may be wrong", False),
-    (r"", "the request failed", True),
+    (r"169\.254\.|TokenRequest|security-credentials|Missing(Account|\w*Key)", "no credentials were found", _FEW),
+    (r"kind: Timeout", "no answer in time", _MANY),
+    (r"dns error", "host name not found", _MANY),
+    (r"certificate|InvalidContentType|TLS", "the secure connection failed", _ONE),
+    (r"ConnectionRefused", "connection refused", _MANY),
+    (r"kind: Connect\b", "connection failed", _MANY),
+    (r"kind: Interrupted|kind: Body|Content-Range", "the connection broke", _MANY),
+    (r"BadScheme", "plain HTTP is refused", _ONE),
+    (r"redirect|incorrectly configured region", "redirected: the region may be wrong", _ONE),
+    (r"", "the request failed", _MANY),
 )
 _STATUS_WORDS = {
     301: "redirected: the region may be wrong",
@@ -47,14 +48,14 @@ _CREDENTIALS = re.compile(_TRANSPORT[0][0])  # requests for credentials have a s
 
 
 class FailureCause(NamedTuple):
-    """Why a request failed: HTTP status (0 without an answer), reason, and whether another attempt may succeed.
+    """Why a request failed: HTTP status (0 without an answer), reason, and how many attempts make sense.
 
     `lacks_store`: the bucket or container itself does not exist.
     """
 
     status: int
     reason: str
-    is_transient: bool
+    attempts: int
     lacks_store: bool = False
 
 
@@ -65,12 +66,15 @@ def cause_of(error: BaseException) -> FailureCause:
     code = found[1] if found else ""
     after = f", {code}" if code else ""
     if status is None or _CREDENTIALS.search(text):
-        reason, transient = next((words, again) for pattern, words, again in _TRANSPORT if re.search(pattern, text))
-        return FailureCause(0, reason + after, transient)
+        reason, attempts = next((words, most) for pattern, words, most in _TRANSPORT if re.search(pattern, text))
+        return FailureCause(0, reason + after, attempts)
     number = int(status[1])
     transient = code in _TRANSIENT_CODES or number in _TRANSIENT or number >= 500
     return FailureCause(
-        number, f"{number} {_STATUS_WORDS.get(number, '')}".strip() + after, transient, code in _NO_STORE
+        number,
+        f"{number} {_STATUS_WORDS.get(number, '')}".strip() + after,
+        _MANY if transient else _ONE,
+        code in _NO_STORE,
     )
 
 
@@ -78,8 +82,8 @@ class ShortAnswerError(Exception):
     """An answer ended before its length."""
 
 
-def failure_of(error: Exception, url: str, what: str, patience: float) -> tuple[IofastError, bool]:
-    """The error to raise for one of obstore, and whether another attempt may succeed.
+def failure_of(error: Exception, url: str, what: str, patience: float) -> tuple[IofastError, int]:
+    """The error to raise for one of obstore, and after how many attempts.
 
     `what` says what failed ("cannot be read"), `patience` for how many seconds it was tried.
     """
@@ -87,18 +91,18 @@ def failure_of(error: Exception, url: str, what: str, patience: float) -> tuple[
 
     cause = cause_of(error)
     if isinstance(error, FileNotFoundError) and not cause.lacks_store:
-        return ObjectMissingError(f"{url} does not exist"), False
+        return ObjectMissingError(f"{url} does not exist"), _ONE
     if isinstance(error, exceptions.PreconditionError | exceptions.NotModifiedError):
-        return ObjectConflictError(f"{url} has changed"), False
+        return ObjectConflictError(f"{url} has changed"), _ONE
     if isinstance(error, exceptions.AlreadyExistsError):
-        return ObjectConflictError(f"{url} exists already"), False
+        return ObjectConflictError(f"{url} exists already"), _ONE
     if cause.status == 416:
-        return ObjectConflictError(f"{url} has fewer bytes"), False
+        return ObjectConflictError(f"{url} has fewer bytes"), _ONE
     if isinstance(error, exceptions.InvalidPathError) or type(error) is ValueError:
-        return SourceError(f"{url} {what}: a name in it is no path (an empty part, . or ..)"), False
+        return SourceError(f"{url} {what}: a name in it is no path (an empty part, . or ..)"), _ONE
     if isinstance(error, ShortAnswerError):
-        return StorageError(f"{url} {what}: its answers are too short, for {patience:g} s"), True
+        return StorageError(f"{url} {what}: its answers are too short, for {patience:g} s"), _MANY
     if cause.lacks_store:
-        return StorageError(f"{url} {what}: the bucket or container does not exist"), False
-    more = f", for {patience:g} s" if cause.is_transient else ""
-    return StorageError(f"{url} {what}: {cause.reason}{more}"), cause.is_transient
+        return StorageError(f"{url} {what}: the bucket or container does not exist"), _ONE
+    more = f", for {patience:g} s" if cause.attempts == _MANY else ""
+    return StorageError(f"{url} {what}: {cause.reason}{more}"), cause.attempts

@@ -70,7 +70,7 @@ class RequestLimits:
         }
 
     def retries(self, *, repeats: bool) -> RetryConfig:
-        """Options for attempts within `obstore`; without `repeats` there is one attempt."""
+        """Options for attempts within `obstore`; without `repeats` there is one attempt, as `Store` counts them."""
         return {
             "max_retries": _ATTEMPTS if repeats else 0,
             "retry_timeout": timedelta(seconds=self.patience),

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, OptionError
+from iofast.meter.traffic import traffic
 from iofast.remote import requests
 from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
+from iofast.remote.hedging import SMALL, hedges
 from iofast.remote.limits import RequestLimits
 from iofast.remote.upload import Upload
 from iofast.remote.urls import WEB, RemotePath
@@ -153,7 +155,14 @@ class Store:
         """As `get_range`, in the loop of `requests`, without a copy."""
         if stop <= start:
             return memoryview(b"")
-        data, size = await self._patiently("read", key, lambda: self._get(key, etag, (start, stop)))
+
+        def attempt() -> Awaitable[tuple[memoryview, int]]:
+            return self._get(key, etag, (start, stop))
+
+        def hedged() -> Awaitable[tuple[memoryview, int]]:
+            return hedges[self.place.store].get(attempt)
+
+        data, size = await self._patiently("read", key, hedged if stop - start <= SMALL else attempt)
         if len(data) != stop - start:
             raise ObjectConflictError(f"{self.url(key)}: expected bytes up to {stop}, found {size} bytes")
         return data
@@ -179,6 +188,7 @@ class Store:
         """The bytes of an object or of a span of it, and the size of the object."""
         import obstore
 
+        begun = time.monotonic()
         conditions: GetOptions = {} if span is None else {"range": span}
         if etag and not etag.startswith((_WEAK, _CHANGED)):
             conditions["if_match"] = etag
@@ -190,6 +200,7 @@ class Store:
         data = memoryview(await result.bytes_async())
         if len(data) != stop - start:
             raise ShortAnswerError
+        traffic.answered(len(data), time.monotonic() - begun)
         return data, size
 
     async def _put_bytes(self, key: str, data: bytes, mode: PutMode) -> str:
@@ -245,13 +256,14 @@ class Store:
             except IofastError:
                 raise
             except (BaseError, FileNotFoundError, ValueError, ShortAnswerError) as error:
-                failure, is_transient = failure_of(error, self.url(key), f"cannot be {done}", self.limits.patience)
+                failure, most = failure_of(error, self.url(key), f"cannot be {done}", self.limits.patience)
             passed = time.monotonic() - start
             wait = self.limits.wait(number, random.random())
-            if not is_transient or passed + wait > self.limits.patience:
-                raise failure  # outside of `except`, so that it does not bring obstore's error, which may have secrets
-            await asyncio.sleep(wait)
             number += 1
+            if number >= most or passed + wait > self.limits.patience:
+                raise failure  # outside of `except`, so that it does not bring obstore's error, which may have secrets
+            traffic.retries += 1
+            await asyncio.sleep(wait)
 
 
 class _Pages:

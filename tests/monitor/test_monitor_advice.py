@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker
 
+from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.advice.situation import MOST_GAIN, gain
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
@@ -59,6 +60,7 @@ SINGLE, STORAGE = verdict(Bound.INPUT, Cause.SINGLE), verdict(Bound.INPUT, Cause
 CACHE = verdict(Bound.INPUT, Cause.PAGE_CACHE, evidence=(Evidence("major_faults", 40.0, ""),))
 COLLATE, STARTS = verdict(Bound.INPUT, Cause.COLLATE), verdict(Bound.INPUT, Cause.EPOCH_START)
 PIN = verdict(Bound.INPUT, Cause.PIN, evidence=(Evidence("pin_cpu", 0.9, ""),))
+REMOTE = verdict(Bound.INPUT, Cause.REMOTE)
 SKEW = verdict(Bound.INPUT, Cause.RANK_SKEW, evidence=(Evidence("rank_gap", 0.4, ""),))
 FED = WaitSite("/u/train.py", 41, "batches", "queue.get", WaitSource.THREADS, True, 0.6)
 STORES, ALONE = verdict(Bound.INPUT, Cause.STORAGE, waits=FED), {"processes": (MAIN,)}
@@ -80,6 +82,10 @@ SITE = SyncSite("train.py", 12, ".item()", 0.5)
 ANEW = {**BUSY, "later": {"processes": (MAIN, worker(8, 0.95), worker(9, 0.95))}}
 PINNED = {"threads": (thread("pt_data_pin", 0.1),)}
 FAST = {"loaders": (replace(LOADER, kind="FastLoader"),)}
+ASKED = TrafficStats(gets=1000, bytes=30_000_000, read=40_000_000)
+STORED = replace(LOADER, kind="FastLoader", traffic=ASKED)
+COLD, LATER = {"loaders": (STORED,)}, {"loaders": (replace(STORED, epoch=1),)}
+WHOLE = {"loaders": (replace(STORED, traffic=replace(ASKED, gets=10)),)}
 THREADS = {**FAST, **ALONE}
 NODES = {**system(numa_nodes=2), **device(numa_node=1), "processes": workers(0.5, numa_node=0)}
 PAUSES = {Phase.TRAINING: 80.0, Phase.VALIDATION: 20.0, Phase.CHECKPOINT: 15.0, Phase.BETWEEN: 5.0}
@@ -146,6 +152,17 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         (CACHE, ASLEEP),
         "find train.lmdb -type f -exec cat {} + > /dev/null",
         [(STORAGE, ASLEEP), (COMPUTE, ASLEEP)],
+    ),
+    "stage": ((REMOTE, COLD), "iofast stage URL", [(REMOTE, LATER), (REMOTE, FAST), (STORAGE, COLD), (COMPUTE, COLD)]),
+    "cache_size": (
+        (REMOTE, LATER),
+        "IOFAST_CACHE_SIZE",
+        [(REMOTE, COLD), (REMOTE, FAST), (STORAGE, LATER), (COMPUTE, LATER)],
+    ),
+    "blocks_first": (
+        (REMOTE, COLD),
+        "ByEpoch(first=order.Blocks(1024, 4))",
+        [(REMOTE, WHOLE), (REMOTE, FAST), (STORAGE, COLD), (COMPUTE, COLD)],
     ),
     "collate": ((COLLATE, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, BUSY)]),
     "pin_thread": ((PIN, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, {**BUSY, **PINNED})]),

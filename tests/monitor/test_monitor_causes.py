@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from monitor_snapshots import LOADER, MAIN, SYSTEM, snapshot, stacks, thread, training, worker
 
+from iofast.meter import TrafficStats
 from iofast.monitor.causes import find_cause
 from iofast.monitor.findings import Bound, Cause, StallBounds
 from iofast.monitor.limits import other_than_input
@@ -19,6 +20,8 @@ FED = WaitSite("/job/train.py", 92, "batches", "queue.get", WaitSource.THREADS, 
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 FULL = replace(SYSTEM, idle_cores=0.1)
 FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)
+STORED = replace(FAST, stages={"read": 1.5, "decode": 0.2})
+ASKED = TrafficStats(gets=400, bytes=30_000_000, median_s=0.03, p99_s=0.2)
 
 
 def workers(**changes: Any) -> dict[str, Any]:
@@ -117,6 +120,21 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
         {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),), "system": FULL},
         Cause.CPU,
         "idle_cores",
+    ),
+    "threads that wait for an object store": (
+        {"processes": (MAIN,), "loaders": (replace(STORED, traffic=replace(ASKED, read=30_000_000)),)},
+        Cause.REMOTE,
+        "store_answer",
+    ),
+    "threads that read an object store's cache": (
+        {"processes": (MAIN,), "loaders": (replace(STORED, traffic=replace(ASKED, read=900_000_000)),)},
+        Cause.STORAGE,
+        "read_share",
+    ),
+    "threads whose requests all fail": (
+        {"processes": (MAIN,), "loaders": (replace(STORED, traffic=TrafficStats(retries=7)),)},
+        Cause.REMOTE,
+        "store_retries",
     ),
     "threads that read": (
         {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 1.5, "decode": 0.2}),)},

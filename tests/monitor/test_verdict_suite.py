@@ -89,7 +89,7 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
         time.sleep(0.01)
     busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
     assert truth.length(busy) == 720_000_000
-    assert len(busy) == 1
+    assert len(busy) == 1 or took > 0.73, "a pause only where this thread was late with a launch"
     assert took > 0.719
     raw = (tmp_path / "ring.bin").read_bytes()
     magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)

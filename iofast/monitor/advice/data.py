@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 
 from iofast.monitor.advice.rule import Match, Rule, on
 from iofast.monitor.advice.situation import Situation
 from iofast.monitor.findings import Cause
-from iofast.monitor.snapshot import WorkerTask
+from iofast.monitor.snapshot import WorkerTask, traffic_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
-SMALL_FILE = 1 << 20
+SMALL_FILE = SMALL_REQUEST = 1 << 20
 _WORTH_IT = 0.40  # smallest share of the loader's work that a change must concern
 _READING = (Cause.STORAGE, Cause.PAGE_CACHE)
 
@@ -74,6 +75,20 @@ def _cached(now: Situation) -> Match:
     return Match(value, now.wait_gain, {"share": share, "left": _short_of_memory(now)[1], "folder": folder}, trigger)
 
 
+def _uncached(now: Situation, *, again: bool) -> Match | None:
+    """Bytes come from an object store, in the first epoch or `again` in a later one."""
+    asked = traffic_of(now.training.snapshots)
+    if asked is None or asked.hit_rate is None or again != any((one.epoch or 0) >= 1 for one in now.training.loaders):
+        return None
+    return Match(asked.hit_rate, now.wait_gain, {"rate": asked.bytes / now.training.seconds / 1e6})
+
+
+def _small_requests(now: Situation) -> Match | None:
+    asked = traffic_of(now.training.snapshots)
+    size = asked.bytes / asked.gets if asked is not None and asked.gets else SMALL_REQUEST
+    return Match(size, now.wait_gain, {"kB": size / 1000}) if size < SMALL_REQUEST else None
+
+
 PACK_SMALLER = Rule(
     name="pack_resize",
     on=on(Cause.WORKERS, Cause.CPU, Cause.SINGLE, *_READING),
@@ -121,6 +136,31 @@ DATA_RULES = (
         text="The data comes from the disk{share}{left}: read it once before training.",
         change="find {folder} -type f -exec cat {{}} + > /dev/null",
         trigger="uncached",
+    ),
+    Rule(
+        name="stage",
+        on=on(Cause.REMOTE),
+        match=partial(_uncached, again=False),
+        text="{value:.0%} of the bytes read are in the cache, and the store delivers {rate:.0f} MB/s: fill it before.",
+        change="iofast stage URL",
+        trigger="store_hits",
+    ),
+    Rule(
+        name="cache_size",
+        on=on(Cause.REMOTE),
+        match=partial(_uncached, again=True),
+        text="{value:.0%} of the bytes read are in the cache, although an epoch has passed: it is too small.",
+        change="export IOFAST_CACHE_SIZE=...  # several nodes: FastLoader(..., order=order.Grouped(64))",
+        trigger="store_hits",
+    ),
+    Rule(
+        name="blocks_first",
+        on=on(Cause.REMOTE),
+        match=_small_requests,
+        text="Requests are of {kB:.0f} kB: an order without neighbours fetches image by image.",
+        change="FastLoader(..., order=order.ByEpoch(first=order.Blocks(1024, 4)))",
+        trigger="store_rate",
+        risk="the first epoch mixes less than a full shuffle",
     ),
 )
 FREES_CORES = frozenset({PACK_SMALLER.name, FAST_LOADER.name})  # advice that takes the loader's work away

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
+from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, TrafficStats, pages, read_page
 from iofast.monitor.probe import states
 from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import Job, LoaderFigures
@@ -126,6 +126,7 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         steps=steps,
         device_step_s=device_ns / 1e9 if device_ns else None,
         epoch_start_s=grown("epoch_start_ns") / 1e9,
+        traffic=now.traffic and now.traffic.since(before.traffic or TrafficStats()),
     )
 
 

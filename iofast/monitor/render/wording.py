@@ -28,6 +28,7 @@ WITHOUT_DEVICE = {
 }
 WHY = {
     Cause.STORAGE: "storage is slower than the loader asks for",
+    Cause.REMOTE: "the object store answers more slowly than the loader asks",
     Cause.PAGE_CACHE: "the data does not fit into the page cache, so it is read from disk in each epoch",
     Cause.WORKERS: "decoding takes the workers' time, and cores are free for more",
     Cause.CPU: "decoding takes all cores there are",
