@@ -144,7 +144,8 @@ def _remote(training: Training) -> tuple[Evidence, ...]:
     rate = asked.bytes / training.seconds / 1e6
     found = [Evidence("store_rate", rate, f"the object store delivers {rate:.0f} MB/s in {asked.gets:,} requests")]
     if asked.median_s is not None and asked.p99_s is not None:
-        text = f"an answer takes {1e3 * asked.median_s:.0f} ms, of 99 % at most {1e3 * asked.p99_s:.0f} ms"
+        median, late = 1e3 * asked.median_s, 1e3 * asked.p99_s
+        text = f"its median answer takes {median:.0f} ms, the slowest of a hundred {late:.0f} ms"
         found.append(Evidence("store_answer", asked.median_s, text))
     if asked.hit_rate is not None:
         text = f"{asked.hit_rate:.0%} of the bytes read are in the cache"

@@ -63,19 +63,20 @@ PIN = verdict(Bound.INPUT, Cause.PIN, evidence=(Evidence("pin_cpu", 0.9, ""),))
 REMOTE = verdict(Bound.INPUT, Cause.REMOTE)
 SKEW = verdict(Bound.INPUT, Cause.RANK_SKEW, evidence=(Evidence("rank_gap", 0.4, ""),))
 FED = WaitSite("/u/train.py", 41, "batches", "queue.get", WaitSource.THREADS, True, 0.6)
-STORES, ALONE = verdict(Bound.INPUT, Cause.STORAGE, waits=FED), {"processes": (MAIN,)}
+STORES = verdict(Bound.INPUT, Cause.STORAGE, waits=FED)
+FEEDS = replace(STORES, cause=Cause.FEEDER)
 COMPUTE = verdict(Bound.COMPUTE, low=0.0, high=0.02)
 MEMORY, LAUNCH = verdict(Bound.MEMORY, low=0.0, high=0.02), verdict(Bound.LAUNCH, low=0.0, high=0.1)
 SYNC, TRANSFER = verdict(Bound.SYNC, low=0.0, high=0.1), verdict(Bound.TRANSFER, low=0.0, high=0.1)
 THROTTLED = verdict(Bound.THROTTLED, low=0.0, high=0.02)
 TALK = verdict(Bound.COMMUNICATION, low=0.0, high=0.02, evidence=(Evidence("communication", 0.3, ""),))
 
-BUSY = {"processes": workers(0.95)}
-ASLEEP = {"processes": workers(0.1)}
+BUSY, ASLEEP = {"processes": workers(0.95)}, {"processes": workers(0.1)}
 ALONE = {"processes": (MAIN,)}
 ONE = {"processes": (replace(MAIN, cpu_s=1.0),), "idle": None}
 DECODES = seen(work={WorkerTask.DECODE: 0.7, WorkerTask.AUGMENT: 0.3})
 CONVOLVES = seen({Frame.SYNC: 1.0}, convolutions=True)
+HOT = device(throttle_reasons=("thermal", "power"))
 RESTING = device(tensor_active=0.0, sm_active=0.8, capability=(8, 0))
 COPIES = seen({Frame.TRANSFER: 0.4, Frame.FORWARD: 0.6})
 SITE = SyncSite("train.py", 12, ".item()", 0.5)
@@ -154,16 +155,8 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         [(STORAGE, ASLEEP), (COMPUTE, ASLEEP)],
     ),
     "stage": ((REMOTE, COLD), "iofast stage URL", [(REMOTE, LATER), (REMOTE, FAST), (STORAGE, COLD), (COMPUTE, COLD)]),
-    "cache_size": (
-        (REMOTE, LATER),
-        "IOFAST_CACHE_SIZE",
-        [(REMOTE, COLD), (REMOTE, FAST), (STORAGE, LATER), (COMPUTE, LATER)],
-    ),
-    "blocks_first": (
-        (REMOTE, COLD),
-        "ByEpoch(first=order.Blocks(1024, 4))",
-        [(REMOTE, WHOLE), (REMOTE, FAST), (STORAGE, COLD), (COMPUTE, COLD)],
-    ),
+    "cache_size": ((REMOTE, LATER), "IOFAST_CACHE_SIZE", [(REMOTE, COLD), (REMOTE, FAST), (STORAGE, LATER)]),
+    "blocks_first": ((REMOTE, COLD), "first=order.Blocks(", [(REMOTE, WHOLE), (REMOTE, FAST), (STORAGE, COLD)]),
     "collate": ((COLLATE, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, BUSY)]),
     "pin_thread": ((PIN, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, {**BUSY, **PINNED})]),
     "worker_threads": (
@@ -183,11 +176,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
             (replace(STORES, waits=replace(FED, loader=False)), ALONE),
         ],
     ),
-    "sender": (
-        (replace(STORES, cause=Cause.FEEDER), ALONE),
-        "that program",
-        [(STORES, ALONE), (verdict(Bound.INPUT, Cause.FEEDER), ALONE)],
-    ),
+    "sender": ((FEEDS, ALONE), "that program", [(STORES, ALONE), (replace(FEEDS, waits=None), ALONE)]),
     "pin_memory": (
         (TRANSFER, COPIES),
         "pin_memory=True",
@@ -298,11 +287,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
             (COMPUTE, NODES),
         ],
     ),
-    "clocks": (
-        (THROTTLED, device(throttle_reasons=("thermal", "power"))),
-        "TEMPERATURE",
-        [(THROTTLED, {}), (COMPUTE, device(throttle_reasons=("power",)))],
-    ),
+    "clocks": ((THROTTLED, HOT), "TEMPERATURE", [(THROTTLED, {}), (COMPUTE, device(throttle_reasons=("power",)))]),
     "one_core": (
         (COMPUTE, ONE),
         "larger operations",

@@ -141,7 +141,7 @@ DATA_RULES = (
         name="stage",
         on=on(Cause.REMOTE),
         match=partial(_uncached, again=False),
-        text="{value:.0%} of the bytes read are in the cache, and the store delivers {rate:.0f} MB/s: fill it before.",
+        text="{value:.0%} of the bytes read are in the cache, and the store delivers {rate:.0f} MB/s.",
         change="iofast stage URL",
         trigger="store_hits",
     ),
