@@ -23,8 +23,13 @@ from benchmarks.verdicts import timed_datasets
 from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
 from benchmarks.verdicts.programs import Program
 
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
+
+from web_server import web_server
+
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _DISK_BYTES_PER_S: Final = 60 << 20
+_WEB_BYTES_PER_S, _ANSWER_S = 8 << 20, 0.03
 _START_S: Final = 0.5  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
 
@@ -73,6 +78,10 @@ def _fast(program: Program, folder: Path) -> Iterable[Any]:
     from iofast import FastDataset, FastLoader
     from iofast import transforms as T
 
+    transform = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+    if program.load == "web":
+        data = FastDataset(f"{(folder / 'url').read_text()}/set.tar")
+        return FastLoader(data, program.batch, shuffle=True, transform=transform, num_workers=program.workers)
     many = folder / f"many{_COPIES}"
     if not many.exists():
         part = many.with_suffix(".part")
@@ -82,7 +91,6 @@ def _fast(program: Program, folder: Path) -> Iterable[Any]:
                 with contextlib.suppress(FileExistsError):
                     os.link(path, part / path.parent.name / f"{path.stem}-{copy}.jpg")
         part.rename(many)
-    transform = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
     return FastLoader(FastDataset(many), program.batch, shuffle=True, transform=transform, num_workers=program.workers)
 
 
@@ -134,6 +142,10 @@ def surroundings(program: Program, folder: Path) -> Iterator[None]:
             stack.callback(server.terminate)
             while not (folder / "port").exists():
                 time.sleep(0.02)
+        if program.load == "web":
+            os.environ["IOFAST_CACHE_SIZE"] = "0"  # as slow in every epoch
+            served = web_server(timed_datasets.stored(folder, _COPIES), _ANSWER_S, _WEB_BYTES_PER_S)
+            (folder / "url").write_text(stack.enter_context(served))
         yield
 
 

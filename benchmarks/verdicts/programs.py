@@ -22,7 +22,8 @@ SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a
 class Program:
     """One training program.
 
-    load        what its samples cost: sleep, burst, decode, disk, store, collate, pickle, copy or nothing
+    load        what its samples cost: sleep, burst, decode, disk, store, web (FastLoader, objects), collate, pickle,
+                copy or nothing
     cost_s      of a batch, for the loads sleep, burst, collate and pickle
     compute     device seconds a batch for each second that the loader needs for one, measured while warming up
     step_s      device seconds a batch, if `compute` is 0
@@ -178,6 +179,8 @@ FINAL: Final = tuple(
         Program("sleep-0w", INPUT, (Cause.STORAGE, Cause.SINGLE), 0.25, "sleep", compute=3.0, workers=0, cost_s=0.03),
         _input("disk-2w", 0.7, "disk", Cause.STORAGE, Cause.PAGE_CACHE),
         _input("store-2w", 0.5, "store", Cause.STORAGE),
+        # outside, a wait for a network looks like one for a disk
+        replace(_input("web-fast-2w", 0.5, "web", Cause.REMOTE, Cause.STORAGE), loader="fast", workers=2),
         replace(INLINE, compute=1.0, workers=0, stall=0.5, batch=4),
         replace(DECODING, stall=0.2, compute=0.8, batch=5, period_us=SLOW_PERIOD),
         replace(DECODING, name="decode-1w-spawn", start="spawn", stall=0.75, compute=0.25, batch=10),

@@ -18,6 +18,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from benchmarks.verdicts.programs import Program
+from iofast import open_writer
 
 PICTURES: Final = 48
 _SIZE: Final = (800, 600)
@@ -53,6 +54,19 @@ def blobs(folder: Path) -> list[Path]:
             path.write_bytes(os.urandom(_BLOB))
     os.sync()  # dirty pages cannot be dropped from the cache
     return paths
+
+
+def stored(folder: Path, copies: int) -> Path:
+    """The folder of `set.tar`, shards of iofast with copies of the pictures."""
+    path = folder / f"stored{copies}"
+    if not path.exists():
+        part = path.with_suffix(".part")
+        part.mkdir(exist_ok=True)
+        with open_writer(part / "set.tar", overwrite=True) as writer:
+            for number, picture in enumerate(pictures(folder / "pictures") * copies):
+                writer.write({"jpg": picture.read_bytes(), "cls": number % _FOLDERS})
+        part.rename(path)
+    return path
 
 
 def shard(folder: Path) -> Path:
