@@ -157,8 +157,8 @@ class Mode(ABC):
     def bind(self, population: Population, seed: int = 0, global_batch: int = 1) -> Order:
         """The order of `population` under `seed` (0 … 2^64-1).
 
-        `global_batch` is the number of consecutive positions in a batch of all ranks together; only `Buckets` and
-        endless samplers depend on it. Raises `OptionError` if the mode does not fit the population.
+        `global_batch` is the number of consecutive positions in a batch of all ranks together; only `Buckets`,
+        `Grouped` and endless samplers depend on it. Raises `OptionError` if the mode does not fit the population.
         """
         check_whole("seed", seed, 0, MAX_SEED)
         check_whole("global_batch", global_batch, 1, MAX_SAMPLES)

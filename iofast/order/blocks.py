@@ -9,7 +9,7 @@ import numpy as np
 from iofast.errors import OptionError
 from iofast.ops.arguments import check_fields, whole
 from iofast.order.base import Binding, Indices, Mode, Order, Part
-from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_groups
+from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_each, permuted_groups, streams
 
 
 @dataclass(frozen=True)
@@ -77,3 +77,19 @@ class _Blocks(Order):
 
     def _options(self) -> dict[str, object]:
         return {"block": self._block, "window": self._window}
+
+
+def blocks_each(options: Blocks, key: str, groups: Indices, counts: Indices, positions: Indices) -> Indices:
+    """As `_Blocks`, with a permutation of 0 … counts[i]-1 for each group: all of shape (N,), 0.4 to 0.9 ms for 256."""
+    begins, inside, among = (streams(key_word(f"{key} {name}"), groups) for name in ("begin", "windows", "blocks"))
+    span = options.block * options.window
+    windows, places = np.divmod(positions, span)
+    starts = windows * span
+    places = starts + permuted_each(np.minimum(counts - starts, span), streams(inside, windows), places)
+    places, offsets = np.divmod(places, options.block)
+    full = counts // options.block
+    rows = np.flatnonzero(places < full)
+    places[rows] = permuted_each(full[rows], among[rows], places[rows])
+    first = (begins % counts.astype(np.uint64)).astype(np.int64)
+    samples: Indices = (places * options.block + offsets + first) % counts
+    return samples

@@ -59,7 +59,7 @@ class TestResume:
     def test_a_sample_of_the_grid(self, held: Mapping[str, FastDataset]) -> None:
         """Containers, orders, ranks, workers and resume points; the whole is `make torture PART=determinism`."""
         assert len({data.fingerprint for data in held.values()}) == 1
-        places = iter(["middle", "first", "last", "start", "next", "middle", "first", "last", "middle"])
+        places = itertools.cycle(["middle", "first", "last", "start", "next", "middle", "first", "last"])
         names = list(held)
         for number, (mode, ordering) in enumerate(determinism.modes().items()):
             whole = list(determinism.batches([determinism.loader(held["LMDB"], ordering, 1, 0, 1)]))
@@ -77,6 +77,21 @@ class TestResume:
         states = [determinism.state_after(held[name], MODE, 3, 2) for name in (one, other)]
         assert states[0] == states[1]
         assert determinism.resumed(held[other], MODE, states[0], 2, 2) == whole[0][2:]
+
+    @pytest.mark.parametrize(
+        ("mode", "of_first"),
+        [(order.Grouped(6), 3 * 17), (order.Grouped(8, order.ByEpoch(order.Blocks(4, 2))), 4 * 13)],
+    )
+    def test_one_rank_takes_over_the_ranges_of_two(
+        self, held: Mapping[str, FastDataset], mode: order.Mode, of_first: int
+    ) -> None:
+        data = held["tar"]
+        whole = list(determinism.batches([determinism.loader(data, mode, 1, 0, 2)]))
+        state = determinism.state_after(data, mode, 2, 3)
+        assert determinism.resumed(data, mode, state, 1, 2) == whole[3:]
+        for rank in range(2):
+            full = list(determinism.loader(data, mode, 2, rank, 1))[: determinism.IMAGES // determinism.B]
+            assert all(((labels >= of_first) == (rank == 1)).all() for _, labels in full)
 
     def test_resume_far_into_a_large_epoch_costs_nothing(self, twenty: FastDataset) -> None:
         """The loader decodes only the batches from the place on."""
@@ -124,6 +139,11 @@ class TestState:
             other = make(twenty, **change)
         with pytest.raises(StateError, match=message):
             other.load_state_dict(make(twenty).state_dict())
+
+    def test_of_grouped_batches_of_another_size(self, twenty: FastDataset) -> None:
+        state = make(twenty, shuffle=False, order=order.Grouped(3)).state_dict()
+        with pytest.raises(StateError, match=r"another order: expected .*'batch': 9.* found .*'batch': 6"):
+            make(twenty, shuffle=False, order=order.Grouped(3), batch_size=9).load_state_dict(state)
 
     @pytest.mark.parametrize(
         ("state", "message"),

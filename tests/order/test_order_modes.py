@@ -17,6 +17,8 @@ from iofast.order import (
     Balanced,
     Blocks,
     Buckets,
+    ByEpoch,
+    Grouped,
     Mixed,
     Mode,
     Order,
@@ -72,10 +74,27 @@ MODES: list[Mode] = [
     Mixed([1, 3]),
     Mixed([1, 0], length=7000),
     Buckets(SIZES),
+    ByEpoch(Blocks(block=7, window=5)),
+    Grouped(16),
+    Grouped(12, Blocks(block=7, window=5)),
+    Grouped(6, ByEpoch(Sequential(), Blocks())),
     Sampled(range(N)),
     Sampled(Backwards(N)),
 ]
-FULL = [Sequential(), Shuffled(), Blocks(), Blocks(7, 5), Blocks(1, 1), Blocks(10_000, 1), Blocks(1, 10_000)]
+FULL = [
+    Sequential(),
+    Shuffled(),
+    Blocks(),
+    Blocks(7, 5),
+    Blocks(1, 1),
+    Blocks(10_000, 1),
+    Blocks(1, 10_000),
+    ByEpoch(Blocks(7, 5)),
+    Grouped(1),
+    Grouped(1, Blocks(7, 5)),
+    Grouped(1, Blocks(10_000, 1)),
+    Grouped(1, Blocks(1, 10_000)),
+]
 
 
 def name(mode: Mode) -> str:
@@ -146,13 +165,14 @@ def test_modes_and_options_have_different_descriptions() -> None:
     other = Population(N, lambda: labels()[::-1], lambda: sizes()[::-1], parts=(4000, 2000))
     for mode in (Balanced(), Buckets(SIZES), Mixed([1, 3])):
         assert mode.bind(other, 0, B).describe() != mode.bind(POPULATION, 0, B).describe()
-    assert Buckets(SIZES).bind(POPULATION, 0, 32).describe() != Buckets(SIZES).bind(POPULATION, 0, B).describe()
+    for mode in (Buckets(SIZES), Grouped(16)):
+        assert mode.bind(POPULATION, 0, 32).describe() != mode.bind(POPULATION, 0, B).describe()
 
 
 def test_the_orders_never_change_between_versions() -> None:
     """Resuming with a newer iofast must continue the same epoch: these numbers are API."""
     found = []
-    for mode in MODES[2:14]:
+    for mode in MODES[2:18]:
         order = mode.bind(POPULATION, 7, B)
         some = order.indices(3, np.array([0, 1, order.length - 1]))
         found.append([*some.tolist(), *order.replacement(3, np.array([5]), 1).tolist()])
@@ -261,4 +281,8 @@ GOLDEN = [
     [5144, 5839, 4464, 3902],
     [1969, 1571, 4774, 3902],
     [3045, 2756, 1758, 4532],
+    [5445, 3621, 5259, 2283],
+    [65, 181, 5717, 667],
+    [93, 333, 5988, 890],
+    [280, 175, 5255, 780],
 ]

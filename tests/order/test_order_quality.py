@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from iofast.order import Blocks, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
+from iofast.order import Blocks, ByEpoch, Grouped, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
 from tools.torture import permutations as torture
 from tools.torture.permutations import epoch_of, neighbours, serial, surprise, uniformity
@@ -40,7 +40,7 @@ def test_small_sets_see_every_permutation_equally_often(n: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("n", [2, 5, 65, 1000, 4096, 4097, 1_000_000])
-@pytest.mark.parametrize("mode", [Shuffled(), Blocks(), Blocks(7, 5)], ids=str)
+@pytest.mark.parametrize("mode", [Shuffled(), Blocks(), Blocks(7, 5), Grouped(1), Grouped(1, Blocks(7, 5))], ids=str)
 def test_a_position_sees_every_sample_equally_often(n: int, mode: Mode) -> None:
     positions = np.array([0, 1, n // 2, n - 1])
     samples = np.array([mode.bind(Population(n), seed).indices(seed % 7, positions) for seed in range(700)])
@@ -119,7 +119,20 @@ def test_sizes_of_single_keys_are_their_own() -> None:
     assert together.tolist() == alone
 
 
-@pytest.mark.parametrize("mode", [Sequential(), Shuffled(), Blocks(), Repeated(3), Mixed([0.5, 0.5])], ids=str)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        Sequential(),
+        Shuffled(),
+        Blocks(),
+        Repeated(3),
+        Mixed([0.5, 0.5]),
+        ByEpoch(Blocks()),
+        Grouped(1),
+        Grouped(1, Blocks()),
+    ],
+    ids=str,
+)
 def test_ten_billion_samples_take_no_more_memory_than_ten(mode: Mode) -> None:
     def start(n: int) -> tuple[int, int]:
         """Bytes that the order holds, and the peak with the first batches."""
