@@ -83,8 +83,8 @@ def run(folder: Path, period_us: int) -> None:
     words[READY] = 1
     while _host_lives(words[HOST]):
         now = time.monotonic_ns()
-        timeline.publish(now)
         if words[LAUNCHED] == done:
+            timeline.publish(now)  # a launch that comes now begins later
             if words[CLOSING]:
                 break
             shared.wait(LAUNCHED, done, max(0.0, (timeline.boundary - now) / 1e9))

@@ -10,6 +10,7 @@ from iofast.errors import OptionError, shown
 from iofast.ops.arguments import check_fields, whole
 from iofast.order.base import Binding, Indices, Mode, Order, Part, Population
 from iofast.order.blocks import Blocks, blocks_each
+from iofast.order.cycles import SAME_PILE
 from iofast.order.orders import Sequential, Shuffled
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted_each, streams
 
@@ -125,7 +126,8 @@ class _Grouped(Order):
 
     def _replacement(self, part: Part, attempts: Indices) -> Indices:
         groups, _ = self._places(part)
-        return self._starts(groups, self._size) + self._drawn(part, attempts, self._counts(groups))
+        own = self._starts(groups, self._size) + self._drawn(part, attempts, self._counts(groups))
+        return np.where(attempts > SAME_PILE, super()._replacement(part, attempts), own)
 
     def _options(self) -> dict[str, object]:
         order = self._order.bind(Population(self.count), self.seed)

@@ -112,7 +112,7 @@ class TestGrouped:
             got += [samples(bound, 1, number, batch // world, rank, world) for rank in range(world)]
         assert np.concatenate(got).tolist() == whole(Grouped(8, order).bind(Population(count), 3, batch), 1).tolist()
 
-    @given(shape=shapes(), order=inner, epoch=epochs, attempt=st.integers(1, 255))
+    @given(shape=shapes(), order=inner, epoch=epochs, attempt=st.integers(1, 4))
     def test_replacements_are_of_the_same_range(
         self, shape: tuple[int, int, int], order: Mode | None, epoch: int, attempt: int
     ) -> None:
@@ -121,10 +121,12 @@ class TestGrouped:
         instead = bound.replacement(epoch, np.arange(count), attempt)
         assert (range_of(instead, count, groups) == range_of(whole(bound, epoch), count, groups)).all()
 
-    def test_every_sample_of_the_range_may_replace(self) -> None:
+    def test_after_four_attempts_every_sample_may_replace(self) -> None:
+        """All samples of the range may be damaged."""
         bound = Grouped(2).bind(Population(11), 1, 2)
-        drawn = {int(bound.replacement(0, np.array([0]), attempt)[0]) for attempt in range(1, 256)}
-        assert drawn == set(range(6))
+        drawn = [int(bound.replacement(0, np.array([0]), attempt)[0]) for attempt in range(1, 256)]
+        assert set(drawn[:4]) <= set(range(6))
+        assert set(drawn) == set(range(11))
 
     @pytest.mark.parametrize("order", [Shuffled(), Blocks(1, 64), Blocks(4, 8)], ids=str)
     @pytest.mark.parametrize("size", [50, 200])
