@@ -1,7 +1,7 @@
 """Does another tool see what `iofast monitor` sees? The same run of the same program, judged by both.
 
     pip install traceml-ai==0.5.0 gpuprof==0.7.1
-    python -m benchmarks.bench_rivals [--tool traceml|gpuprof] [--only NAME] [--seconds 30] [--resume]
+    python -m benchmarks.bench_monitors [--tool traceml|gpuprof] [--only NAME] [--seconds 30] [--resume]
 
 The programs of the suite "tune" (benchmarks/verdicts) and ten that compute on the processor run under each tool, in
 the loop that every framework has, while our monitor watches the same process from outside. All answer one question:
@@ -21,9 +21,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks import measure
-from benchmarks.rivals.side import CLEAR, Pair, Side
-from benchmarks.rivals.tools import INSIDE
-from benchmarks.rivals.workloads import LOOKING, PROGRAMS, RUNNING_AHEAD, unseen
+from benchmarks.monitors.side import CLEAR, Pair, Side
+from benchmarks.monitors.tools import INSIDE
+from benchmarks.monitors.workloads import LOOKING, PROGRAMS, RUNNING_AHEAD, unseen
 from benchmarks.verdicts.program_runs import build_nvml
 from tools import machine
 
@@ -105,7 +105,7 @@ clock says what CUDA events would.
   `with gpuprof.profile(name)`; both as their documentation says. Without an NVIDIA driver gpuprof makes up readings of
   a GPU ("MockGPU"); what it says of them is left out
 - Other programs used {used}
-- Command: `python -m benchmarks.bench_rivals --seconds {seconds:.0f}`
+- Command: `python -m benchmarks.bench_monitors --seconds {seconds:.0f}`
 """
 
 
@@ -118,11 +118,11 @@ def main() -> None:
     parser = measure.parser(__doc__, photos=False, seconds=30.0, resume=False, repeats=1)
     parser.add_argument("--tool", action="append", default=[], choices=INSIDE)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    default = Path(tempfile.gettempdir()) / "iofast-rivals"
+    default = Path(tempfile.gettempdir()) / "iofast-monitors"
     parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
     arguments = parser.parse_args()
     if missing := [name for tool, name in NAMES.items() if version(tool) is None]:
-        print(f"bench_rivals: left out, for want of {' and '.join(missing)}; see --help", file=sys.stderr)
+        print(f"bench_monitors: left out, for want of {' and '.join(missing)}; see --help", file=sys.stderr)
         return
     folder: Path = arguments.folder.resolve()
     if not arguments.resume:

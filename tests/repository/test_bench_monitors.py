@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import bench_rivals
-from benchmarks.rivals import tools
-from benchmarks.rivals.side import Pair
-from benchmarks.rivals.train import Arithmetic
-from benchmarks.rivals.workloads import CPU, LOOKING, PROGRAMS, RUNNING_AHEAD, find, unseen
+from benchmarks import bench_monitors
+from benchmarks.monitors import tools
+from benchmarks.monitors.side import Pair
+from benchmarks.monitors.train import Arithmetic
+from benchmarks.monitors.workloads import CPU, LOOKING, PROGRAMS, RUNNING_AHEAD, find, unseen
 from benchmarks.verdicts.judge import Observation
 from benchmarks.verdicts.program_runs import Run
 from benchmarks.verdicts.score import Scored
@@ -99,7 +99,7 @@ def test_the_page_counts_the_same_runs_for_both() -> None:
         pair("gpuprof", "train-compute", 0.0, Bound.UNKNOWN, False),
         Pair(find("sleep-1w"), "gpuprof", failed="ProgramError: ended with status 1"),
     ]
-    page = bench_rivals.page(pairs, 12.0)
+    page = bench_monitors.page(pairs, 12.0)
     assert "| iofast, beside traceml-ai | 2 of 2 | 0 of 1 | 0 of 1 | 0 |" in page
     assert "| traceml-ai | 1 of 2 | 0 of 1 | 1 of 1 | 0 |" in page
     assert "| iofast, beside gpuprof | 0 of 1 | 0 of 0 | 0 of 1 | 1 |" in page
@@ -121,7 +121,7 @@ def test_arithmetic_takes_its_time_forward_and_backward() -> None:
 
 
 def test_without_the_tools_nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bench_rivals, "version", lambda _tool: None)
-    monkeypatch.setattr("sys.argv", ["bench_rivals", "--output", str(tmp_path / "page.md")])
-    bench_rivals.main()
+    monkeypatch.setattr(bench_monitors, "version", lambda _tool: None)
+    monkeypatch.setattr("sys.argv", ["bench_monitors", "--output", str(tmp_path / "page.md")])
+    bench_monitors.main()
     assert not (tmp_path / "page.md").exists()

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.rivals.tools import INSIDE, Tool
-from benchmarks.rivals.workloads import find
+from benchmarks.monitors.tools import INSIDE, Tool
+from benchmarks.monitors.workloads import find
 from benchmarks.verdicts import loaders
 from benchmarks.verdicts.program import UNAVAILABLE, Training, Waits
 from benchmarks.verdicts.programs import Program

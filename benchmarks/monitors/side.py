@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.rivals import tools
-from benchmarks.rivals.workloads import unseen
+from benchmarks.monitors import tools
+from benchmarks.monitors.workloads import unseen
 from benchmarks.verdicts import truth
 from benchmarks.verdicts.program_runs import AFTER_S, Place, ProgramError
 from benchmarks.verdicts.programs import Program
