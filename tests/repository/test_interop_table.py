@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from iofast.containers.sidecars import NAMES
-from tools.interop import environments, record_sets
+from tools.environments import Missing
+from tools.interop import record_sets
 from tools.interop.__main__ import READERS, WRITERS, Peer, compare, pinned, table
+from tools.interop.environments import ENVIRONMENTS
 from tools.interop.peers import readers, writers
 
 EVERY = (*READERS, *WRITERS)
@@ -26,7 +29,7 @@ def test_every_program_is_a_peer() -> None:
     for peers, module in ((READERS, readers), (WRITERS, writers)):
         assert {peer.program for peer in peers} == {program.__name__ for program in module.PROGRAMS}
     assert set(table()) == {peer.name for peer in EVERY}
-    assert {peer.environment for peer in EVERY} == set(environments.REQUIREMENTS)
+    assert {peer.environment for peer in EVERY} == set(ENVIRONMENTS)
 
 
 def test_the_data_of_the_peers(tmp_path: Path) -> None:
@@ -61,12 +64,12 @@ def test_differences(one: record_sets.Seen, other: record_sets.Seen, differs: bo
 
 
 def test_headers_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    own = replace(ENVIRONMENTS["ffcv"], folder=tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(environments.Missing, match=r"pkg-config is not there; as root: apt-get install .*opencv-dev"):
-        environments.python("ffcv")
+    with pytest.raises(Missing, match=r"pkg-config is not there; as root: apt-get install .*opencv-dev"):
+        own.python()
     (tmp_path / "pkg-config").write_text('#!/bin/sh\n[ "$2" = libturbojpeg ]\n')
     (tmp_path / "pkg-config").chmod(0o755)
-    with pytest.raises(environments.Missing, match=r"^opencv4, a C\+\+ compiler are not there; as root"):
-        environments.python("ffcv")
+    with pytest.raises(Missing, match=r"^opencv4, a C\+\+ compiler are not there; as root"):
+        own.python()
     assert list(tmp_path.iterdir()) == [tmp_path / "pkg-config"]

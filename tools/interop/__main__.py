@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.interop import environments, record_sets
+from tools.environments import ROOT, Missing
+from tools.interop import record_sets
+from tools.interop.environments import ENVIRONMENTS, FOLDER
 
 PEERS = Path(__file__).parent / "peers"
-DOCUMENT = environments.ROOT / "docs" / "format.md"
+DOCUMENT = ROOT / "docs" / "format.md"
 BEGIN, END = "<!-- interop: written by `make interop` -->\n", "<!-- end of interop -->"
 HEADER = "| program | version | what it did | result |\n|---|---|---|---|\n"
 TIMEOUT = 400  # seconds for one peer: Hugging Face and TensorFlow take half a minute to start
@@ -61,7 +63,7 @@ WRITERS = (
 
 def main(words: list[str]) -> int:
     peers = [peer for peer in (*READERS, *WRITERS) if not words or any(word in peer.name.lower() for word in words)]
-    work = environments.FOLDER / "data"
+    work = FOLDER / "data"
     expected = record_sets.build(work)
     images = work / "images"
     images.mkdir()
@@ -82,8 +84,8 @@ def main(words: list[str]) -> int:
 def attempt(peer: Peer, work: Path, expected: dict[str, list[record_sets.Seen]]) -> tuple[str, str, bool]:
     """Run a peer: its version, the result, and whether it failed."""
     try:
-        version = environments.versions(peer.environment).get(peer.package, "?")
-    except environments.Missing as missing:
+        version = ENVIRONMENTS[peer.environment].versions().get(peer.package, "?")
+    except Missing as missing:
         return pinned(peer), f"not run: {missing}", False
     try:
         if peer in READERS:
@@ -101,7 +103,7 @@ def run(peer: Peer, source: Path, target: Path) -> list[record_sets.Seen]:
     """The records that a peer prints."""
     target.mkdir(exist_ok=True)
     script = PEERS / ("readers.py" if peer in READERS else "writers.py")
-    command = [environments.python(peer.environment), script, peer.program, source, target]
+    command = [ENVIRONMENTS[peer.environment].python(), script, peer.program, source, target]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if ended.returncode:
         raise ValueError(f"status {ended.returncode}: {ended.stderr[-600:]}")
@@ -121,8 +123,8 @@ def compare(wanted: list[record_sets.Seen], found: list[record_sets.Seen]) -> tu
 
 def pinned(peer: Peer) -> str:
     """The pinned version."""
-    every = (*environments.REQUIREMENTS[peer.environment], *environments.ALONE.get(peer.environment, ()))
-    wanted = [each for each in every if each.startswith(f"{peer.package}==")]
+    own = ENVIRONMENTS[peer.environment]
+    wanted = [each for each in (*own.requirements, *own.alone) if each.startswith(f"{peer.package}==")]
     return wanted[0].partition("==")[2] if wanted else "?"
 
 

@@ -1,0 +1,50 @@
+"""FastLoader, as the README uses it. Variants: lmdb (packed, with restart markers), rgb (raw pixels), folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from protocol import MEAN, STD, Options, Seen, main
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+NORMALIZE = T.Normalize(MEAN, STD)
+TRANSFORMS = {
+    "crop": CROP,
+    "float32": [*CROP, NORMALIZE],
+    "centre": [T.Resize(256), T.CenterCrop(224)],
+    "recipe": [*CROP, T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandAugment(2, 9), NORMALIZE],
+}
+
+
+def load(options: Options) -> tuple[Any, Any]:
+    loader = FastLoader(
+        FastDataset(options.data),
+        options.batch,
+        shuffle=options.case != "centre",
+        transform=TRANSFORMS[options.case],
+        dtype=torch.float32 if options.is_float else torch.uint8,
+        num_workers=options.workers,
+    )
+    return loader, seen
+
+
+def seen(batch: Any) -> Seen:
+    images, labels = batch
+    return len(labels), images
+
+
+def pack(source: Path, target: Path, options: Options) -> None:
+    """Originals become 256 pixels at quality 90; prepared files keep their pixels and get markers."""
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(target), "--quiet", "--resize", "256"]
+    subprocess.run([*command, *(["--format", "rgb"] if options.variant == "rgb" else [])], check=True)
+
+
+if __name__ == "__main__":
+    main(load, pack)

@@ -1,0 +1,141 @@
+"""A contender's process: it is stopped between its turns, so that only one of them works at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.rivals.peers.protocol import Options
+from tools.environments import ROOT
+
+TIMEOUT = 600  # seconds for one epoch
+_LOOK_S = 0.25  # between two looks at the memory
+
+
+class Measured(float):
+    """Images a second of an epoch, with what else was seen of it."""
+
+    cpu_s: float  # processor time of all processes, per 1000 images
+    peak: int  # bytes of memory of all processes, shared pages counted in part
+    looks: dict[str, Any]  # what the script said
+
+
+class ContenderError(Exception):
+    """A contender that ended or said nothing; the message has the end of its output."""
+
+
+class Running:
+    """A script of `peers/` with a loader that is open."""
+
+    def __init__(self, command: Sequence[str | Path], options: Options, log: Path) -> None:
+        self._log = log
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}", "PYTHONUNBUFFERED": "1"}
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, "load", json.dumps(asdict(options))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        self.first = self._measured(self._answer)
+
+    def epoch(self) -> Measured:
+        """Run an epoch."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._measured(self._answer)
+
+    def close(self) -> None:
+        """End all of its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _measured(self, answer: Any) -> Measured:
+        before = self._cpu()
+        with self._watched() as peak:
+            said = answer()
+        made = Measured(said["images"] / said["seconds"])
+        made.cpu_s, made.peak, made.looks = 1000 * (self._cpu() - before) / said["images"], max(peak), said
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        return made
+
+    def _answer(self) -> dict[str, Any]:
+        lines: list[str] = []
+        assert self._process.stdout is not None
+        reader = threading.Thread(target=lambda: lines.append(self._said()), daemon=True)
+        reader.start()
+        reader.join(TIMEOUT)
+        if not lines or not lines[0]:
+            self.close()
+            raise ContenderError(self._log.read_text(errors="replace")[-2000:] or "no answer in time")
+        found: dict[str, Any] = json.loads(lines[0])
+        return found
+
+    def _said(self) -> str:
+        """The next line of JSON; libraries print others."""
+        assert self._process.stdout is not None
+        return next((line for line in self._process.stdout if line.startswith("{")), "")
+
+    def _tree(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    def _cpu(self) -> float:
+        """Seconds of processor time of living processes, and of ended ones that their parents have waited for."""
+        total = 0.0
+        for each in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(each.cpu_times()[:4])
+        return total
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[list[int]]:
+        """The memory of the tree, looked at now and then."""
+        peak, end = [0], threading.Event()
+
+        def look() -> None:
+            while not end.wait(_LOOK_S):
+                peak.append(sum(_pss(each) for each in self._tree()))
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield peak
+        finally:
+            end.set()
+            thread.join()
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+def packed(command: Sequence[str | Path], source: Path, target: Path, options: Options) -> float:
+    """Seconds that a contender takes to write its container, by its own clock."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
+    words = [*command, "pack", source, target, json.dumps(asdict(options))]
+    ended = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=TIMEOUT)
+    if ended.returncode:
+        raise ContenderError(ended.stderr[-2000:])
+    return float(json.loads(ended.stdout.splitlines()[-1])["seconds"])
