@@ -7,6 +7,7 @@
 #   make torture       long runs: kills, fuzz, soaks; PART=name for one of them. Results: benchmarks/results/torture-*.md
 #   make interop       our files read by other programs, our loader run by Lightning, Accelerate, Trainer and timm
 #   make bench         every benchmark; NAME=load for one. Results: benchmarks/results/
+#   make bench-rivals  every rival, each in an environment of its own (some gigabytes). Result: benchmarks/results/rivals.md
 #   make wheel         a wheel with libjpeg-turbo inside, tested where there is no system libjpeg
 #   make test-simd     the tests on Pillow-SIMD in Pillow's place, in an environment of its own
 #   make test-neon     the pixel loops for 64-bit ARM, cross-compiled, against the scalar ones under qemu
@@ -29,7 +30,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 
-.PHONY: demo test check torture interop bench wheel clean system-deps test-simd test-neon sanitize environment kernel lint
+.PHONY: demo test check torture interop bench bench-rivals wheel clean system-deps test-simd test-neon sanitize environment kernel lint
 
 demo: kernel
 	$(BIN)/python -m tools.demo
@@ -61,6 +62,10 @@ interop: kernel
 bench: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation
 	for question in $(if $(NAME),$(NAME),$(patsubst benchmarks/bench_%.py,%,$(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
+
+bench-rivals: kernel
+	$(PIP) -e '.[bench]' --no-build-isolation
+	PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m benchmarks.rivals
 
 wheel: environment
 	$(PIP) -e '.[wheel]' --no-build-isolation

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +19,15 @@ from typing import Any
 
 from benchmarks import measure, photographs
 from benchmarks.bench_load import plain
+from benchmarks.rivals.chart import THEMES, chart
 from benchmarks.rivals.contenders import CONTENDERS, PEERS, Contender
+from benchmarks.rivals.page import medians, page
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, packed
-from tools.environments import Missing
+from tools import machine
+from tools.environments import ROOT, Missing
 
+TITLE = "Images a second into training: random crops of packed photographs, two cores"
 EPOCH, ORIGINALS, QUICK = 5_000, 1_500, 600  # images
 CASES = ("crop", "float32", "centre", "recipe", "originals")
 
@@ -77,25 +80,6 @@ def _plain(run: float) -> dict[str, Any]:
     return {"rate": float(run), "cpu_s": run.cpu_s, "peak": run.peak, **run.looks}
 
 
-def page(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table for each case."""
-    parts = ["# iofast beside its rivals\n"]
-    for case, figures in found.items():
-        rounds = figures["rounds"]
-        own = [each["rate"] for each in next(iter(rounds.values()))]
-        rows = []
-        for name, runs in rounds.items():
-            rate = [each["rate"] for each in runs]
-            ratio = statistics.median(a / b for a, b in zip(own, rate, strict=True))
-            cpu = statistics.median(each["cpu_s"] for each in runs)
-            peak = max(figures["first"][name]["peak"], *(each["peak"] for each in runs)) / 2**20
-            first = figures["first"][name]["first"]
-            rows.append((name, measure.spread(rate), f"{ratio:.2f}×", f"{cpu:.2f}", f"{peak:,.0f}", f"{first:.2f}"))
-        head = ("", "images/s: median (least – most)", "iofast is", "CPU s per 1000", "MiB", "first batch, s")
-        parts.append(f"## {case}\n\n{measure.table(head, rows)}\n")
-    return "\n".join(parts)
-
-
 def main() -> None:
     parser = measure.parser(__doc__, rounds=3)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only iofast and rivals with these words")
@@ -117,9 +101,23 @@ def main() -> None:
         for case in given.cases:
             able = [each for each in chosen if case in each.cases]
             found[case] = figures_of(case, able, folder, 1 if given.quick else given.rounds, given.workers)
-    if given.output is not None:
-        given.output.with_suffix(".json").write_text(json.dumps(found, indent=1))
-    measure.publish("rivals", page(found), given.output, command="python -m benchmarks.rivals")
+    write(found, given.output)
+
+
+def write(found: Mapping[str, Mapping[str, Any]], output: Path | None) -> None:
+    """Write the figures, the page and the charts; cases that did not run keep their figures."""
+    path = output or measure.RESULTS / "rivals.md"
+    kept = path.with_suffix(".json")
+    every = (json.loads(kept.read_text()) if kept.exists() else {}) | {
+        case: {**figures, "machine": machine.describe()} for case, figures in found.items()
+    }
+    every = {case: every[case] for case in CASES if case in every}
+    kept.write_text(json.dumps(every, indent=1) + "\n")
+    measure.write("rivals", page(every), output)
+    if "crop" in every:
+        folder = path.parent if output else ROOT / "docs" / "images"
+        for theme in THEMES:
+            (folder / f"rivals-{theme}.svg").write_text(chart(TITLE, medians(every["crop"]), theme))
 
 
 if __name__ == "__main__":
