@@ -67,7 +67,7 @@ def main(load: Callable[[Options], tuple[Loader, Callable[[Any], Seen]]], pack: 
 
 def no_pack(source: Path, target: Path, options: Options) -> None:
     """For rivals that read folders."""
-    raise NotImplementedError(f"{options.variant} reads {source}, and writes no {target}")
+    sys.exit(f"{options.variant} reads {source}, and writes no {target}")
 
 
 def _epoch(loader: Loader, seen: Callable[[Any], Seen], options: Options, begun: float) -> dict[str, Any]:
