@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from iofast import kernel
 from iofast.containers.base import Failures, Located, Reader
-from iofast.containers.changed import renew
+from iofast.containers.changed import fetch_damaged, renew
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
@@ -279,6 +279,9 @@ class FastDataset(Dataset[Any]):
             source = payloads.checked(check)
             for row in range(len(located.indices)):
                 pixels, status = self._decode(located, source, row)
+                if len(fetch_damaged(self.reader, located, status, row)):
+                    with self.reader.payloads(located, row, row + 1) as again:
+                        pixels, status = self._decode(located.rows(slice(row, row + 1)), again, 0)
                 if len(renew(self.reader, located, source.rows(slice(row, row + 1)), status, row)):
                     pixels, status = self._decode(located, source, row)
                 if failure := int(status[0]):

@@ -80,6 +80,21 @@ def readable(
         yield {int(rows[number]): data for number, data in direct.items()}
 
 
+def fetch_again(places: StoredPlaces | None) -> bool:
+    """Fetch payloads again that were found damaged; False if none of them is in an object store."""
+    rows = [] if places is None else np.flatnonzero(places.length > 0).tolist()
+    if places is None or not rows:
+        return False
+    from iofast.mirror.stored import Wanted
+    from iofast.mirror.stored import fetch_again as fetch_bytes_again
+
+    numbers = np.unique(places.file[rows]).tolist()
+    objects = dict(zip(numbers, places.open(numbers), strict=True))
+    spans = zip(*(column[rows].tolist() for column in (places.file, places.offset, places.length)), strict=True)
+    fetch_bytes_again([Wanted(objects[file], offset, offset + length) for file, offset, length in spans])
+    return True
+
+
 def in_memory(
     found: dict[int, bytes], fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint64]]:

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.any_bytes import StoredPlaces
+from iofast.containers.any_bytes import StoredPlaces, fetch_again
 from iofast.containers.entries import WrittenRecord
 from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
@@ -203,6 +203,26 @@ class Reader(ABC):
         self, located: Located, field: str | Sequence[str], check: bool, failed: Failures | None
     ) -> list[bytes | None]:
         """`values` of located rows: one `pread` each, by file and offset. `field`, or one per row, is for messages."""
+        wrong: Failures = {}
+        values = self._read_once(located, field, check, wrong)
+        rows = [*wrong]
+        if rows and fetch_again(self.stored_places(located.rows(np.array(rows)))):
+            again: Failures = {}
+            fields = field if isinstance(field, str) else [field[row] for row in rows]
+            for row, value in zip(
+                rows, self._read_once(located.rows(np.array(rows)), fields, check, again), strict=True
+            ):
+                values[row] = value
+            wrong = {rows[number]: error for number, error in again.items()}
+        if wrong and failed is None:
+            raise next(iter(wrong.values()))
+        if failed is not None:
+            failed.update(wrong)
+        return values
+
+    def _read_once(
+        self, located: Located, field: str | Sequence[str], check: bool, wrong: Failures
+    ) -> list[bytes | None]:
         values: list[bytes | None] = [None] * len(located.indices)
         rows = np.flatnonzero(located.file != ABSENT)
         rows = rows[np.lexsort((located.offset[rows], located.file[rows]))]
@@ -220,10 +240,7 @@ class Reader(ABC):
                 except (ContainerError, OSError) as error:
                     what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
                     name, own = self.name(int(located.indices[row])), field if isinstance(field, str) else field[row]
-                    found = ContainerError(f"{name}: {own} at offset {offsets[row]} {what}")
-                    if failed is None:
-                        raise found from None
-                    failed[row] = found
+                    wrong[row] = ContainerError(f"{name}: {own} at offset {offsets[row]} {what}")
         return values
 
 

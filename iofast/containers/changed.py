@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.containers.any_bytes import fetch_again
 from iofast.containers.base import Located, Reader
 from iofast.errors import DecodeError
 from iofast.kernel import Payloads, Status, pillow, twin
@@ -39,6 +40,17 @@ def renew(
             payloads.indexed[row, 1:] = 0  # already compared
         again.append(row)
     return np.array(again, np.intp)
+
+
+def fetch_damaged(reader: Reader, located: Located, status: NDArray[np.int32], start: int = 0) -> NDArray[np.intp]:
+    """Fetch stored payloads again whose checksum differs; return the rows of `status` to decode again.
+
+    `status` is that of rows of `located` from `start` on. The bytes may have been damaged on their way here.
+    """
+    rows = np.flatnonzero(status == Status.CHECKSUM)
+    if len(rows) and fetch_again(reader.stored_places(located.rows(start + rows))):
+        return rows
+    return rows[:0]
 
 
 def refresh(reader: Reader, located: Located) -> None:

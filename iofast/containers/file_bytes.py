@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,8 @@ from numpy.typing import NDArray
 from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import read_rows
+
+T = TypeVar("T")
 
 _LARGE = 1 << 20  # bytes; shorter reads are not compared with the size of the file
 
@@ -67,6 +71,13 @@ class FileBytes:
         """Kind, size and times of the file."""
         return os.fstat(self.fd)
 
+    def fetch_again(self, start: int = 0, stop: int = 0) -> bool:  # noqa: ARG002
+        """Fetch the bytes [start, stop) again that were found damaged, by default those of the last slices.
+
+        Returns False for a file, whose bytes stay as they are.
+        """
+        return False
+
     def check_size(self) -> None:
         """Raise `ContainerError` if the file is shorter than when it was opened."""
         if os.fstat(self.fd).st_size < self._size:
@@ -75,6 +86,16 @@ class FileBytes:
     def _cut(self, what: str) -> ContainerError:
         found = f"{os.fstat(self.fd).st_size} bytes, expected {self._size}"
         return ContainerError(f"{self.path} was truncated while it was open: {found}{what and f' ({what})'}")
+
+
+def retried(data: FileBytes, read: Callable[[], T]) -> T:
+    """Return what `read` finds in the last slices of `data`. Damage in an object's copy is fetched again once."""
+    try:
+        return read()
+    except ContainerError:
+        if not data.fetch_again():
+            raise
+    return read()
 
 
 def read_at(fd: int, offset: int, length: int) -> bytes:

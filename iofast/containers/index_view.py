@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from iofast.containers import index
 from iofast.containers.entries import FieldPlaces
-from iofast.containers.file_bytes import FileBytes
+from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index import BLOCK_ROWS, CHUNK_ROWS, CRC_SIZE, FIELDS, Head, Stamp
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
@@ -134,6 +134,9 @@ class _Heads:
 
     def read(self, chunk: int) -> tuple[int, Head]:
         """Read the head of a chunk: its offset in the file, and its content."""
+        return retried(self.data, lambda: self._read(chunk))
+
+    def _read(self, chunk: int) -> tuple[int, Head]:
         offset, length = self._find(chunk)
         expected = min(CHUNK_ROWS, self.count - chunk * CHUNK_ROWS), chunk * CHUNK_ROWS
         try:
@@ -206,9 +209,8 @@ class _Section:
         at = int(self._starts[low >> 16]) + begin % _BLOCKS * step
         data = memoryview(self._heads.data[at : at + (end - begin * BLOCK_ROWS) * size + number * CRC_SIZE])
         parts = [data[place : place + step] for place in range(0, len(data), step)]
-        for block, part in enumerate(parts, begin):
-            if not self._checked[block]:
-                self._compare(block, at + (block - begin) * step, part)
+        for block in (each for each in range(begin, begin + number) if not self._checked[each]):
+            parts[block - begin] = self._compared(block, at + (block - begin) * step, parts[block - begin])
         rows = np.frombuffer(b"".join([part[:-CRC_SIZE] for part in parts]), self._type)
         return rows[low - begin * BLOCK_ROWS : high - begin * BLOCK_ROWS]
 
@@ -229,15 +231,24 @@ class _Section:
             some = np.flatnonzero(whole[first : first + _AT_A_TIME]) + first
             found = self._heads.data.gather(at[some], BLOCK_ROWS * size + CRC_SIZE)
             for number, block in enumerate(some.tolist()):
-                self._compare(int(blocks[block]), int(at[block]), found[number].data)
+                self._compared(int(blocks[block]), int(at[block]), found[number].data)
         if not whole[-1]:  # the last block of the index
             block, start = int(blocks[-1]), int(at[-1])
             end = start + (self._heads.count - block * BLOCK_ROWS) * size + CRC_SIZE
-            self._compare(block, start, memoryview(self._heads.data[start:end]))
+            self._compared(block, start, memoryview(self._heads.data[start:end]))
 
-    def _compare(self, block: int, at: int, data: memoryview) -> None:
-        first = block * BLOCK_ROWS
-        if len(data) < CRC_SIZE or index.block_crc(data[:-CRC_SIZE], first) != _U32.unpack(data[-CRC_SIZE:])[0]:
+    def _compared(self, block: int, at: int, data: memoryview) -> memoryview:
+        """The bytes of a block, as they were read or fetched again. Raises `ContainerError` if they stay wrong."""
+        first, file = block * BLOCK_ROWS, self._heads.data
+        if not _is_sound(data, first) and file.fetch_again(at, at + len(data)):
+            data = file.gather(np.array([at], np.int64), len(data))[0].data
+        if not _is_sound(data, first):
             where = f"{self._heads.where}: the index is damaged at offset {at}"
             raise ContainerError(f"{where}: the CRC32C of rows {first} … of section {self._code} differs")
         self._checked[block] = True
+        return data
+
+
+def _is_sound(data: memoryview, first: int) -> bool:
+    """Whether a block that begins with row `first` has its checksum."""
+    return len(data) >= CRC_SIZE and index.block_crc(data[:-CRC_SIZE], first) == _U32.unpack(data[-CRC_SIZE:])[0]

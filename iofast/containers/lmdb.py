@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
 from iofast.containers.base import Entry
+from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index import ABSENT, Stamp
 from iofast.containers.index_view import IndexView
 from iofast.containers.indexed_reader import IndexedReader
@@ -44,6 +45,11 @@ def is_own(path: str | os.PathLike[str]) -> bool:
     """
     where = os.fspath(path)
     data = open_bytes(where)
+    found = retried(data, lambda: _is_own(data, where))
+    return found or (data.fetch_again() and _is_own(data, where))  # without the key, its page may be damaged
+
+
+def _is_own(data: FileBytes, where: str) -> bool:
     newest, older = read_metas(data, where)
     if newest.flags or absolute(where).rpartition("/")[0].endswith(".partial"):
         return not newest.flags
@@ -124,12 +130,17 @@ class _OpenedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.data = open_bytes(path)
+        retried(self.data, self._read)
+
+    def _read(self) -> None:
+        path = self.path
         while True:
-            self.data = open_bytes(path)
             meta = read_meta(self.data, path)
             self._read_metas = self._metas(meta.page_size)
-            if read_meta(self.data, path) == meta:  # else a writer is at work, and the file may have grown
+            if read_meta(self.data, path) == meta:
                 break
+            self.data = open_bytes(path)  # a writer is at work, and the file may have grown
         self.tree = Tree(self.data, meta, path)
         self.manifest = self._read_manifest()
         find = partial(_find_chunk, self.tree, path)  # a method would make a cycle and keep the file open

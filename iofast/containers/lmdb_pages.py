@@ -135,7 +135,10 @@ class Tree:
             if branch is None:
                 page = self._page(number)
                 if page.kind == _LEAF:
-                    return self._find_in_leaf(page, key)
+                    found = self._find_in_leaf(page, key)
+                    if found is None:
+                        self._branches.clear()  # one may be damaged; of a stored file it is fetched again
+                    return found
                 if len(self._branches) >= _CACHED:
                     self._branches.clear()
                 branch = self._branches[number] = self._decode(page)
@@ -245,4 +248,5 @@ class Tree:
         return self._wrong(page.at // self.meta.page_size, what)
 
     def _wrong(self, page: int, what: str) -> ContainerError:
+        self._branches.clear()  # as above
         return ContainerError(f"{self._where}: LMDB page {page} (offset {page * self.meta.page_size}): {what}")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from iofast.containers import index
 from iofast.containers.any_bytes import open_bytes
-from iofast.containers.file_bytes import FileBytes
+from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
@@ -176,7 +176,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """The manifest of the set `path`. Raises `FileNotFoundError` if there is none, and `ContainerError`."""
     if is_url(path):
         where = f"{os.fspath(path)}{MANIFEST_SUFFIX}"
-        return Manifest.from_json(open_bytes(where)[:], where)
+        stored = open_bytes(where)
+        return retried(stored, lambda: Manifest.from_json(stored[:], where))
     path = Path(path)
     partial, file = path.with_name(path.name + ".partial"), path.with_name(path.name + MANIFEST_SUFFIX)
     # An append was killed between two renames: index and shards are the new ones, and the manifest is still staged.
@@ -214,6 +215,10 @@ def open_index(path: str | os.PathLike[str], manifest: Manifest) -> IndexView:
     """Open `<DST>.index`; only its directory is read at once. Raises `ContainerError`."""
     where = os.fspath(path)
     data = open_bytes(where)
+    return retried(data, lambda: _index_in(data, manifest, where))
+
+
+def _index_in(data: FileBytes, manifest: Manifest, where: str) -> IndexView:
     head = data[:_HEADER_SIZE]
     if len(head) < _HEADER_SIZE or google_crc32c.value(head[:-4]) != _U32.unpack_from(head, _HEADER.size)[0]:
         raise ContainerError(f"{where} is not an index, or the header at offset 0 is damaged: its CRC32C differs")

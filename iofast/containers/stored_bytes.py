@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import ContainerError
 from iofast.mirror.copies import BLOCK
-from iofast.mirror.stored import StoredObject, Wanted, held, stamp
+from iofast.mirror.stored import StoredObject, Wanted, fetch_again, held, stamp
 from iofast.remote.store import ObjectInfo
 
 _IN_MEMORY = 16  # blocks of one file: an index of 2.8 million images
+_SLICES = 16  # that are fetched again if one of them is damaged: more than the pages on a path to a value
 
 
 class StoredBytes(FileBytes):
@@ -31,6 +33,7 @@ class StoredBytes(FileBytes):
             raise ContainerError(f"{url} is empty")
         self._size = self.object.size
         self._memory: dict[int, bytes] = {}  # blocks by number
+        self._slices: deque[Wanted] = deque(maxlen=_SLICES)  # the last ones
 
     def __del__(self) -> None:
         """The copy closes its own descriptor."""
@@ -43,6 +46,8 @@ class StoredBytes(FileBytes):
     def __getitem__(self, part: slice) -> bytes:
         """See `FileBytes`."""
         start, stop, _ = part.indices(self._size)
+        if start < stop:
+            self._slices.append(Wanted(self.object, start, stop))
         return self.object.read(start, stop)
 
     def gather(self, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
@@ -68,6 +73,13 @@ class StoredBytes(FileBytes):
     def _block(self, number: int) -> bytes:
         start, stop = self.object.copy.span(number)
         return os.pread(self.fd, stop - start, start)
+
+    def fetch_again(self, start: int = 0, stop: int = 0) -> bool:
+        """See `FileBytes.fetch_again`."""
+        wanted = [Wanted(self.object, start, stop)] if start < stop else [*self._slices]
+        self._memory = {}
+        fetch_again(wanted)
+        return True
 
     def status(self) -> os.stat_result:
         """The size of the object, and a number of its version in place of a time."""

@@ -53,7 +53,14 @@ class TarFile:
                 raise ContainerError(f"{self.path} was cut off: at offset {offset} it has no header and no end mark")
             if not any(block):
                 return
-            kind, own = self._header(block, offset)
+            try:
+                kind, own = self._header(block, offset)
+            except ContainerError:
+                if not self._file.fetch_again(offset, offset + BLOCK):
+                    raise
+                self._window = b""
+                block = self.read(offset, BLOCK)
+                kind, own = self._header(block, offset)
             data = offset + BLOCK
             if kind in b"xgLK":
                 body = self._extension(data, own)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
-from iofast.containers.file_bytes import FileBytes
+from iofast.containers.file_bytes import FileBytes, retried
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
 
@@ -87,6 +88,10 @@ def read_frame(data: FileBytes, offset: int) -> Framing:
 
 def read_data(data: FileBytes, frame: Framing) -> bytes:
     """The data of a record, checked. Raises `ContainerError` that names file and offset."""
+    return retried(data, partial(_read_data, data, frame))
+
+
+def _read_data(data: FileBytes, frame: Framing) -> bytes:
     both = data[frame.offset : frame.end]
     content = both[: frame.length]
     if _U32.unpack_from(both, frame.length)[0] != mask(crc32c(content)):
@@ -98,7 +103,7 @@ def read_data(data: FileBytes, frame: Framing) -> bytes:
 def frames(data: FileBytes, offset: int = 0) -> Iterator[Framing]:
     """All records from `offset` to the end of the file. Raises like `read_frame` for an incomplete record."""
     while offset < len(data):
-        frame = read_frame(data, offset)
+        frame = retried(data, partial(read_frame, data, offset))
         yield frame
         offset = frame.end
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from iofast import kernel, pixels
 from iofast.bars import open_bar
 from iofast.containers.base import Located
-from iofast.containers.changed import refresh
+from iofast.containers.changed import fetch_damaged, refresh
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD, Direct, Transfer
 from iofast.gpu.batch_memory import BatchMemory
@@ -162,6 +162,10 @@ class _PartJob(PrefetchJob[_Part, range]):
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._spec.options.check is not None)
             kernel.decode_each(context, source, boxes, np.zeros(len(boxes), np.uint8), outs, status)
+            for row in fetch_damaged(self._spec.dataset.reader, located, status, part.start).tolist():
+                with self._spec.dataset.reader.payloads(located, part.start + row, part.start + row + 1) as again:
+                    one = slice(row, row + 1)
+                    kernel.decode_each(context, again, boxes[one], np.zeros(1, np.uint8), outs[one], status[one])
             for row in np.flatnonzero(status).tolist():
                 self._failed[self._samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns

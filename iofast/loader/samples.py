@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from iofast import kernel, pixels
 from iofast.choices import Draw
 from iofast.containers.base import Located
-from iofast.containers.changed import renew
+from iofast.containers.changed import fetch_damaged, renew
 from iofast.errors import DecodeError, IofastError
 from iofast.gpu.batch_memory import BatchMemory
 from iofast.gpu.decode import WHOLE, Divided, on_cpu
@@ -280,6 +280,7 @@ class Samples:
             compared[self.indices[rows[status == 0]]] = True
         if not status.any():
             return 0
+        self._decode_damaged(canvas, wanted, status)
         self._decode_changed(canvas, wanted, status)
         failed = np.flatnonzero(status).tolist()
         for place in failed:
@@ -296,6 +297,18 @@ class Samples:
             return payloads.checked(check)
         done = compared[self.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
         return payloads.checked(not done.all())
+
+    def _decode_damaged(self, canvas: Canvas, wanted: RowsToDecode, status: NDArray[np.int32]) -> None:
+        """Decode stored images whose checksum differs once more, after they were fetched again."""
+        context, _, boxes, flips, rows, _ = wanted
+        reader = self._spec.dataset.reader
+        again = fetch_damaged(reader, self.located.rows(rows), status)
+        if not len(again):
+            return
+        own = rows[again]
+        finish = self._finish(own) if self.finish else None
+        with reader.payloads(self.located.rows(own), 0, len(own)) as source:
+            status[again] = canvas.decode(RowsToDecode(context, source, boxes[again], flips[again], own, finish))
 
     def _decode_changed(self, canvas: Canvas, wanted: RowsToDecode, status: NDArray[np.int32]) -> None:
         """Decode images again that have changed since they were indexed, with boxes drawn for their present sizes.

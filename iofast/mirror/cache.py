@@ -145,9 +145,9 @@ class BlockCache:
             if not await self.make_room(size, busy):
                 return False
 
-    async def give_back(self, size: int) -> None:
-        """Count `size` reserved bytes as free."""
-        await self._count(0, -size)
+    async def give_back(self, size: int, evictions: int = 0) -> None:
+        """Count `size` reserved bytes as free; with `evictions` blocks that were here are absent now."""
+        await self._count(evictions, -size)
 
     async def make_room(self, size: int, busy: Container[tuple[SparseCopy, int]], *, anyway: bool = False) -> bool:
         """Evict until `size` bytes are free, or `anyway` because the disk is full; False if nothing may be evicted.

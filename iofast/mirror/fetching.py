@@ -46,6 +46,7 @@ Place = tuple[Source, int, int]  # bytes [start, stop) of an object
 
 early: dict[Place, asyncio.Task[memoryview]] = {}  # single places that were asked for ahead, until they are used
 _flying: dict[tuple[SparseCopy, int], asyncio.Task[bool]] = {}
+_damaged = set[tuple[SparseCopy, int]]()  # those of them that are here and are fetched again
 _room = asyncio.Semaphore(_AT_ONCE)
 _places = asyncio.Semaphore(_PLACES)
 
@@ -85,22 +86,40 @@ async def bring(blocks: Collection[WantedBlock]) -> bool:
     return all(results)
 
 
+async def fetch_again(blocks: Collection[WantedBlock]) -> None:
+    """Fetch blocks again as far as they are here, because their bytes were found damaged. Raises as `bring` does."""
+    results = await asyncio.gather(*map(_fetched_again, blocks), return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
+
+
+async def _fetched_again(wanted: WantedBlock) -> None:
+    place = wanted.copy, wanted.block
+    while place in _flying and place not in _damaged:  # perhaps it has just stored the damaged bytes
+        await asyncio.wait([_flying[place]])
+    _damaged.add(place)
+    await asyncio.shield(_task(wanted))
+
+
 def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
     """The task that brings a block, which others may wait for too."""
     place = wanted.copy, wanted.block
     task = _flying.get(place)
     if task is None:
-        task = _flying[place] = asyncio.ensure_future(_bring(wanted))
+        again = place in _damaged
+        task = _flying[place] = asyncio.ensure_future(_bring(wanted, again=again))
 
         def end(ended: asyncio.Task[bool]) -> None:
             del _flying[place]
+            _damaged.discard(place)
             _heard(ended)
 
         task.add_done_callback(end)
     return task
 
 
-async def _bring(wanted: WantedBlock) -> bool:
+async def _bring(wanted: WantedBlock, *, again: bool) -> bool:
     cache, copy, block = wanted.cache, wanted.copy, wanted.block
     pause, longest = _LOOK
     end = time.monotonic() + STUCK
@@ -108,10 +127,14 @@ async def _bring(wanted: WantedBlock) -> bool:
         if time.monotonic() > end:  # the process that has it was stopped
             return False
         await asyncio.sleep(pause)
-        if copy.is_here(block, cache.evictions()):
+        if not again and copy.is_here(block, cache.evictions()):
             return True
         pause = min(longest, 2 * pause)
     try:
+        if again:
+            if copy.has_state(block):
+                await _replace(wanted)
+            return True
         if copy.has_state(block) and await asyncio.to_thread(copy.is_valid, block):
             return True
         async with _room:
@@ -141,3 +164,15 @@ async def _fetch(wanted: WantedBlock) -> bool:
     finally:
         if not kept:
             await cache.give_back(stop - start)
+
+
+async def _replace(wanted: WantedBlock) -> None:
+    """Fetch a block that is here, and store it over its bytes: those that are right do not change for its readers."""
+    cache, source, copy, block = wanted
+    start, stop = copy.span(block)
+    async with _room:
+        data = await source.read(start, stop)
+        try:
+            await asyncio.to_thread(copy.store, block, data)
+        except OSError:  # a full disk; now the block is absent
+            await cache.give_back(stop - start, evictions=1)

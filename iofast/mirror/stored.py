@@ -128,6 +128,15 @@ def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
         keeps = (not blocks or requests.run(fetching.bring(blocks))) and not early
 
 
+def fetch_again(wanted: Sequence[Wanted]) -> None:
+    """Fetch the blocks with these bytes again, as far as they are here, because the bytes were found damaged.
+
+    A connection may have damaged them on their way. Raises as `held` does.
+    """
+    spans = [(each.object, range(each.start // BLOCK, (each.stop - 1) // BLOCK + 1)) for each in wanted]
+    requests.run(fetching.fetch_again({own.block(number) for own, numbers in spans for number in numbers}))
+
+
 def _missing(wanted: Sequence[Wanted], evictions: dict[cache.BlockCache, int]) -> dict[int, list[int]]:
     """The blocks that are not here, by number in `wanted`; a microsecond for each that is."""
     missing = {}
