@@ -240,7 +240,7 @@ class Reader(ABC):
                 except (ContainerError, OSError) as error:
                     what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
                     name, own = self.name(int(located.indices[row])), field if isinstance(field, str) else field[row]
-                    wrong[row] = ContainerError(f"{name}: {own} at offset {offsets[row]} {what}")
+                    wrong[row] = ContainerError(f"{name}: {own} at offset {located.offset[row]} {what}")
         return values
 
 

@@ -64,7 +64,7 @@ class StoredBytes(FileBytes):
             new = {asked[number]: data for number, data in direct.items()}
             known = memory | new
             parts = [known[block] if block in known else self._block(block) for block in blocks]
-        if new:
+        if new and self._memory is memory:  # else damaged bytes may be in `known` that another thread has dropped
             self._memory = dict(list(known.items())[-_IN_MEMORY:])
         starts = np.cumsum([0, *map(len, parts)])[np.searchsorted(blocks, offsets // BLOCK)] + offsets % BLOCK
         rows: NDArray[np.uint8] = np.frombuffer(b"".join(parts), np.uint8)[starts[:, None] + np.arange(size)]

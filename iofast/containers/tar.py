@@ -43,18 +43,24 @@ class TarReader(ShardReader):
         tar, size, end, strange = TarFile(file), len(file), 0, list[int]()
         for member in tar.members():
             expected = header(member.name, member.size) if member.name.isascii() else b""
-            if member.offset != end + BLOCK or tar.read(end, BLOCK) != expected:
+            if member.offset != end + BLOCK or _differs(tar, end, expected):
                 strange.append(end)
             yield Entry(member.name, member.offset, member.size)
             stop = member.offset + member.size
             end = stop + -stop % BLOCK
-            # read together with the next header, so that nothing is read twice
-            strange += [stop] if any(tar.read(stop, end - stop + BLOCK)[: end - stop]) else []
+            tar.read(stop, end - stop + BLOCK)  # together with the next header, so that nothing is read twice
+            strange += [stop] if _differs(tar, stop, bytes(end - stop)) else []
         last = closing(end)
-        strange += [] if size == end + len(last) and tar.read(end, len(last)) == last else [end]
+        strange += [end] if size != end + len(last) or _differs(tar, end, last) else []
         if strange:
             places = f"{len(strange)} place{'' if len(strange) == 1 else 's'}, the first at offset {strange[0]}"
             raise ContainerError(f"{file.path}: headers, padding or end are not as they were written in {places}")
+
+
+def _differs(tar: TarFile, offset: int, expected: bytes) -> bool:
+    if tar.read(offset, len(expected)) == expected:
+        return False
+    return not tar.fetch_again(offset, len(expected)) or tar.read(offset, len(expected)) != expected
 
 
 class TarWriter(ShardWriter):

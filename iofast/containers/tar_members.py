@@ -40,6 +40,11 @@ class TarFile:
             self._start, at = offset, 0
         return self._window[at : at + length]
 
+    def fetch_again(self, offset: int, length: int) -> bool:
+        """Fetch bytes again that were found damaged; see `FileBytes.fetch_again`."""
+        self._window = b""
+        return self._file.fetch_again(offset, offset + length)
+
     def members(self) -> Iterator[Member]:
         """All regular files, in order, without directories, links and devices.
 
@@ -56,9 +61,8 @@ class TarFile:
             try:
                 kind, own = self._header(block, offset)
             except ContainerError:
-                if not self._file.fetch_again(offset, offset + BLOCK):
+                if not self.fetch_again(offset, BLOCK):
                     raise
-                self._window = b""
                 block = self.read(offset, BLOCK)
                 kind, own = self._header(block, offset)
             data = offset + BLOCK

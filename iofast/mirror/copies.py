@@ -108,7 +108,8 @@ class SparseCopy:
             os.pwrite(self.fd, _REST.pack(crc32c(view), int(time.time()) & 0xFFFFFFFF), place + _STATE.size)
             os.pwrite(self.fd, _STATE.pack(_HERE, _BOOT), place)
         except OSError:
-            self.hide(block)  # it was here if it is stored again
+            if self.has_state(block):  # it was here and is stored again
+                self.hide(block)
             self.free(block)
             raise
 

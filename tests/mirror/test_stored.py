@@ -26,7 +26,7 @@ from iofast.errors import ObjectConflictError, ObjectMissingError
 from iofast.mirror import cache, fetching
 from iofast.mirror.cache import BlockCache
 from iofast.mirror.copies import SparseCopy
-from iofast.mirror.stored import StoredObject, Wanted, held
+from iofast.mirror.stored import StoredObject, Wanted, fetch_again, held
 from iofast.remote import requests
 
 Served = Callable[..., str]
@@ -189,6 +189,94 @@ def test_places_that_were_asked_for_early_are_taken_once(served: Served) -> None
     assert not fetching.early
     assert stored.read(5, 9) == data_of(url, size)[5:9]
     assert [block for block, _ in stored.copy.stored()] == [0]
+
+
+class TestDamage:
+    """Damage that a block has in its copy is mended in place."""
+
+    def damaged(self, url: str, block: int) -> StoredObject:
+        stored = StoredObject(url)
+        stored.read(0, stored.size)
+        os.pwrite(stored.copy.fd, b"damage", block * BLOCK + 7)
+        return stored
+
+    def test_a_block_is_replaced_under_its_readers(self, served: Served) -> None:
+        """Bytes of it that were right stay right all the time, and the others are right afterwards."""
+        size = 4 * BLOCK
+        url = served("a", size)
+        stored, data, wrong, ended = self.damaged(url, 1), data_of(url, size), list[int](), threading.Event()
+
+        def read() -> None:
+            while not ended.is_set():
+                with held([Wanted(stored, BLOCK + 100, 2 * BLOCK)]) as direct:
+                    if direct or os.pread(stored.copy.fd, BLOCK - 100, BLOCK + 100) != data[BLOCK + 100 : 2 * BLOCK]:
+                        wrong.append(len(direct))
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            os.pwrite(stored.copy.fd, b"damage", BLOCK + 7)
+            fetch_again([Wanted(stored, BLOCK + 5, BLOCK + 15)])
+            assert stored.read(BLOCK, BLOCK + 20) == data[BLOCK : BLOCK + 20]
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert counts(url)["GET"] == 4 + 20
+
+    def test_it_is_fetched_once_for_all_who_find_the_damage(self, served: Served) -> None:
+        url = served("a", 3 * BLOCK)
+        stored = self.damaged(url, 1)
+        found = [requests.start(fetching.fetch_again([stored.block(1)])) for _ in range(5)]
+        for each in found:
+            each.result(10)
+        assert stored.read(BLOCK, 2 * BLOCK) == data_of(url, 3 * BLOCK)[BLOCK : 2 * BLOCK]
+        assert counts(url)["GET"] == 3 + 1
+
+    def test_a_fetch_that_is_on_its_way_does_not_count(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A reader sees a block before the task that stored it has ended."""
+        url = served("a", BLOCK)
+        stored, store, begun, go_on = StoredObject(url), SparseCopy.store, threading.Event(), threading.Event()
+
+        def slow(copy: SparseCopy, block: int, view: memoryview) -> None:
+            store(copy, block, view)
+            if not begun.is_set():
+                os.pwrite(copy.fd, b"damage", 7)
+                begun.set()
+                go_on.wait()
+
+        monkeypatch.setattr(SparseCopy, "store", slow)
+        first = requests.start(fetching.bring([stored.block(0)]))
+        begun.wait()
+        second = requests.start(fetching.fetch_again([stored.block(0)]))
+        go_on.set()
+        assert first.result(10)
+        second.result(10)
+        assert stored.read(0, BLOCK) == data_of(url, BLOCK)
+        assert counts(url)["GET"] == 2
+
+    def test_a_full_disk_leaves_the_block_absent(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        url = served("a", 3 * BLOCK)
+        stored, used, pwrite = self.damaged(url, 1), cache.current().used(), os.pwrite
+
+        def full(fd: int, data: Any, offset: int) -> int:
+            if len(data) == BLOCK:
+                raise OSError(errno.ENOSPC, "full")
+            return pwrite(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", full)
+        fetch_again([Wanted(stored, BLOCK, BLOCK + 1)])
+        assert cache.current().used() == used - BLOCK
+        assert [block for block, _ in stored.copy.stored()] == [0, 2]
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        assert stored.read(0, stored.size) == data_of(url, 3 * BLOCK)
+
+    def test_a_block_that_is_not_here_is_not_fetched(self, served: Served) -> None:
+        url = served("a", 3 * BLOCK)
+        stored = StoredObject(url)
+        fetch_again([Wanted(stored, 0, 3 * BLOCK)])
+        assert counts(url)["GET"] == 0
 
 
 PROGRAM = """

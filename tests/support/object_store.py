@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto), and a proxy before it that delays, refuses, breaks and cuts answers."""
+"""An S3 server on loopback (moto), and a proxy before any server that delays, refuses, breaks and damages answers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class Fault:
     """What happens to one answer: a delay, then one of the others.
 
     `status`: an error instead of the answer. `reset`: the connection breaks before it. `cut`: it ends after so many
-    bytes of its body, `stall`: it stops there for `delay` seconds. `headers` replace those of the answer.
+    bytes of its body, `stall`: it stops there for `delay` seconds. `headers` replace those of the answer. `flips`:
+    these bytes of its body (modulo its length) have a wrong bit. `whole`: it is the whole object, whatever the Range.
     """
 
     delay: float = 0.0
@@ -101,6 +102,8 @@ class Fault:
     reset: bool = False
     cut: int | None = None
     stall: int | None = None
+    flips: tuple[int, ...] = ()
+    whole: bool = False
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -193,10 +196,15 @@ class FaultProxy:
         elif fault.status:
             self._send(handler, fault, fault.status, {"Content-Length": str(len(fault.body))}, fault.body)
         else:
+            asked = {**request.headers, "connection": "close"}
+            if fault.whole:
+                asked.pop("range", None)
             with contextlib.closing(http.client.HTTPConnection(self._target, timeout=60)) as upstream:
-                upstream.request(handler.command, handler.path, body, {**request.headers, "connection": "close"})
+                upstream.request(handler.command, handler.path, body, asked)
                 answer = upstream.getresponse()
-                data = answer.read()
+                data = bytearray(answer.read())
+            for place in fault.flips if data else ():
+                data[place % len(data)] ^= 1 << place % 8
             kept = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_CONNECTIONS}
             if handler.command != "HEAD" and answer.status not in (204, 304):
                 kept = {name: value for name, value in kept.items() if name.lower() != "content-length"}
@@ -209,7 +217,7 @@ class FaultProxy:
         fault: Fault,
         status: int,
         headers: dict[str, str],
-        data: bytes,
+        data: bytes | bytearray,
     ) -> None:
         handler.send_response_only(status)
         replaced = {name.lower() for name in fault.headers}
