@@ -118,7 +118,7 @@ def merged_places(pieces: Sequence[tuple[slice | NDArray[np.intp], StoredPlaces]
             column[rows] = own
 
     def opened(some: Sequence[int]) -> list[StoredObject]:
-        found = dict[int, StoredObject]()
+        found: dict[int, StoredObject] = {}
         for start, (_, piece) in zip(starts, pieces, strict=False):
             own = [each for each in some if start <= each < start + len(piece.urls)]
             found.update(zip(own, piece.open([each - start for each in own]), strict=True))

@@ -130,12 +130,13 @@ def test_records_keys_and_values(sets: Path, site: str, suffix: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_several_sets_are_joined(sets: Path, site: str) -> None:
+def test_several_sets_are_joined(sets: Path, site: str, caplog: pytest.LogCaptureFixture) -> None:
     names = ["train.tar", "train.lmdb"]
     local = FastDataset([sets / name for name in names])
     for paths in ([f"{site}/{name}" for name in names], [sets / names[0], f"{site}/{names[1]}"]):
         made = FastLoader(FastDataset(paths), batch_size=32, num_workers=2, transform=[T.CenterCrop(20)])
         assert equal(batches(made), batches(FastLoader(local, batch_size=32, transform=[T.CenterCrop(20)])))
+    assert "reading ahead ended" not in caplog.text
 
 
 @pytest.mark.usefixtures("folder")

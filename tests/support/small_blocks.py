@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 BLOCK = 64 << 10
@@ -12,3 +14,9 @@ _MODULES = ("mirror.copies", "mirror.cache", "mirror.stored", "containers.stored
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in _MODULES:
         monkeypatch.setattr(f"iofast.{module}.BLOCK", BLOCK)
+
+
+def make_small(size: int) -> None:
+    """Blocks of `size` bytes, a multiple of 4096, from now on in this process."""
+    for module in _MODULES:
+        import_module(f"iofast.{module}").BLOCK = size  # type: ignore[attr-defined]

@@ -66,10 +66,10 @@ def datasets(folder: Path) -> Mapping[str, FastDataset]:
     return {name: dataset(folder, name) for name in CONTAINERS}
 
 
-def dataset(folder: Path, container: str) -> FastDataset:
-    """The dataset that `datasets` made in a container."""
+def dataset(folder: Path | str, container: str) -> FastDataset:
+    """The dataset that `datasets` made in a container, in its folder or below a URL."""
     parts = zip(("one", "other"), CONTAINERS[container], strict=True)
-    return FastDataset([folder / f"{name}.{suffix}" for name, suffix in parts])
+    return FastDataset([f"{folder}/{name}.{suffix}" for name, suffix in parts])
 
 
 def modes() -> Mapping[str, order.Mode]:
