@@ -27,6 +27,7 @@ import numpy as np
 
 from iofast.containers.any_bytes import StoredPlaces
 from iofast.containers.base import Located, Reader
+from iofast.errors import StorageError
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.fetching import Place
@@ -85,9 +86,14 @@ class StoredReadahead:
         self._shared.events.put(batch)
 
     def wait(self, batch: int) -> None:
-        """Wait until it is decided how the records of `batch` are brought."""
+        """Wait until it is decided how the records of `batch` are brought.
+
+        Raises the `StorageError` that ended the readahead at this batch: another try would take as long again.
+        """
         while batch >= self._shared.decided:
             time.sleep(_WAIT_S)
+        if batch >= self._shared.failed and isinstance(self._shared.error, StorageError):
+            raise StorageError(str(self._shared.error))
 
     def close(self) -> None:
         """End the thread. Calling it twice is harmless."""
@@ -100,6 +106,7 @@ class _ThreadState:
     def __init__(self, start: int) -> None:
         self.events: SimpleQueue[int] = SimpleQueue()  # batches of the consumer, and `_WAKE` for a finished request
         self.decided = start  # the first batch that is not decided on
+        self.failed = _NEVER  # the batch at which an error ended the thread
         self.stop = False
         self.error: Exception | None = None
 
@@ -134,6 +141,7 @@ class _Plan:
         self._early: deque[tuple[int, list[Place], int]] = deque()  # batch, places, bytes
         self._sparse: dict[Block, Callable[[], StoredObject]] = {}
         self._warm, self._evictions = 0, own.evictions()
+        self.at = batches.start  # the batch that is being located or decided on
 
     @property
     def decided(self) -> int:
@@ -170,6 +178,7 @@ class _Plan:
         self._flying = {block: future for block, future in self._flying.items() if not future.done()}
         self._locate()
         while self._undecided and self._has_room():
+            self.at = self._undecided[0].number
             self._decide(self._undecided[0])
             self._undecided.popleft()
         while self._sparse and len(self._flying) < FILLING and self._cache.used() + BLOCK <= self._cache.limit:
@@ -191,6 +200,7 @@ class _Plan:
         stop = min(self._stop, self._asked + DEPTH)
         self._next = max(self._next, self._asked)
         while self._next < stop and (self._size < self._budget or self._next <= self._asked + self._depth):
+            self.at = self._next
             if self._is_warm():
                 self._next += 1
                 continue
@@ -326,7 +336,7 @@ def _work(plan: _Plan, shared: _ThreadState) -> None:
                 if shared.events.empty():
                     break
     except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
-        shared.error = error
+        shared.error, shared.failed = error, plan.at
         if not shared.stop:
             _log.warning("reading ahead ended: %s", error)
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, OptionError
+from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, OptionError, StorageError
 from iofast.meter.traffic import traffic
 from iofast.remote import requests
 from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _PAGE = 1000  # objects of a listing that arrive together; S3 lists as many per request
 _UPLOADS = 4  # parts in flight; with the next ones, an upload takes about 48 MiB of memory
+_CUT_OFF = ("read", "listed")  # what may end at any moment
+_GRACE = 1.0  # seconds beyond the patience, in which an attempt may still say why it failed
 _WEAK = "W/"  # begins an ETag that If-Match never matches
 
 
@@ -245,14 +247,24 @@ class Store:
             raise ShortAnswerError from None  # the end of the upload was answered, but the answer was lost
 
     async def _patiently(self, done: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """The result of `attempt`, repeated after passing failures until the patience ends."""
+        """The result of `attempt`, repeated after passing failures until the patience ends.
+
+        A read is cut off then: an answer may come in drops.
+        """
         require_obstore(self.place.store)
         from obstore.exceptions import BaseError
 
-        start, number = time.monotonic(), 0
+        start, number, most = time.monotonic(), 0, 0
+        end = asyncio.get_running_loop().time() + self.limits.patience + _GRACE if done in _CUT_OFF else None
+        failure: IofastError = StorageError(
+            f"{self.url(key)} cannot be {done}: no answer in time, for {self.limits.patience:g} s"
+        )
         while True:
             try:
-                return await attempt()
+                async with asyncio.timeout_at(end):
+                    return await attempt()
+            except TimeoutError:  # the failure of the last attempt says more
+                most = number
             except IofastError:
                 raise
             except (BaseError, FileNotFoundError, ValueError, ShortAnswerError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import random
 import shutil
 import urllib.request
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from loader_sets import photographs
-from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, Plan, Request, first
+from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, first
 from small_blocks import BLOCK, small_blocks
 from torch.utils.data import DataLoader
 from web_server import web_server
@@ -25,7 +24,6 @@ from iofast import FastDataset, FastLoader, open_reader, open_writer
 from iofast.checking import verify
 from iofast.errors import (
     ContainerError,
-    DecodeError,
     ObjectConflictError,
     OptionError,
     SourceError,
@@ -308,79 +306,6 @@ def test_no_secret_of_a_url_gets_into_errors(url: str) -> None:
     with pytest.raises(OptionError) as caught:
         open_reader(url)
     assert "SECRET" not in str(caught.value)
-
-
-def damaging(seed: int, each: int) -> Plan:
-    """Each first, second, … answer with bytes that were not sent before has three wrong bits."""
-    chance, seen = random.Random(seed), set[tuple[str, str]]()
-
-    def plan(request: Request) -> Fault | None:
-        span = request.path, request.headers.get("range", "")
-        if request.method != "GET" or span in seen:
-            return None
-        seen.add(span)
-        return Fault(flips=tuple(chance.randrange(1 << 30) for _ in range(3))) if len(seen) % each == 0 else None
-
-    return plan
-
-
-@pytest.fixture
-def damaged(site: str) -> Iterator[FaultProxy]:
-    """A proxy before the web server."""
-    proxy = FaultProxy(site)
-    yield proxy
-    proxy.close()
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_bytes_damaged_on_their_way_do_not_stay_in_the_cache(sets: Path, damaged: FaultProxy, suffix: str) -> None:
-    """Of images, fields, manifest, index and pages: they are fetched again when a checksum differs."""
-    path, url = sets / f"train{suffix}", f"{damaged.url}/train{suffix}"
-    for seed in range(3):
-        damaged.plan = damaging(seed, 1)
-        check_fields(url, path)
-        with open_reader(url) as reader:
-            assert all(reader.record(number).fields["cls"] == b"%d" % (number % 2) for number in (0, 100, 239))
-        assert FastDataset(url)[77][0].tobytes() == FastDataset(path)[77][0].tobytes()
-        damaged.plan = lambda _: None
-        assert equal(batches(loader(url)), batches(loader(path)))
-        if suffix != ".lmdb":  # a page that no reader needs may be damaged
-            assert verify(url).problems == []
-        shutil.rmtree(os.environ[cache.FOLDER])
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("suffix", "limit"),
-    [(".tar", "200kB"), (".lmdb", "0"), *(pytest.param(each, "0", marks=pytest.mark.slow) for each in FORMATS[:2])],
-)
-def test_bytes_damaged_on_their_way_past_the_cache(
-    sets: Path, damaged: FaultProxy, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str
-) -> None:
-    monkeypatch.setenv(cache.SIZE, limit)
-    damaged.plan = damaging(1, 9)  # not each: header and directory of an index are two requests
-    check_fields(f"{damaged.url}/train{suffix}", sets / f"train{suffix}")
-
-
-def check_fields(url: str, path: Path) -> None:
-    fields = ("image", "label", "note.txt")
-    for found, wanted in zip(*(loader(each, Blocks(16, 4), fields=fields) for each in (url, path)), strict=True):
-        assert torch.equal(found["image"], wanted["image"])
-        assert torch.equal(found["label"], wanted["label"])
-        assert found["note.txt"] == wanted["note.txt"]
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_damage_that_stays_is_one_clear_error(damaged: FaultProxy, suffix: str) -> None:
-    made = loader(f"{damaged.url}/train{suffix}")
-    damaged.plan = lambda request: Fault(flips=tuple(range(0, BLOCK, 64)))
-    with pytest.raises(DecodeError, match="the bytes are damaged"):
-        batches(made)
-    shutil.rmtree(os.environ[cache.FOLDER])
-    with pytest.raises(ContainerError):
-        open_reader(f"{damaged.url}/train{suffix}")
 
 
 def test_damage_in_the_store_is_found(sets: Path, folder: Path, tmp_path: Path) -> None:

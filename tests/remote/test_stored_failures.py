@@ -1,0 +1,135 @@
+"""Answers that are damaged, and a store that is gone: the right pixels, or one clear error when the patience ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from object_store import Bucket, Fault, FaultProxy, Plan, Request
+from small_blocks import BLOCK, small_blocks
+from test_stored_sets import FORMATS, batches, equal, folder, loader, sets, site
+
+from iofast import FastDataset, open_reader
+from iofast.checking import verify
+from iofast.errors import ContainerError, DecodeError, StorageError
+from iofast.mirror import cache, stored
+from iofast.order import Blocks, Sequential
+from iofast.remote.limits import RequestLimits
+from iofast.remote.store import ObjectInfo, Store
+
+__all__ = ["folder", "sets", "site", "small_blocks"]
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+def damaging(seed: int, each: int) -> Plan:
+    """Each first, second, … answer with bytes that were not sent before has three wrong bits."""
+    chance, seen = random.Random(seed), set[tuple[str, str]]()
+
+    def plan(request: Request) -> Fault | None:
+        span = request.path, request.headers.get("range", "")
+        if request.method != "GET" or span in seen:
+            return None
+        seen.add(span)
+        return Fault(flips=tuple(chance.randrange(1 << 30) for _ in range(3))) if len(seen) % each == 0 else None
+
+    return plan
+
+
+@pytest.fixture
+def damaged(site: str) -> Iterator[FaultProxy]:
+    """A proxy before the web server."""
+    proxy = FaultProxy(site)
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_bytes_damaged_on_their_way_do_not_stay_in_the_cache(sets: Path, damaged: FaultProxy, suffix: str) -> None:
+    """Of images, fields, manifest, index and pages: they are fetched again when a checksum differs."""
+    path, url = sets / f"train{suffix}", f"{damaged.url}/train{suffix}"
+    for seed in range(3):
+        damaged.plan = damaging(seed, 1)
+        check_fields(url, path)
+        with open_reader(url) as reader:
+            assert all(reader.record(number).fields["cls"] == b"%d" % (number % 2) for number in (0, 100, 239))
+        assert FastDataset(url)[77][0].tobytes() == FastDataset(path)[77][0].tobytes()
+        damaged.plan = lambda _: None
+        assert equal(batches(loader(url)), batches(loader(path)))
+        if suffix != ".lmdb":  # a page that no reader needs may be damaged
+            assert verify(url).problems == []
+        shutil.rmtree(os.environ[cache.FOLDER])
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("suffix", "limit"),
+    [(".tar", "200kB"), (".lmdb", "0"), *(pytest.param(each, "0", marks=pytest.mark.slow) for each in FORMATS[:2])],
+)
+def test_bytes_damaged_on_their_way_past_the_cache(
+    sets: Path, damaged: FaultProxy, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str
+) -> None:
+    monkeypatch.setenv(cache.SIZE, limit)
+    damaged.plan = damaging(1, 9)  # not each: header and directory of an index are two requests
+    check_fields(f"{damaged.url}/train{suffix}", sets / f"train{suffix}")
+
+
+def check_fields(url: str, path: Path) -> None:
+    fields = ("image", "label", "note.txt")
+    for found, wanted in zip(*(loader(each, Blocks(16, 4), fields=fields) for each in (url, path)), strict=True):
+        assert torch.equal(found["image"], wanted["image"])
+        assert torch.equal(found["label"], wanted["label"])
+        assert found["note.txt"] == wanted["note.txt"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_damage_that_stays_is_one_clear_error(damaged: FaultProxy, suffix: str) -> None:
+    made = loader(f"{damaged.url}/train{suffix}")
+    damaged.plan = lambda request: Fault(flips=tuple(range(0, BLOCK, 64)))
+    with pytest.raises(DecodeError, match="the bytes are damaged"):
+        batches(made)
+    shutil.rmtree(os.environ[cache.FOLDER])
+    with pytest.raises(ContainerError):
+        open_reader(f"{damaged.url}/train{suffix}")
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_the_readahead_waited_for_in_vain_is_not_tried_again(
+    sets: Path, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the error would come after twice the patience."""
+    look, tries = stored.look, list[str]()
+
+    def failing(urls: Sequence[str]) -> list[ObjectInfo]:
+        tries.extend(each for each in urls if "000003" in each)
+        if any("000003" in each for each in urls):
+            raise StorageError("no answer in time, for 300 s")
+        return look(urls)
+
+    monkeypatch.setattr(stored, "look", failing)
+    found = list[torch.Tensor]()
+    with pytest.raises(StorageError, match="for 300 s"):
+        found.extend(images for images, _ in loader(f"{site}/train.tar", Sequential()))
+    wanted = batches(loader(sets / "train.tar", Sequential()))[::2]
+    assert 0 < len(found) < len(wanted)
+    assert equal(found, wanted[: len(found)])
+    assert len(tries) == 1
+
+
+def test_a_read_is_cut_off_when_the_patience_ends(bucket: Bucket, proxy: FaultProxy) -> None:
+    """One attempt may take longer: obstore repeats its requests."""
+    store = Store.of(f"s3://{bucket.name}", RequestLimits(connect=1, read=30, write=1, patience=1))
+    store.put_bytes("x", b"data")
+    proxy.plan = lambda _: Fault(delay=20)
+    start = time.monotonic()
+    with pytest.raises(StorageError, match=r"/x cannot be read: no answer in time, for 1 s$"):
+        store.get("x")
+    assert time.monotonic() - start < 15
