@@ -86,6 +86,8 @@ class ErrorBudgetError(IofastError, RuntimeError):
 class StorageError(IofastError, OSError):
     """An object store cannot be reached, refuses access or answers wrongly: the storage is at fault, not a sample."""
 
+    was_patient = False  # whether the request was tried again until the patience ended
+
 
 class ObjectMissingError(IofastError, FileNotFoundError):
     """An object does not exist."""

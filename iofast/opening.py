@@ -141,13 +141,17 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
         except ObjectMissingError:
             pass  # not the name of a set
         except StorageError as error:  # without the right to list, S3 refuses what is missing
+            if error.was_patient:
+                raise
             refused = error
     if is_shard(url):
         try:
             return open_shards([url], url, foreign)
         except ObjectMissingError:
             raise SourceError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
-        except StorageError:
+        except StorageError as error:
+            if error.was_patient:
+                raise
             raise refused or SourceError(f"{url} cannot be opened") from None
     if suffix == LMDB:
         return _open_lmdb(url, foreign)

@@ -137,7 +137,11 @@ def _stored_set_of(paths: Sequence[str]) -> str | None:
     folder, own = found[1], found[1] + found[2] + found[3]
     try:
         names = {folder + shard.name for shard in read_manifest(own).shards}
-    except (FileNotFoundError, ContainerError, StorageError):
+    except (FileNotFoundError, ContainerError):
+        return None
+    except StorageError as error:  # perhaps refused because it does not exist
+        if error.was_patient:
+            raise
         return None
     return own if sorted(names) == sorted(paths) else None
 

@@ -78,20 +78,16 @@ def _heard(task: asyncio.Task[Any]) -> None:
 
 
 async def bring(blocks: Collection[WantedBlock]) -> bool:
-    """Bring blocks; whether the caches could keep all of them. An error is raised when the others are through."""
-    results = await asyncio.gather(*(asyncio.shield(_task(each)) for each in blocks), return_exceptions=True)
-    for each in results:
-        if isinstance(each, BaseException):
-            raise each
-    return all(results)
+    """Bring blocks; whether the caches could keep all of them. Raises the first error; the others go on.
+
+    If a store fails, those that wait for a place in flight would wait out its patience once more.
+    """
+    return all(await asyncio.gather(*(asyncio.shield(_task(each)) for each in blocks)))
 
 
 async def fetch_again(blocks: Collection[WantedBlock]) -> None:
     """Fetch blocks again as far as they are here, because their bytes were found damaged. Raises as `bring` does."""
-    results = await asyncio.gather(*map(_fetched_again, blocks), return_exceptions=True)
-    for each in results:
-        if isinstance(each, BaseException):
-            raise each
+    await asyncio.gather(*map(_fetched_again, blocks))
 
 
 async def _fetched_again(wanted: WantedBlock) -> None:

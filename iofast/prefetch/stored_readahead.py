@@ -51,7 +51,7 @@ WARM = (8, 32)  # so many batches in a row were here; then one of so many is loo
 _log = logging.getLogger("iofast")
 _FILES = 32  # objects that are open at a time
 _TICK_S = 0.05
-_WAIT_S = 0.001
+_WAIT_S, _LONG_S = 0.001, 1.0
 _JOIN_S = 10.0  # as in jobs.py
 _NEVER = sys.maxsize
 _WAKE = -1
@@ -88,11 +88,12 @@ class StoredReadahead:
     def wait(self, batch: int) -> None:
         """Wait until it is decided how the records of `batch` are brought.
 
-        Raises the `StorageError` that ended the readahead at this batch: another try would take as long again.
+        Raises the `StorageError` that ended the readahead after a long wait: another try would take as long again.
         """
+        begun = time.monotonic()
         while batch >= self._shared.decided:
             time.sleep(_WAIT_S)
-        if batch >= self._shared.failed and isinstance(self._shared.error, StorageError):
+        if isinstance(self._shared.error, StorageError) and time.monotonic() - begun > _LONG_S:
             raise StorageError(str(self._shared.error))
 
     def close(self) -> None:
@@ -106,7 +107,6 @@ class _ThreadState:
     def __init__(self, start: int) -> None:
         self.events: SimpleQueue[int] = SimpleQueue()  # batches of the consumer, and `_WAKE` for a finished request
         self.decided = start  # the first batch that is not decided on
-        self.failed = _NEVER  # the batch at which an error ended the thread
         self.stop = False
         self.error: Exception | None = None
 
@@ -141,7 +141,6 @@ class _Plan:
         self._early: deque[tuple[int, list[Place], int]] = deque()  # batch, places, bytes
         self._sparse: dict[Block, Callable[[], StoredObject]] = {}
         self._warm, self._evictions = 0, own.evictions()
-        self.at = batches.start  # the batch that is being located or decided on
 
     @property
     def decided(self) -> int:
@@ -178,7 +177,6 @@ class _Plan:
         self._flying = {block: future for block, future in self._flying.items() if not future.done()}
         self._locate()
         while self._undecided and self._has_room():
-            self.at = self._undecided[0].number
             self._decide(self._undecided[0])
             self._undecided.popleft()
         while self._sparse and len(self._flying) < FILLING and self._cache.used() + BLOCK <= self._cache.limit:
@@ -200,7 +198,6 @@ class _Plan:
         stop = min(self._stop, self._asked + DEPTH)
         self._next = max(self._next, self._asked)
         while self._next < stop and (self._size < self._budget or self._next <= self._asked + self._depth):
-            self.at = self._next
             if self._is_warm():
                 self._next += 1
                 continue
@@ -336,7 +333,7 @@ def _work(plan: _Plan, shared: _ThreadState) -> None:
                 if shared.events.empty():
                     break
     except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
-        shared.error, shared.failed = error, plan.at
+        shared.error = error
         if not shared.stop:
             _log.warning("reading ahead ended: %s", error)
     finally:

@@ -264,15 +264,17 @@ class Store:
                 async with asyncio.timeout_at(end):
                     return await attempt()
             except TimeoutError:  # the failure of the last attempt says more
-                most = number
+                pass
             except IofastError:
                 raise
             except (BaseError, FileNotFoundError, ValueError, ShortAnswerError) as error:
                 failure, most = failure_of(error, self.url(key), f"cannot be {done}", self.limits.patience)
-            passed = time.monotonic() - start
             wait = self.limits.wait(number, random.random())
+            is_over = time.monotonic() - start + wait > self.limits.patience
             number += 1
-            if number >= most or passed + wait > self.limits.patience:
+            if number >= most or is_over:
+                if isinstance(failure, StorageError):
+                    failure.was_patient = is_over
                 raise failure  # outside of `except`, so that it does not bring obstore's error, which may have secrets
             traffic.retries += 1
             await asyncio.sleep(wait)

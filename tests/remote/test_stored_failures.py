@@ -20,7 +20,7 @@ from iofast.checking import verify
 from iofast.errors import ContainerError, DecodeError, StorageError
 from iofast.mirror import cache, stored
 from iofast.order import Blocks, Sequential
-from iofast.remote.limits import RequestLimits
+from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import ObjectInfo, Store
 
 __all__ = ["folder", "sets", "site", "small_blocks"]
@@ -111,6 +111,7 @@ def test_what_the_readahead_waited_for_in_vain_is_not_tried_again(
     def failing(urls: Sequence[str]) -> list[ObjectInfo]:
         tries.extend(each for each in urls if "000003" in each)
         if any("000003" in each for each in urls):
+            time.sleep(3)
             raise StorageError("no answer in time, for 300 s")
         return look(urls)
 
@@ -122,6 +123,20 @@ def test_what_the_readahead_waited_for_in_vain_is_not_tried_again(
     assert 0 < len(found) < len(wanted)
     assert equal(found, wanted[: len(found)])
     assert len(tries) == 1
+
+
+@pytest.mark.parametrize("name", ["train.tar", "train-{000000..000005}.tar", "train.lmdb"])
+def test_opening_waits_once_for_a_store_that_fails(
+    site: str, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Not again for other objects: what a store refuses is taken for missing, what it fails to answer is not."""
+    monkeypatch.setenv(VARIABLE, "connect=1,read=1,patience=1")
+    proxy = FaultProxy(site)
+    proxy.plan = lambda _: Fault(status=503)
+    with pytest.raises(StorageError, match="503 service unavailable, for 1 s"):
+        open_reader(f"{proxy.url}/{name}")
+    assert len({each.path for each in proxy.requests}) == 1
+    proxy.close()
 
 
 def test_a_read_is_cut_off_when_the_patience_ends(bucket: Bucket, proxy: FaultProxy) -> None:

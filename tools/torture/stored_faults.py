@@ -136,7 +136,7 @@ class Faults:
         if run.kind in FAILING:
             self.rates[run.kind] = self.chance.choice((0.05, 0.2, 0.4))
         self.moment = self.chance.randrange(40)  # the request from which on, or before which, something happens
-        self.lasting = self.chance.choice([kind for kind in FAILING if kind not in ("flips", "slow")])
+        self.lasting = self.chance.choice([kind for kind in FAILING if kind not in ("cut", "flips", "slow")])
         self.failed, self.begun = 0, 0.0  # answers; when the first of them was due
         self._count, self._lock = 0, threading.Lock()
 
