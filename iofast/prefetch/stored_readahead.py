@@ -176,7 +176,7 @@ class _Plan:
         """
         self._flying = {block: future for block, future in self._flying.items() if not future.done()}
         self._locate()
-        while self._undecided and self._has_room():
+        while self._undecided and self._has_room() and self._is_foreseen():
             self._decide(self._undecided[0])
             self._undecided.popleft()
         while self._sparse and len(self._flying) < FILLING and self._cache.used() + BLOCK <= self._cache.limit:
@@ -192,6 +192,20 @@ class _Plan:
     def _has_room(self) -> bool:
         return self._undecided[0].number <= self._asked + self._depth or (
             len(self._flying) < AHEAD and sum(size for _, _, size in self._early) < EARLY
+        )
+
+    def _is_foreseen(self) -> bool:
+        """Whether so much is located after the first undecided batch that the dense ones of its blocks are known.
+
+        Otherwise it waits until the consumer is near. At the far end of what is located, blocks of a window that has
+        just come into view seem sparse: a slow consumer's records were read singly, and again with their blocks.
+        """
+        first = self._undecided[0].number
+        return (
+            first <= self._asked + self._depth
+            or self._next == self._stop
+            or self._next - first > DEPTH // 2
+            or 2 * sum(each.size for each in self._undecided) > self._budget
         )
 
     def _locate(self) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,17 @@ class TestTraffic:
         batches(loader(f"{site}/train.tar", order))
         first_batch = 16 * max(map(len, photographs(COUNT)))
         assert size * 0.9 <= counts(site)["bytes"] - before <= size + 2 * first_batch
+
+    def test_a_consumer_that_is_slower_than_the_store_reads_nothing_twice(
+        self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first records of a window come into view alone, far ahead: they are not read apart from their blocks."""
+        monkeypatch.setattr("iofast.prefetch.stored_readahead.BUDGET", 4 * BLOCK)
+        size = sum(path.stat().st_size for path in sets.glob("train*.tar*"))
+        before = counts(site)["bytes"]
+        for _ in loader(f"{site}/train.tar", Blocks(32, 2), batch_size=8):
+            time.sleep(0.02)
+        assert counts(site)["bytes"] - before <= size + 8 * max(map(len, photographs(COUNT)))
 
     def test_ranks_of_a_machine_fetch_each_byte_once(
         self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch
