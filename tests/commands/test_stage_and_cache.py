@@ -38,7 +38,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "objects"))
-    monkeypatch.setattr("iofast.staging.BLOCK", BLOCK)
     return tmp_path / "objects"
 
 

@@ -7,7 +7,14 @@ from importlib import import_module
 import pytest
 
 BLOCK = 64 << 10
-_MODULES = ("mirror.copies", "mirror.cache", "mirror.stored", "containers.stored_bytes", "prefetch.stored_readahead")
+_MODULES = (
+    "mirror.copies",
+    "mirror.cache",
+    "mirror.stored",
+    "containers.stored_bytes",
+    "prefetch.stored_readahead",
+    "staging",
+)
 
 
 @pytest.fixture
@@ -16,7 +23,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"iofast.{module}.BLOCK", BLOCK)
 
 
-def make_small(size: int) -> None:
+def make_small(size: int = BLOCK) -> None:
     """Blocks of `size` bytes, a multiple of 4096, from now on in this process."""
     for module in _MODULES:
         import_module(f"iofast.{module}").BLOCK = size  # type: ignore[attr-defined]

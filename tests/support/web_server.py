@@ -1,8 +1,8 @@
-"""A web server of a folder on loopback, in a process of its own, with a latency and a bandwidth of all answers.
+"""A web server of a folder, in a process of its own, with a latency and a bandwidth of all answers.
 
-Run it: `python web_server.py FOLDER PORT LATENCY_S BYTES_PER_S` (0 = none). It answers HEAD and GET with ranges, ETags
-and If-Match, by `sendfile`, so that it takes little of the machine it shares with what is measured. `GET /-/counts`
-tells requests and bytes so far as JSON.
+Run it: `python web_server.py FOLDER ADDRESS PORT LATENCY_S BYTES_PER_S` (0 = none). It answers HEAD and GET with
+ranges, ETags and If-Match, by `sendfile`, so that it takes little of the machine it shares with what is measured.
+`GET /-/counts` returns requests and bytes so far as JSON, `GET /-/sent` one `Sent` for each answer with a body.
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from object_store import free_port, served
 
 _PIECE = 64 << 10
+
+
+class Sent(NamedTuple):
+    """Bytes [start, stop) of an object that were sent to a client: its address, the path in the URL."""
+
+    client: str
+    path: str
+    start: int
+    stop: int
 
 
 class _Bucket:
@@ -47,10 +57,11 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, folder: Path, port: int, latency: float, rate: float) -> None:
+    def __init__(self, folder: Path, place: tuple[str, int], latency: float, rate: float) -> None:
         self.folder, self.latency, self.bucket = folder, latency, _Bucket(rate)
         self.counts = {"HEAD": 0, "GET": 0, "bytes": 0}
-        super().__init__(("127.0.0.1", port), _Handler)
+        self.sent: list[Sent] = []
+        super().__init__(place, _Handler)
 
     def handle_error(self, *_: object) -> None: ...
 
@@ -65,8 +76,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer()
 
     def do_GET(self) -> None:
-        if self.path == "/-/counts":
-            text = json.dumps(self.server.counts).encode()
+        found = {"/-/counts": self.server.counts, "/-/sent": self.server.sent}.get(self.path)
+        if found is not None:
+            text = json.dumps(found).encode()
             self._head(200, {"Content-Length": str(len(text))})
             self.wfile.write(text)
             return
@@ -111,23 +123,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         self.wfile.flush()
-        while start < stop:
-            size = min(_PIECE, stop - start)
-            self.server.bucket.wait(size)
-            sent = os.sendfile(self.connection.fileno(), fd, start, size)
-            start += sent
-            self.server.counts["bytes"] += sent
+        place = start
+        try:
+            while place < stop:
+                size = min(_PIECE, stop - place)
+                self.server.bucket.wait(size)
+                sent = os.sendfile(self.connection.fileno(), fd, place, size)
+                place += sent
+                self.server.counts["bytes"] += sent
+        finally:
+            self.server.sent.append(Sent(self.client_address[0], self.path, start, place))
 
 
 @contextlib.contextmanager
-def web_server(folder: Path, latency: float = 0.0, rate: float = 0.0) -> Iterator[str]:
+def web_server(folder: Path, latency: float = 0.0, rate: float = 0.0, address: str = "127.0.0.1") -> Iterator[str]:
     """The URL of such a server; `rate` in bytes a second."""
     port = free_port()
-    command = [sys.executable, __file__, os.fspath(folder), str(port), str(latency), str(rate)]
-    with served(command, port) as url:
+    command = [sys.executable, __file__, os.fspath(folder), address, str(port), str(latency), str(rate)]
+    with served(command, port, address) as url:
         yield url
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(__file__))
-    Server(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])).serve_forever()
+    root, host, *numbers = sys.argv[1:]
+    Server(Path(root), (host, int(numbers[0])), float(numbers[1]), float(numbers[2])).serve_forever()

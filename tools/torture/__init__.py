@@ -1,7 +1,7 @@
 """Long runs, one module each. A part has a docstring that states what must hold, and `run()`.
 
-`run()` returns its findings as lines of Markdown and raises `Failed` if something does not hold. Every module of this
-folder without a leading underscore is a part.
+`run()` returns its findings as lines of Markdown. It raises `Failed` if something does not hold, and `NotTried` where
+it cannot run. Every module of this folder without a leading underscore is a part.
 """
 
 from __future__ import annotations
@@ -17,3 +17,7 @@ if SUPPORT not in sys.path:
 
 class Failed(Exception):  # noqa: N818 (it reads as a verdict)
     """What the part must show does not hold. The message gives what was seen."""
+
+
+class NotTried(Exception):  # noqa: N818 (likewise)
+    """The part cannot run on this machine. The message gives what is missing."""

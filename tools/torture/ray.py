@@ -26,6 +26,7 @@ import psutil
 
 from tools import sample_photographs
 from tools.torture import Failed, _packs
+from tools.torture._network import inside, ip, kill, namespaces
 from tools.torture._packs import Case
 
 SHARDS = 40
@@ -173,56 +174,12 @@ class Cluster:
         """Kill a node with all its processes at once, and add another."""
         node = self._others.pop(0)
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        _kill([raylet, *raylet.children(recursive=True)])
+        kill([raylet, *raylet.children(recursive=True)])
         self._others.append(self._nodes.add_node(num_cpus=1))
 
     def shutdown(self) -> None:
         """End all processes."""
         self._nodes.shutdown()
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@contextlib.contextmanager
-def namespaces() -> Iterator[list[str] | None]:
-    """Three network namespaces on one bridge; None where they cannot be made (only root may)."""
-    bridge, names = f"iofast{os.getpid()}"[:14], [f"iofast-{os.getpid()}-{number}" for number in range(1, NODES + 1)]
-    try:
-        try:
-            _ip("link", "add", bridge, "type", "bridge")
-            _ip("link", "set", bridge, "up")
-            for number, name in enumerate(names, 1):
-                _ip("netns", "add", name)
-                _ip("link", "add", f"{bridge[:11]}v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-                _ip("link", "set", f"{bridge[:11]}v{number}", "master", bridge, "up")
-                _ip("-n", name, "addr", "add", f"{_NETWORK}.{number}/24", "dev", "eth0")
-                for device in ("eth0", "lo"):
-                    _ip("-n", name, "link", "set", device, "up")
-        except (OSError, subprocess.CalledProcessError):
-            yield None
-            return
-        yield names
-    finally:
-        for name in names:
-            with contextlib.suppress(OSError, subprocess.CalledProcessError):
-                _kill(_inside(name))
-                _ip("netns", "del", name)
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            _ip("link", "del", bridge)
-
-
-def _inside(name: str) -> list[psutil.Process]:
-    """The processes of a network namespace."""
-    ended = subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True, text=True)
-    return [psutil.Process(int(pid)) for pid in ended.stdout.split() if psutil.pid_exists(int(pid))]
 
 
 def start_nodes(names: list[str]) -> str:
@@ -242,7 +199,7 @@ def start_nodes(names: list[str]) -> str:
 
 def _wait_for_raylet(name: str) -> None:
     end = time.monotonic() + _TIME
-    while not any("raylet" in process.name() for process in _inside(name)):
+    while not any("raylet" in process.name() for process in inside(name)):
         if time.monotonic() > end:
             raise Failed("a node of Ray does not start in a network namespace")
         time.sleep(0.2)
@@ -256,12 +213,12 @@ def cut(rounds: Rounds, names: list[str]) -> str:
     end = time.monotonic() + _TIME
     while True:
         packing = {process.pid for process in run.packing()}
-        lost = next((name for name in names[1:] if packing & {each.pid for each in _inside(name)}), None)
+        lost = next((name for name in names[1:] if packing & {each.pid for each in inside(name)}), None)
         if lost is not None:
             break
         if time.monotonic() > end:
             raise Failed("no node in a namespace packs a part")
-    _ip("-n", lost, "link", "set", "eth0", "down")
+    ip("-n", lost, "link", "set", "eth0", "down")
     run.end(rounds.wanted[rounds.cases[-1]], "a node without a connection")
     return "- 3 nodes in network namespaces of their own; one permanently lost its connection while it packed a part"
 
@@ -278,7 +235,7 @@ def own_folders() -> Iterator[None]:
             os.environ.clear()
             os.environ.update(before)
             _, left = psutil.wait_procs([each for each in psutil.process_iter() if _is_in(folder, each)], 10)
-            _kill(left)
+            kill(left)
             if left and sys.exc_info()[0] is None:
                 raise Failed(f"{len(left)} processes of Ray or iofast are left")
 
@@ -307,7 +264,7 @@ def run() -> list[str]:
         rounds = Rounds(Path(name))
         with own_folders():
             kills(rounds, ROUNDS)
-        with own_folders(), namespaces() as names:
+        with own_folders(), namespaces(NODES, _NETWORK) as names:
             last = "- no network namespaces (only root may): not tried" if names is None else cut(rounds, names)
     counts = rounds.counts
     return [
