@@ -1,11 +1,20 @@
-"""Train on several GPUs, or several processes of one machine, with torch's DistributedDataParallel.
+"""Train on several GPUs, on several nodes, or in several processes of one machine, with DistributedDataParallel.
 
     iofast pack ./images images.lmdb --resize 256
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py images.lmdb --steps 1000
     torchrun --standalone --nproc-per-node 4 examples/train_ddp.py images.lmdb --steps 2000 --resume
 
-The second command resumes at the batch where the first ended, although it has more ranks: the global batch is the same,
-and the loader's state does not depend on the number of ranks. It uses NCCL on GPUs, else gloo on the CPU.
+The second run resumes at the batch where the first ended, although it has more ranks: the global batch is the same, and
+the loader's state does not depend on the number of ranks. It uses NCCL on GPUs, else gloo on the CPU.
+
+On eight nodes, from an object store: the same on every node, with a checkpoint in a folder that all of them can read.
+
+    export IOFAST_CACHE=/nvme/iofast
+    torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint first-node:29400 \
+        examples/train_ddp.py s3://bucket/train.tar --groups 64 --global-batch 2048 --checkpoint /shared/checkpoint.pt
+
+With --groups each node reads only its own ranges of the set. If four nodes are lost, start the others with the same
+command, but with `--nnodes 4` and `--resume`.
 """
 
 from __future__ import annotations
@@ -13,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -20,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
+from iofast.order import Blocks, ByEpoch, Grouped, Shuffled
 
 
 def main() -> None:
@@ -44,7 +55,7 @@ def train(args: argparse.Namespace) -> None:
     loader = FastLoader(  # gets its rank from torch.distributed, without a DistributedSampler
         dataset,
         batch_size=args.global_batch // ranks,
-        shuffle=True,
+        order=Grouped(args.groups, ByEpoch(Blocks(256, 4))) if args.groups else Shuffled(),
         drop_last=True,
         transform=T.train(args.size),
         dtype=torch.float32,
@@ -69,13 +80,19 @@ def train(args: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
             step += 1
+            if rank == 0 and (step == args.steps or step % args.save_every == 0):
+                parts = {"model": model, "optimizer": optimizer, "loader": loader}
+                save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
             if step == args.steps:
                 break
         if rank == 0:
             print(f"step {step}: loss {loss.item():.3f}")
-    if rank == 0:
-        parts = {"model": model, "optimizer": optimizer, "loader": loader}
-        torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Replace the checkpoint at once: a kill leaves the old one or the new one."""
+    torch.save(state, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
 
 
 def network(classes: int) -> nn.Module:
@@ -88,13 +105,15 @@ def network(classes: int) -> nn.Module:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train with DistributedDataParallel. Start it with torchrun.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, here or at a URL, or a folder of class folders")
     parser.add_argument("--split", help="one of the dataset's splits, where it has several")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
     parser.add_argument("--global-batch", type=int, default=64, help="images per step, of all ranks (default 64)")
+    parser.add_argument("--groups", type=int, help="ranges of the set that stay with their node, such as 64")
     parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save at the end")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save")
+    parser.add_argument("--save-every", type=int, default=1000, help="steps between two checkpoints (default 1000)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     return parser.parse_args()
 

@@ -19,13 +19,16 @@ import pytest
 import torch
 from kernel_images import jpeg, photo
 from places import ROOT, SUPPORT
+from web_server import web_server
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.errors import OptionError
+from iofast.order import Blocks, ByEpoch, Grouped, Mode, Shuffled
 
 N, GLOBAL_BATCH, SIZE = 32, 8, 32
 EPOCH = N // GLOBAL_BATCH  # steps
+SHUFFLED = Shuffled()
 STEPS, STOP = 10, 6  # in all, over two epochs and a half; and where the interrupted run ends, in the second
 
 
@@ -41,9 +44,9 @@ def written(path: Path, count: int) -> Path:
     return path
 
 
-def own_order(packed: Path, steps: int) -> list[list[int]]:
+def own_order(packed: Path, steps: int, order: Mode) -> list[list[int]]:
     """The global batches of a loader that no framework has touched."""
-    loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, True, drop_last=True, transform=[T.CenterCrop(SIZE)])
+    loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, order=order, drop_last=True, transform=[T.CenterCrop(SIZE)])
     epochs = [labels.tolist() for _ in range(-(-steps // EPOCH)) for _, labels in loader]
     return epochs[:steps]
 
@@ -52,7 +55,7 @@ def torchrun(ranks: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
 
 
-def trained(command: list[str], script: str, packed: Path, folder: Path, *options: object) -> list[list[int]]:
+def trained(command: list[str], script: str, packed: Path | str, folder: Path, *options: object) -> list[list[int]]:
     """Run an example in `folder`: the labels of each step, those of all ranks in their order."""
     record = folder / "record"
     record.mkdir(parents=True)
@@ -61,7 +64,7 @@ def trained(command: list[str], script: str, packed: Path, folder: Path, *option
     return [list(chain(*labels)) for labels in zip(*ranks, strict=True)]
 
 
-def started(command: list[str], script: str, packed: Path, record: Path, *options: object) -> str:
+def started(command: list[str], script: str, packed: Path | str, record: Path, *options: object) -> str:
     """What an example prints; the labels of each step go into `record`."""
     path = os.pathsep.join([str(ROOT / "tests" / "recording"), str(ROOT)])
     run = subprocess.Popen(
@@ -82,10 +85,10 @@ def started(command: list[str], script: str, packed: Path, record: Path, *option
     return said
 
 
-def check(first: list[list[int]], rest: list[list[int]], packed: Path) -> None:
+def check(first: list[list[int]], rest: list[list[int]], packed: Path, order: Mode = SHUFFLED) -> None:
     """Every image once an epoch over all ranks, in the loader's own order, with and without the interruption."""
     assert (len(first), len(rest)) == (STOP, STEPS - STOP)
-    assert first + rest == own_order(packed, STEPS)
+    assert first + rest == own_order(packed, STEPS, order)
     for epoch in range(STEPS // EPOCH):
         assert once((first + rest)[epoch * EPOCH : (epoch + 1) * EPOCH])
 
@@ -106,6 +109,19 @@ def test_ddp_goes_on_with_another_number_of_ranks(packed: Path, tmp_path: Path) 
     first = trained(torchrun(2), "train_ddp.py", packed, tmp_path / "first", *options, f"--steps={STOP}")
     rest = trained(torchrun(1), "train_ddp.py", packed, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
     check(first, rest, packed)
+
+
+def test_ddp_from_a_store_goes_on_with_another_number_of_ranks(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="needs iofast[remote]")
+    monkeypatch.setenv("IOFAST_CACHE", str(tmp_path / "cache"))
+    options = [f"--global-batch={GLOBAL_BATCH}", "--groups=4", f"--checkpoint={tmp_path / 'saved'}"]
+    with web_server(packed.parent) as url:
+        place = f"{url}/{packed.name}"
+        first = trained(torchrun(2), "train_ddp.py", place, tmp_path / "first", *options, f"--steps={STOP}")
+        rest = trained(torchrun(1), "train_ddp.py", place, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
+    check(first, rest, packed, Grouped(4, ByEpoch(Blocks(256, 4))))
 
 
 def test_torch_dataloader(packed: Path, tmp_path: Path) -> None:
@@ -153,7 +169,7 @@ def test_lightnings_limits(packed: Path, tmp_path: Path, devices: int) -> None:
         trained([sys.executable], script, packed, tmp_path / name, *options, f"--{name}=2")
         for name in ("limit_train_batches", "overfit_batches")
     )
-    epochs = own_order(packed, 3 * EPOCH)
+    epochs = own_order(packed, 3 * EPOCH, SHUFFLED)
     assert limited == [batch for start in (0, EPOCH, 2 * EPOCH) for batch in epochs[start : start + 2]]
     assert same == [list(range(GLOBAL_BATCH)), list(range(GLOBAL_BATCH, 2 * GLOBAL_BATCH))] * 3
 

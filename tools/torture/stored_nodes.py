@@ -40,12 +40,14 @@ from tools.torture.determinism import GlobalBatch, joined, part
 
 IMAGES, SIDE, SHARD = 24_011, 44, 8 << 20
 NODES, GROUPS, BATCH, SEED = 8, 64, 512, 11
-BUDGET, EARLY = 4 << 20, 512 << 10  # of the readahead: 1/64 of the usual, as the blocks of 64 KiB are
+# bytes: 1/64 of the usual, as the blocks of 64 KiB are, so that a set of 111 MB is like one of 7 GB
+SIZES = {"prefetch.stored_readahead.BUDGET": 4 << 20, "prefetch.stored_readahead.EARLY": 512 << 10}
+SIZES["remote.store.SMALL"] = 16 << 10
 RATE, LATENCY = 100, 0.005  # MB/s of a node's link; seconds until the server answers
 TRANSFORM = (T.RandomResizedCrop(16), T.RandomHorizontalFlip())
 ORDERS: Mapping[str, order.Mode] = {
     "Grouped(64, Blocks(64, 4))": order.Grouped(GROUPS, order.Blocks(64, 4)),
-    "Grouped(64)": order.Grouped(GROUPS),
+    "Grouped(64, ByEpoch(Blocks(64, 4)))": order.Grouped(GROUPS, order.ByEpoch(order.Blocks(64, 4))),
     "Blocks(64, 4)": order.Blocks(64, 4),
     "Shuffled()": order.Shuffled(),
 }
@@ -121,7 +123,8 @@ class Job:
 
     def kill(self, lost: list[int], returned: int) -> None:
         """Kill all processes of some nodes after so many batches. The ranks of the others must fail, and not hang."""
-        while self.returned() < returned:
+        end = time.monotonic() + _TIME
+        while self.returned() < returned and time.monotonic() < end:
             if any(process.poll() is not None for process in self._processes.values()):
                 self.end()
             time.sleep(0.01)
@@ -296,8 +299,8 @@ def run() -> list[str]:
 def one_rank(path: str, mode: str, epochs: int, folder: Path, state: str) -> None:
     """In a process under torchrun: write each batch down, with a collective operation in place of the gradients'."""
     make_small()
-    for name, value in (("BUDGET", BUDGET), ("EARLY", EARLY)):
-        pytest.MonkeyPatch().setattr(f"iofast.prefetch.stored_readahead.{name}", value)
+    for name, value in SIZES.items():
+        pytest.MonkeyPatch().setattr(f"iofast.{name}", value)
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     made = loader(path, mode, rank, ranks)
