@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.environments import ROOT, Environment
+from tools.interop import environments as interop
 
 FOLDER = ROOT / "build" / "rivals"
 PEERS = Path(__file__).parent / "peers"
 OWN = "iofast"  # this project's own environment
 TORCH = ("torch==2.14.1", "torchvision==0.29.1", "psutil", "numpy", "pillow")
+DECODING = ("opencv-python-headless==5.0.0.93", "simplejpeg==1.9.0")
+CONTAINERS = ("webdataset==1.0.2", "litdata==0.2.76", "pylance==14.0.2", "datasets==5.2.0")
+GRAIN, SPDL = ("grain==0.2.18", "array_record==0.8.6"), ("spdl==0.8.0",)
+_MOSAICML = interop.ENVIRONMENTS["mosaicml"]  # alone: its transformers does not fit the hub's client of datasets
 ENVIRONMENTS = {
-    name: Environment(FOLDER / name, needs)
-    for name, needs in {
-        "torch": (*TORCH, "opencv-python-headless==5.0.0.93", "simplejpeg==1.9.0"),
-    }.items()
+    "torch": Environment(FOLDER / "torch", (*TORCH, *DECODING, *CONTAINERS, *GRAIN, *SPDL)),
+    "mosaicml": Environment(FOLDER / "mosaicml", (*_MOSAICML.requirements, *DECODING), _MOSAICML.alone),
 }
 
 
@@ -42,6 +45,7 @@ class Contender(NamedTuple):
 
 
 ALL = ("crop", "float32", "centre", "recipe")
+THREE = ("crop", "float32", "centre")
 CONTENDERS = (
     Contender("iofast", "iofast", OWN, "iofast_loop.py", "lmdb", "lmdb", ALL),
     Contender("iofast, raw pixels", "iofast", OWN, "iofast_loop.py", "rgb", "rgb.lmdb", ("crop", "float32")),
@@ -49,4 +53,12 @@ CONTENDERS = (
     Contender("DataLoader, Pillow", "torch", "torch", "torch_loop.py", "pillow", "files", ("crop", "originals")),
     Contender("DataLoader, simplejpeg", "torch", "torch", "torch_loop.py", "simplejpeg", "files", ("crop", "float32")),
     Contender("DataLoader, torchvision", "torchvision", "torch", "torch_loop.py", "torchvision", "files", ALL),
+    Contender("SPDL, FFmpeg", "spdl", "torch", "spdl_loop.py", "ffmpeg", "files", (*THREE, "originals")),
+    Contender("SPDL, simplejpeg", "spdl", "torch", "spdl_loop.py", "simplejpeg", "files", THREE),
+    Contender("WebDataset", "webdataset", "torch", "webdataset_loop.py", "tar", "tars", THREE),
+    Contender("MosaicML Streaming", "mosaicml-streaming", "mosaicml", "mosaicml_loop.py", "mds", "mds", THREE),
+    Contender("LitData", "litdata", "torch", "litdata_loop.py", "chunks", "chunks", THREE),
+    Contender("Grain", "grain", "torch", "grain_loop.py", "threads", "arrayrecord", THREE),
+    Contender("Lance", "pylance", "torch", "lance_loop.py", "take", "lance", THREE),
+    Contender("Hugging Face datasets", "datasets", "torch", "hf_datasets_loop.py", "parquet", "parquet", THREE),
 )
