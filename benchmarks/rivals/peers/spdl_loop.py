@@ -2,7 +2,7 @@
 
 Used as its examples image_dataloading and imagenet_classification do: paths are gathered to batches, and each thread of
 the pool makes a whole batch, without processes. The FFmpeg filter crops, resizes and flips, and frames are written
-straight into the batch. A stage for each image (`multi_thread_preprocessing`) was slower with both decoders. FFmpeg's
+straight into the batch. Batches come in the order of their completion, its default. FFmpeg's
 shared libraries must be there (Debian: ffmpeg). The other variant decodes in the same threads with simplejpeg and
 OpenCV, which leave the GIL.
 """
