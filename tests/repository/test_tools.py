@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from tools.huffman_tables import code_lengths, table
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 from tools.screenshot import MARGIN, SIZE, THEME, screenshot
+from tools.torture import NotTried
+from tools.torture import __main__ as torture
 from tools.torture.__main__ import PARTS, main
 
 
@@ -113,6 +116,19 @@ def test_each_long_run_states_what_must_hold() -> None:
         assert text.startswith('"""')
         assert "\ndef run() -> list[str]:" in text
     assert main(["nothing-of-this-name"]) == 2
+
+
+def test_a_part_that_cannot_run_leaves_the_last_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> list[str]:
+        raise NotTried("it needs a network")
+
+    monkeypatch.setattr(torture, "RESULTS", tmp_path)
+    monkeypatch.setattr(torture, "import_module", lambda _: SimpleNamespace(__doc__="A question.", run=missing))
+    assert main(["stored_nodes"]) == 0
+    assert "stored_nodes: NOT TRIED: it needs a network" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_huffman_code_lengths_are_the_best_there_are() -> None:
