@@ -88,6 +88,12 @@ class StorageError(IofastError, OSError):
 
     was_patient = False  # whether the request was tried again until the patience ended
 
+    def again(self) -> StorageError:
+        """A copy, for another thread that meets the same failure."""
+        error = type(self)(str(self))
+        error.was_patient = self.was_patient
+        return error
+
 
 class ObjectMissingError(IofastError, FileNotFoundError):
     """An object does not exist."""

@@ -63,6 +63,7 @@ def readable(
     if not any(objects):
         yield {}
         return
+    from iofast.meter.traffic import traffic
     from iofast.mirror.stored import Wanted, held, held_at_once
 
     numbers = np.cumsum([each is not None for each in objects]) - 1  # in `known`
@@ -71,6 +72,7 @@ def readable(
     rows = np.flatnonzero(stored)
     own, starts = numbers[file[rows]], offsets[rows].astype(np.int64)
     stops = starts + lengths[rows].astype(np.int64)
+    traffic.was_read(int(stops.sum() - starts.sum()))
     with held_at_once(known, own, starts, stops) as is_held:
         if is_held:
             yield {}

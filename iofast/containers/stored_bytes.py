@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import ContainerError
+from iofast.meter.traffic import traffic
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.stored import StoredObject, Wanted, fetch_again, held, stamp
 from iofast.remote.store import ObjectInfo
@@ -54,6 +55,7 @@ class StoredBytes(FileBytes):
         """See `FileBytes.gather`. Blocks that the cache has no room for stay in memory: an index is read again."""
         if not len(offsets):
             return np.empty((0, size), np.uint8)
+        traffic.was_read(len(offsets) * size)
         blocks = np.unique(np.concatenate((offsets, offsets + (size - 1))) // BLOCK).tolist()
         self.object.copy.kept.update(blocks)
         memory = self._memory  # never changed, but replaced: other threads read it

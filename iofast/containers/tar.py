@@ -43,7 +43,7 @@ class TarReader(ShardReader):
         tar, size, end, strange = TarFile(file), len(file), 0, list[int]()
         for member in tar.members():
             expected = header(member.name, member.size) if member.name.isascii() else b""
-            if member.offset != end + BLOCK or _differs(tar, end, expected):
+            if member.offset != end + BLOCK or not expected or _differs(tar, end, expected):
                 strange.append(end)
             yield Entry(member.name, member.offset, member.size)
             stop = member.offset + member.size

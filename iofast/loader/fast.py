@@ -79,7 +79,7 @@ class FastLoader(Iterable[Any]):
         epochs = EpochOrder(dataset, self.options)
         spec = BatchSpec(dataset, self.options)
         check_spec(spec)
-        self._stages, self._tally = Stages(), Tally()
+        self._stages, self._tally = Stages(is_remote=dataset.reader.is_stored), Tally()
         self._resources = Resources(spec, self._stages.transfer)
         self._clock = StallClock(self._described(epochs), device=str(spec.device), stages=self._stages)
         self._spec = spec
@@ -184,7 +184,7 @@ class FastLoader(Iterable[Any]):
             changed=self.dataset.reader.changed,
             errors=self._ledger.errors,
             stages=self._stages.stats(),
-            traffic=traffic.stats(),
+            traffic=traffic.stats() if self._stages.is_remote else None,
             meter=self._clock.stats,
             num_workers=setting.num_workers,
             depth=setting.depth,

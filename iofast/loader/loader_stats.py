@@ -39,7 +39,7 @@ class LoaderStats:
     stages       "read" and "decode" (images: bytes, seconds of work), "queue" (batches: seconds that the consumer
                  waited, average fill) and "transfer" to a GPU (batches: bytes, seconds of copying, seconds that the
                  training's stream waited for it, both by the GPU's clock)
-    traffic      requests of this process to object stores; None without any
+    traffic      requests of this process to object stores; None if the dataset is in none
     meter        the training loop: steps, and how long it waited, as `watch` measures it
     num_workers  threads at work now
     depth        how many batches they may be ahead

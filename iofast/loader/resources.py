@@ -32,7 +32,8 @@ class Resources:
     transfer  how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
     limits    most threads and batches ahead; `slice` is the number of rows in a slice
-    compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare
+    compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare, or
+              they are in an object store and may be fetched again
     memory    uint8 pixels; `float_memory`: finished pixels, apart because blocks of two sizes displace each other
     """
 
@@ -41,8 +42,9 @@ class Resources:
         self.decoding = Decoding(options.decode, spec.device, decode_obstacles(spec))
         self.transfer = transfer_to(spec.device, counter)
         self.limits, self.slice = self._limits(spec)
-        raw = options.check is not None and set(RAW_FIELDS) & set(spec.dataset.reader.manifest.fields)
-        self.compared = np.zeros(len(spec.dataset), np.bool_) if raw else None
+        reader = spec.dataset.reader
+        raw = options.check is not None and set(RAW_FIELDS) & set(reader.manifest.fields)
+        self.compared = np.zeros(len(spec.dataset), np.bool_) if raw and not reader.is_stored else None
         spare = self.limits.max_depth + 2
         self.pinned = spec.device.type == "cuda"
         self.memory = BatchMemory(pinned=self.pinned, spare=spare)

@@ -93,9 +93,10 @@ class StageCounter:
 
 
 class Stages:
-    """One counter for each stage of a loader."""
+    """One counter for each stage of a loader. `is_remote`: its data is in an object store."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_remote: bool = False) -> None:
+        self.is_remote = is_remote
         self.read, self.decode, self.queue, self.transfer = (StageCounter() for _ in STAGES)
 
     def counters(self) -> dict[str, StageCounter]:

@@ -84,7 +84,7 @@ class LoaderReport:
     """One loader of a page. `serial` numbers the loaders of a process.
 
     `phases` by name, in the order of their first use; `phases_on_device`: timed by a CUDA device's clock. `traffic`:
-    requests of the process to object stores, None without any.
+    requests of the process to object stores, None if the loader reads from none.
     """
 
     serial: int
@@ -125,7 +125,7 @@ def figure_members(
     for name, totals in phases[:MAX_PHASES]:  # phases with the same printable name are added up
         own = named.setdefault(printable(name) or "?", [0, 0, 0])
         own[:] = [min(before + more, _LARGEST) for before, more in zip(own, totals, strict=True)]
-    stored = traffic.stats()
+    stored = traffic.stats() if stages is not None and stages.is_remote else None
     asked = stored and [*stored.counts, *(each and round(1e9 * each) for each in (stored.median_s, stored.p99_s))]
     return {"totals": figures, "stages": sums, "phases": named, "phases_on_device": on_device, "traffic": asked}
 

@@ -11,6 +11,7 @@ A process that stores, checks or evicts a block has locked the byte of the file 
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import json
@@ -57,6 +58,7 @@ class SparseCopy:
         weakref.finalize(self, os.close, fd).atexit = False
         self.blocks = -(-size // BLOCK)
         self._table = -(-size // _ALIGN) * _ALIGN
+        self.again: dict[int, asyncio.Task[None]] = {}  # blocks that seemed damaged, and how they are fetched again
         # the number of evictions, and for each block whether it was here after so many
         self._seen: tuple[int, NDArray[np.bool_]] = (-1, np.zeros(self.blocks, np.bool_))
 
@@ -96,7 +98,10 @@ class SparseCopy:
         return len(data) == stop - start and crc32c(data) == self._entry(block)[2]
 
     def store(self, block: int, view: memoryview) -> None:
-        """Store the bytes of a block. Needs the lock. Raises `OSError`, for a full disk; then it is absent."""
+        """Store the bytes of a block. Needs the lock. Raises `OSError`, for a full disk; then it is absent.
+
+        The bytes of a block that was here stay, for those who read them at the moment.
+        """
         start, stop = self.span(block)
         if len(view) != stop - start:
             raise ValueError(f"block {block} has {stop - start} bytes, found {len(view)}")
@@ -108,9 +113,10 @@ class SparseCopy:
             os.pwrite(self.fd, _REST.pack(crc32c(view), int(time.time()) & 0xFFFFFFFF), place + _STATE.size)
             os.pwrite(self.fd, _STATE.pack(_HERE, _BOOT), place)
         except OSError:
-            if self.has_state(block):  # it was here and is stored again
+            if self.has_state(block):
                 self.hide(block)
-            self.free(block)
+            else:
+                self.free(block)
             raise
 
     def hide(self, block: int) -> bytes:

@@ -80,17 +80,24 @@ def _heard(task: asyncio.Task[Any]) -> None:
 async def bring(blocks: Collection[WantedBlock]) -> bool:
     """Bring blocks; whether the caches could keep all of them. Raises the first error; the others go on.
 
-    If a store fails, those that wait for a place in flight would wait out its patience once more.
+    Blocks that still wait for a place in flight would only wait for a failing store once more.
     """
     return all(await asyncio.gather(*(asyncio.shield(_task(each)) for each in blocks)))
 
 
 async def fetch_again(blocks: Collection[WantedBlock]) -> None:
-    """Fetch blocks again as far as they are here, because their bytes were found damaged. Raises as `bring` does."""
-    await asyncio.gather(*map(_fetched_again, blocks))
+    """Fetch blocks again as far as they are here, because their bytes were found damaged. Raises as `bring` does.
+
+    That is done once for each block of an open copy: bytes that are damaged in the store stay so.
+    """
+    for each in blocks:
+        if each.block not in each.copy.again:
+            task = each.copy.again[each.block] = asyncio.ensure_future(_fetch_again(each))
+            task.add_done_callback(_heard)
+    await asyncio.gather(*(asyncio.shield(each.copy.again[each.block]) for each in blocks))
 
 
-async def _fetched_again(wanted: WantedBlock) -> None:
+async def _fetch_again(wanted: WantedBlock) -> None:
     place = wanted.copy, wanted.block
     while place in _flying and place not in _damaged:  # perhaps it has just stored the damaged bytes
         await asyncio.wait([_flying[place]])
@@ -128,9 +135,7 @@ async def _bring(wanted: WantedBlock, *, again: bool) -> bool:
         pause = min(longest, 2 * pause)
     try:
         if again:
-            if copy.has_state(block):
-                await _replace(wanted)
-            return True
+            return copy.has_state(block) and await _replace(wanted)
         if copy.has_state(block) and await asyncio.to_thread(copy.is_valid, block):
             return True
         async with _room:
@@ -162,7 +167,7 @@ async def _fetch(wanted: WantedBlock) -> bool:
             await cache.give_back(stop - start)
 
 
-async def _replace(wanted: WantedBlock) -> None:
+async def _replace(wanted: WantedBlock) -> bool:
     """Fetch a block that is here, and store it over its bytes: those that are right do not change for its readers."""
     cache, source, copy, block = wanted
     start, stop = copy.span(block)
@@ -170,5 +175,7 @@ async def _replace(wanted: WantedBlock) -> None:
         data = await source.read(start, stop)
         try:
             await asyncio.to_thread(copy.store, block, data)
-        except OSError:  # a full disk; now the block is absent
-            await cache.give_back(stop - start, evictions=1)
+        except OSError:  # a full disk; now the block is absent, and its bytes count until it is stored again
+            await cache.give_back(0, evictions=1)
+            return False
+    return True

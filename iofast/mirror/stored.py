@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.errors import ObjectConflictError, ObjectMissingError, StorageError
 from iofast.meter.traffic import traffic
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
@@ -19,6 +21,7 @@ from iofast.remote import requests
 from iofast.remote.store import ObjectInfo, Store
 from iofast.remote.urls import RemotePath
 
+_log = logging.getLogger("iofast")
 _AT_ONCE = 64  # requests for single places, or for sizes and versions, in flight
 _TRIES = 3  # rounds of bringing blocks that are evicted again before they are read
 
@@ -50,6 +53,7 @@ class StoredObject:
         wanted = Wanted(self, start, min(stop, self.size))
         if wanted.start >= wanted.stop:
             return b""
+        traffic.was_read(wanted.stop - wanted.start)
         with held([wanted]) as direct:
             return direct[0] if direct else os.pread(self.copy.fd, wanted.stop - wanted.start, wanted.start)
 
@@ -100,7 +104,6 @@ def held_at_once(
         first, last = starts // BLOCK, (stops - 1) // BLOCK
         flags = np.concatenate(seen)
         if flags[base + first].all() and flags[base + last].all() and (last - first < 2).all():
-            traffic.was_read(int(stops.sum() - starts.sum()))
             yield True
             return
     yield False
@@ -120,7 +123,6 @@ def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
             evictions = {each: stack.enter_context(each.holding()) for each in caches}
             missing = _missing(wanted, evictions)
             if not missing or not keeps or attempt == _TRIES:
-                traffic.was_read(sum(stop - start for _, start, stop in wanted))
                 yield _direct(wanted, missing)
                 return
         early = {number for number in missing if wanted[number].place in fetching.early}
@@ -131,10 +133,14 @@ def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
 def fetch_again(wanted: Sequence[Wanted]) -> None:
     """Fetch the blocks with these bytes again, as far as they are here, because the bytes were found damaged.
 
-    A connection may have damaged them on their way. Raises as `held` does.
+    A connection may have damaged them on their way. Each block is fetched again once while its copy is open. If the
+    store fails, the damage is what is reported.
     """
     spans = [(each.object, range(each.start // BLOCK, (each.stop - 1) // BLOCK + 1)) for each in wanted]
-    requests.run(fetching.fetch_again({own.block(number) for own, numbers in spans for number in numbers}))
+    try:
+        requests.run(fetching.fetch_again({own.block(number) for own, numbers in spans for number in numbers}))
+    except (ObjectConflictError, ObjectMissingError, StorageError) as error:
+        _log.warning("damaged bytes cannot be fetched again: %s", error)
 
 
 def _missing(wanted: Sequence[Wanted], evictions: dict[cache.BlockCache, int]) -> dict[int, list[int]]:

@@ -51,7 +51,7 @@ WARM = (8, 32)  # so many batches in a row were here; then one of so many is loo
 _log = logging.getLogger("iofast")
 _FILES = 32  # objects that are open at a time
 _TICK_S = 0.05
-_WAIT_S, _LONG_S = 0.001, 1.0
+_WAIT_S = 0.001
 _JOIN_S = 10.0  # as in jobs.py
 _NEVER = sys.maxsize
 _WAKE = -1
@@ -88,13 +88,13 @@ class StoredReadahead:
     def wait(self, batch: int) -> None:
         """Wait until it is decided how the records of `batch` are brought.
 
-        Raises the `StorageError` that ended the readahead after a long wait: another try would take as long again.
+        Raises the `StorageError` that ended the readahead when its patience ended: another try would take as long.
         """
-        begun = time.monotonic()
         while batch >= self._shared.decided:
             time.sleep(_WAIT_S)
-        if isinstance(self._shared.error, StorageError) and time.monotonic() - begun > _LONG_S:
-            raise StorageError(str(self._shared.error))
+        error = self._shared.error
+        if isinstance(error, StorageError) and error.was_patient:
+            raise error.again()
 
     def close(self) -> None:
         """End the thread. Calling it twice is harmless."""

@@ -13,7 +13,8 @@ from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, 
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_ONE, _FEW, _MANY = 1, 3, 1 << 30  # attempts; few for credentials, whose server may be busy, but is mostly not there
+# attempts: for credentials some, 10 seconds, since their server may be busy, but mostly there is none
+_ONE, _FEW, _MANY = 1, 8, 1 << 30
 # (what the text has, the reason, attempts that make sense); the first that fits
 _TRANSPORT = (
     (r"169\.254\.|TokenRequest|security-credentials|Missing(Account|\w*Key)", "no credentials were found", _FEW),

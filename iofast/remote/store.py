@@ -254,7 +254,7 @@ class Store:
         require_obstore(self.place.store)
         from obstore.exceptions import BaseError
 
-        start, number, most = time.monotonic(), 0, 0
+        start, number, most, alike = time.monotonic(), 0, 0, 0  # `alike`: failures in a row of the same kind
         end = asyncio.get_running_loop().time() + self.limits.patience + _GRACE if done in _CUT_OFF else None
         failure: IofastError = StorageError(
             f"{self.url(key)} cannot be {done}: no answer in time, for {self.limits.patience:g} s"
@@ -268,11 +268,12 @@ class Store:
             except IofastError:
                 raise
             except (BaseError, FileNotFoundError, ValueError, ShortAnswerError) as error:
-                failure, most = failure_of(error, self.url(key), f"cannot be {done}", self.limits.patience)
+                failure, found = failure_of(error, self.url(key), f"cannot be {done}", self.limits.patience)
+                alike, most = (alike + 1 if found == most else 1), found
             wait = self.limits.wait(number, random.random())
             is_over = time.monotonic() - start + wait > self.limits.patience
             number += 1
-            if number >= most or is_over:
+            if alike >= most or is_over:
                 if isinstance(failure, StorageError):
                     failure.was_patient = is_over
                 raise failure  # outside of `except`, so that it does not bring obstore's error, which may have secrets

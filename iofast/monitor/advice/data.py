@@ -85,6 +85,8 @@ def _uncached(now: Situation, *, again: bool) -> Match | None:
 
 def _small_requests(now: Situation) -> Match | None:
     asked = traffic_of(now.training.snapshots)
+    if any((one.epoch or 0) >= 1 for one in now.training.loaders):  # ByEpoch is another order then
+        return None
     size = asked.bytes / asked.gets if asked is not None and asked.gets else SMALL_REQUEST
     return Match(size, now.wait_gain, {"kB": size / 1000}) if size < SMALL_REQUEST else None
 
@@ -149,7 +151,7 @@ DATA_RULES = (
         name="cache_size",
         on=on(Cause.REMOTE),
         match=partial(_uncached, again=True),
-        text="{value:.0%} of the bytes read are in the cache, although an epoch has passed: it is too small.",
+        text="{value:.0%} of the bytes read are in the cache in a later epoch: it is new, or too small.",
         change="export IOFAST_CACHE_SIZE=...  # several nodes: FastLoader(..., order=order.Grouped(64))",
         trigger="store_hits",
     ),

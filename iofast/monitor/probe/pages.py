@@ -36,9 +36,9 @@ class PagesProbe:
     def take(self) -> tuple[LoaderFigures, ...]:
         """The current loaders. `live` are those that advanced; if none did, those that advanced last."""
         before, self._reports = self._reports, self._read()
-        figures = {}
+        figures, traffic = {}, next((each.traffic for each in before.values() if each.traffic is not None), None)
         for serial, report in self._reports.items():
-            then = before.get(serial, _beginning(report))
+            then = before.get(serial) or replace(_beginning(report), traffic=traffic)
             if any(getattr(report.figures, name) < getattr(then.figures, name) for name in _NEVER_FALL):
                 then = report  # an exec made another loader of the same number
             figures[serial] = difference(then, report)
