@@ -208,7 +208,7 @@ def make(path: Path) -> int:
 
 
 def loader(path: str | Path, mode: str, rank: int = 0, ranks: int = 1) -> FastLoader:
-    options = {"rank": rank, "world_size": ranks, "num_workers": 1, "seed": SEED, "drop_last": True}
+    options: dict[str, Any] = {"rank": rank, "world_size": ranks, "num_workers": 1, "seed": SEED, "drop_last": True}
     return FastLoader(FastDataset(path), BATCH // ranks, order=ORDERS[mode], transform=list(TRANSFORM), **options)
 
 
