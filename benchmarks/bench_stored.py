@@ -8,7 +8,7 @@ serves them on loopback by a web server in a process of its own. In turn, whole 
     download        only the set's blocks, 16 at a time, with `--latency` seconds and `--rate` MB/s
     cold            an epoch with an empty cache, from opening the dataset on, at the same latency and rate
 
-and the processor time of this process for fetching all blocks into an empty cache, without a limit.
+and the processor time of this process for fetching all blocks into an empty cache, without a limit, by HTTP and by TLS.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from iofast.remote import requests
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
-from web_server import web_server
+from web_server import make_certificate, web_server
 
 MB = 1e6
 SHARD = 64 << 20
@@ -136,8 +136,8 @@ def main() -> None:
         local = str(site / "large.tar")
         warm: dict[str, Callable[[], float]] = {}
         found: dict[str, list[Epoch]] = {}
+        text = fetching_costs(site, count, arguments.rounds)
         with web_server(site) as url:
-            processor = [fetched(url, site) / count for _ in range(arguments.rounds)]
             for mode in (Shuffled(), COLD):
                 warm[f"{mode}, on disk"] = partial(rate, local, mode)
                 warm[f"{mode}, in the store, cached"] = partial(rate, f"{url}/large.tar", mode)
@@ -147,11 +147,26 @@ def main() -> None:
             for mode in (COLD, Sequential(), Shuffled()):
                 empty[str(mode)] = partial(cold, url, mode, found.setdefault(str(mode), []))
             limited = measure.in_turn(empty, max(3, arguments.rounds // 2), 0)
-    text = page(arguments, count, size, in_turn, limited, found)
-    text += (
-        f"\nFetching a block into the cache: {statistics.median(processor) * 1e6:.0f} µs of processor time an image.\n"
-    )
-    measure.publish("stored", text, arguments.output)
+    measure.publish("stored", page(arguments, count, size, in_turn, limited, found) + text, arguments.output)
+
+
+def fetching_costs(site: Path, count: int, rounds: int) -> str:
+    """A table of the processor time for fetching, by HTTP and by TLS in turn."""
+    authority, server = make_certificate(site.parent)
+    os.environ["SSL_CERT_FILE"] = str(authority)  # obstore trusts it
+    try:
+        with web_server(site) as plain, web_server(site, certificate=server) as secure:
+            urls = {"HTTP": plain, "TLS (asked: at most 130)": secure}
+            contenders = {name: partial(fetched, url, site) for name, url in urls.items()}
+            seconds = measure.in_turn(contenders, rounds, 1)
+    finally:
+        del os.environ["SSL_CERT_FILE"]
+    rows = [[name, measure.spread([each / count * 1e6 for each in own])] for name, own in seconds.items()]
+    return f"""
+## Fetching blocks into an empty cache
+
+{measure.table(("", "µs of processor time an image: median (least – most)"), rows)}
+"""
 
 
 def page(

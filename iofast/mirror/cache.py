@@ -248,6 +248,8 @@ class BlockCache:
         Returns 0 if something is read for too long.
         """
         taken = [(copy, block) for copy, block in blocks if try_lock(copy.fd, block)]
+        if not taken:
+            return 0
         self.leaving.update(taken)  # locks do not exclude tasks of this process
         freed = 0
         try:

@@ -175,7 +175,7 @@ async def _replace(wanted: WantedBlock) -> bool:
         data = await source.read(start, stop)
         try:
             await asyncio.to_thread(copy.store, block, data)
-        except OSError:  # a full disk; now the block is absent, and its bytes count until it is stored again
+        except OSError:  # a full disk; now the block is absent, but its bytes stay for its readers
             await cache.give_back(0, evictions=1)
             return False
     return True

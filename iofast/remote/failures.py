@@ -20,7 +20,7 @@ _TRANSPORT = (
     (r"169\.254\.|TokenRequest|security-credentials|Missing(Account|\w*Key)", "no credentials were found", _FEW),
     (r"kind: Timeout", "no answer in time", _MANY),
     (r"dns error", "host name not found", _MANY),
-    (r"certificate|InvalidContentType|TLS", "the secure connection failed", _ONE),
+    (r"[cC]ertificate|InvalidContentType|TLS", "the secure connection failed", _ONE),
     (r"ConnectionRefused", "connection refused", _MANY),
     (r"kind: Connect\b", "connection failed", _MANY),
     (r"kind: Interrupted|kind: Body|Content-Range", "the connection broke", _MANY),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.meter import TrafficStats
+from iofast.meter import Stages, TrafficStats
 from iofast.meter import page as telemetry
 from iofast.meter import traffic as module
 from iofast.meter.page import LoaderInfo, PageHeader, Totals
@@ -64,7 +64,7 @@ def test_quantiles_are_those_of_recent_answers(times: list[float]) -> None:
 
 def page(own: Traffic, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     monkeypatch.setattr(telemetry, "traffic", own)
-    figures = telemetry.figure_members(Totals(), None, (), on_device=False)
+    figures = telemetry.figure_members(Totals(), Stages(is_remote=True), (), on_device=False)
     return {**telemetry.loader_members(LoaderInfo("train"), 1), **figures}
 
 

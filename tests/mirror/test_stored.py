@@ -217,6 +217,7 @@ class TestDamage:
             thread.start()
         for _ in range(20):
             os.pwrite(stored.copy.fd, b"damage", BLOCK + 7)
+            stored.copy.again.clear()
             fetch_again([Wanted(stored, BLOCK + 5, BLOCK + 15)])
             assert stored.read(BLOCK, BLOCK + 20) == data[BLOCK : BLOCK + 20]
         ended.set()
@@ -266,11 +267,32 @@ class TestDamage:
             return pwrite(fd, data, offset)
 
         monkeypatch.setattr(os, "pwrite", full)
-        fetch_again([Wanted(stored, BLOCK, BLOCK + 1)])
-        assert cache.current().used() == used - BLOCK
+        with held([Wanted(stored, BLOCK, BLOCK + 1)]):
+            fetch_again([Wanted(stored, BLOCK, BLOCK + 1)])
+            found = os.pread(stored.copy.fd, 7, BLOCK)
+            assert found == data_of(url, 3 * BLOCK)[BLOCK : BLOCK + 7], "its readers see no zeros"
+        assert cache.current().used() == used
         assert [block for block, _ in stored.copy.stored()] == [0, 2]
         monkeypatch.setattr(os, "pwrite", pwrite)
         assert stored.read(0, stored.size) == data_of(url, 3 * BLOCK)
+
+    def test_bytes_that_stay_damaged_are_fetched_again_once(self, served: Served) -> None:
+        url = served("a", 3 * BLOCK)
+        stored = StoredObject(url)
+        stored.read(0, stored.size)
+        for _ in range(5):
+            fetch_again([Wanted(stored, 5, 2 * BLOCK)])
+        assert counts(url)["GET"] == 3 + 2
+
+    def test_a_store_that_fails_does_not_hide_the_damage(self, served: Served, tmp_path: Path) -> None:
+        url = served("a", BLOCK)
+        stored = self.damaged(url, 0)
+        served("a", BLOCK + 1)  # another version
+        fetch_again([Wanted(stored, 0, BLOCK)])
+        assert stored.read(0, 20) != data_of(url, BLOCK)[:20]
+        (tmp_path / "objects" / "a").unlink()
+        stored.copy.again.clear()
+        fetch_again([Wanted(stored, 0, BLOCK)])
 
     def test_a_block_that_is_not_here_is_not_fetched(self, served: Served) -> None:
         url = served("a", 3 * BLOCK)

@@ -112,7 +112,9 @@ def test_what_the_readahead_waited_for_in_vain_is_not_tried_again(
         tries.extend(each for each in urls if "000003" in each)
         if any("000003" in each for each in urls):
             time.sleep(3)
-            raise StorageError("no answer in time, for 300 s")
+            error = StorageError("no answer in time, for 300 s")
+            error.was_patient = True
+            raise error
         return look(urls)
 
     monkeypatch.setattr(stored, "look", failing)

@@ -18,7 +18,7 @@ from loader_sets import photographs
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, first
 from small_blocks import BLOCK, small_blocks
 from torch.utils.data import DataLoader
-from web_server import web_server
+from web_server import make_certificate, web_server
 
 import iofast.transforms as T
 from iofast import FastDataset, FastLoader, open_reader, open_writer
@@ -34,6 +34,7 @@ from iofast.errors import (
 from iofast.mirror import cache
 from iofast.opening import open_shards
 from iofast.order import Blocks, Sequential, Shuffled
+from iofast.remote.connection import _connect as cache_of_connections
 
 __all__ = ["small_blocks"]
 
@@ -154,6 +155,21 @@ def test_shards_of_another_program(sets: Path, site: str, tmp_path: Path, suffix
     assert len(open_reader(f"{site}/other-0001{suffix}")) == len(open_reader(sets / f"other-0001{suffix}"))
     ours = [f"{site}/{shard.name}" for shard in shards]
     assert open_shards(ours, "ours").container == suffix[1:]
+
+
+@pytest.mark.usefixtures("folder")
+def test_shards_of_another_program_by_https(
+    sets: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(next(sets.glob("train-*2.tar")), tmp_path / "foreign-0000.tar")
+    local = batches(loader(tmp_path / "foreign-0000.tar"))
+    authority, server = make_certificate(tmp_path_factory.mktemp("certificates"))
+    with web_server(tmp_path, certificate=server) as url:
+        with pytest.raises(StorageError, match=r"manifest cannot be read: the secure connection failed$"):
+            open_reader(f"{url}/foreign-0000.tar")
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        cache_of_connections.cache_clear()
+        assert equal(batches(loader(f"{url}/foreign-0000.tar")), local)
 
 
 @pytest.mark.usefixtures("folder")

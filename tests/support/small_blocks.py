@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib import import_module
+from unittest.mock import patch
 
 import pytest
 
@@ -17,13 +20,16 @@ _MODULES = (
 )
 
 
+@contextlib.contextmanager
+def blocks_of(size: int) -> Iterator[None]:
+    """Blocks of `size` bytes, a multiple of 4096, in this process."""
+    with contextlib.ExitStack() as stack:
+        for module in _MODULES:
+            stack.enter_context(patch.object(import_module(f"iofast.{module}"), "BLOCK", size))
+        yield
+
+
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in _MODULES:
-        monkeypatch.setattr(f"iofast.{module}.BLOCK", BLOCK)
-
-
-def make_small(size: int = BLOCK) -> None:
-    """Blocks of `size` bytes, a multiple of 4096, from now on in this process."""
-    for module in _MODULES:
-        import_module(f"iofast.{module}").BLOCK = size  # type: ignore[attr-defined]
+def small_blocks() -> Iterator[None]:
+    with blocks_of(BLOCK):
+        yield

@@ -1,18 +1,22 @@
 """A web server of a folder, in a process of its own, with a latency and a bandwidth of all answers.
 
-Run it: `python web_server.py FOLDER ADDRESS PORT LATENCY_S BYTES_PER_S` (0 = none). It answers HEAD and GET with
-ranges, ETags and If-Match, by `sendfile`, so that it takes little of the machine it shares with what is measured.
-`GET /-/counts` returns requests and bytes so far as JSON, `GET /-/sent` one `Sent` for each answer with a body.
+Run it: `python web_server.py FOLDER ADDRESS PORT LATENCY_S BYTES_PER_S [PEM]` (0 = none). It answers HEAD and GET with
+ranges, ETags and If-Match, by `sendfile`, so that it takes little of the machine it shares with what is measured. With
+PEM, a file of key and certificate, it uses TLS. `GET /-/counts` returns requests and bytes so far as JSON, `GET
+/-/sent` one `Sent` for each answer with a body.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import email.utils
 import http.server
+import ipaddress
 import json
 import os
 import re
+import ssl
 import sys
 import threading
 import time
@@ -57,11 +61,16 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, folder: Path, place: tuple[str, int], latency: float, rate: float) -> None:
+    def __init__(self, folder: Path, place: tuple[str, int], latency: float, rate: float, pem: str = "") -> None:
         self.folder, self.latency, self.bucket = folder, latency, _Bucket(rate)
         self.counts = {"HEAD": 0, "GET": 0, "bytes": 0}
         self.sent: list[Sent] = []
         super().__init__(place, _Handler)
+        if pem:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pem)
+            # the handshake waits for the client, so the thread of the connection has it
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def handle_error(self, *_: object) -> None: ...
 
@@ -128,23 +137,64 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             while place < stop:
                 size = min(_PIECE, stop - place)
                 self.server.bucket.wait(size)
-                sent = os.sendfile(self.connection.fileno(), fd, place, size)
+                sent = self._sent(fd, place, size)
                 place += sent
                 self.server.counts["bytes"] += sent
         finally:
             self.server.sent.append(Sent(self.client_address[0], self.path, start, place))
 
+    def _sent(self, fd: int, start: int, size: int) -> int:
+        if not isinstance(self.connection, ssl.SSLSocket):
+            return os.sendfile(self.connection.fileno(), fd, start, size)
+        data = os.pread(fd, size, start)
+        self.connection.sendall(data)
+        return len(data)
+
 
 @contextlib.contextmanager
-def web_server(folder: Path, latency: float = 0.0, rate: float = 0.0, address: str = "127.0.0.1") -> Iterator[str]:
-    """The URL of such a server; `rate` in bytes a second."""
+def web_server(
+    folder: Path,
+    latency: float = 0.0,
+    rate: float = 0.0,
+    address: str = "127.0.0.1",
+    certificate: Path | None = None,
+) -> Iterator[str]:
+    """The URL of such a server; `rate` in bytes a second. With a `certificate` it begins with https."""
     port = free_port()
     command = [sys.executable, __file__, os.fspath(folder), address, str(port), str(latency), str(rate)]
-    with served(command, port, address) as url:
-        yield url
+    with served([*command, *([] if certificate is None else [os.fspath(certificate)])], port, address) as url:
+        yield url if certificate is None else url.replace("http:", "https:")
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make an authority, and key and certificate of a server on loopback; returns their files in PEM.
+
+    Programs that `SSL_CERT_FILE` tells the first trust the second: Python's, and obstore.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    pem, now = serialization.Encoding.PEM, datetime.datetime.now(datetime.UTC)
+    own, authority = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+
+    def signed(key: ec.EllipticCurvePrivateKey, subject: x509.Name, *, ca: bool) -> bytes:
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(2))
+        builder = builder.add_extension(x509.BasicConstraints(ca, None), critical=True).add_extension(names, False)
+        return builder.sign(authority, hashes.SHA256()).public_bytes(pem)
+
+    private = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    (folder / "authority.pem").write_bytes(signed(authority, issuer, ca=True))
+    (folder / "server.pem").write_bytes(private + signed(own, subject, ca=False))
+    return folder / "authority.pem", folder / "server.pem"
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(__file__))
-    root, host, *numbers = sys.argv[1:]
-    Server(Path(root), (host, int(numbers[0])), float(numbers[1]), float(numbers[2])).serve_forever()
+    place, numbers = (sys.argv[2], int(sys.argv[3])), map(float, sys.argv[4:6])
+    Server(Path(sys.argv[1]), place, *numbers, *sys.argv[6:]).serve_forever()

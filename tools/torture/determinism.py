@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ BUCKETS = ((16, 16), (12, 20), (20, 12))
 CONTAINERS = {"LMDB": ("lmdb", "lmdb"), "tar": ("tar", "tar"), "TFRecord": ("tfrecord", "tfrecord")}
 CONTAINERS["tar and LMDB"] = ("tar", "lmdb")
 SHARD_SIZE = 40_000  # bytes: some ten images
+PROGRAM = ("-m", "tools.torture.determinism")
 TORCHRUN = {2: "tar", 3: "TFRecord"}  # processes, and the container they read; their state is of the LMDB
 
 
@@ -171,16 +172,19 @@ def compare(held: Mapping[str, FastDataset], mode: str, ordering: order.Mode, co
     return compared
 
 
-def compare_torchrun(folder: Path, processes: int, container: str) -> str:
-    """Real processes take rank and world size from their environment and resume in the middle of an epoch."""
+def compare_torchrun(folder: Path, processes: int, container: str, program: Sequence[str] = PROGRAM) -> str:
+    """Real processes take rank and world size from their environment and resume in the middle of an epoch.
+
+    They run `program`, by default on the containers in the folder.
+    """
     shuffled, data = order.Shuffled(), dataset(folder, "LMDB")
     whole = list(batches([loader(data, shuffled, 1, 0, 1)]))
     returned = len(whole) // EPOCHS // 2
     state = json.dumps(state_after(data, shuffled, 1, returned))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    arguments = ["-m", "tools.torture.determinism", str(folder), container, state]
+    arguments = [str(folder), container, state]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *arguments], check=True, env=environment, capture_output=True, timeout=300)
+    subprocess.run([*command, *program, *arguments], check=True, env=environment, capture_output=True, timeout=300)
     ranks = [json.loads((folder / f"{processes}-{rank}.json").read_text()) for rank in range(processes)]
     got = [joined(parts) for parts in zip(*ranks, strict=True)]
     if got != whole[returned:]:
@@ -191,11 +195,11 @@ def compare_torchrun(folder: Path, processes: int, container: str) -> str:
     )
 
 
-def one_rank(folder: Path, container: str, state: str) -> None:
-    """In a process under torchrun: write its part of every batch as JSON."""
+def one_rank(folder: Path, container: str, state: str, place: str = "") -> None:
+    """In a process under torchrun: write its part of every batch as JSON. `place` has the containers, or the folder."""
     torch.distributed.init_process_group("gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    data = dataset(folder, container)
+    data = dataset(place or folder, container)
     made = FastLoader(data, B // ranks, shuffle=True, seed=SEED, transform=list(TRANSFORM), num_workers=2)
     made.load_state_dict(json.loads(state))
     parts: list[Part] = []

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from object_store import Fault, FaultProxy, Request
-from small_blocks import make_small
+from small_blocks import blocks_of
 from tqdm import tqdm
 from web_server import web_server
 
@@ -40,7 +40,9 @@ from tools.torture._progress import Progress
 RUNS, AT_ONCE = 200, 4
 BLOCK = 8 << 10  # bytes: the sets have some sixty blocks
 PATIENCE, READ = 6.0, 1.0  # seconds
-MARGIN = 10.0  # seconds beyond the patience until an error must have come; other programs use the processor, too
+# seconds beyond the patience until an error must have come: one of grace, ten in which a loader waits for its threads,
+# and some because other programs use the processor, too
+MARGIN = 20.0
 LONGEST = 200.0  # seconds until a run counts as stuck
 LIMITS = {True: f"connect={READ},read={READ},write={READ},patience={PATIENCE}", False: "read=60,patience=120"}
 CACHES = ("1GB", "1GB", "100kB", "40kB", "0")
@@ -268,11 +270,11 @@ def _train(url: str, container: str, mode: str, workers: int, out: Path, environ
         os.dup2(log.fileno(), 2)
     faulthandler.dump_traceback_later(LONGEST, exit=True)
     os.environ.update(environment)
-    make_small(BLOCK)
     batches: list[determinism.GlobalBatch] = []
     error = ""
     try:
-        epoch(url, container, mode, workers, batches)
+        with blocks_of(BLOCK):
+            epoch(url, container, mode, workers, batches)
     except IofastError as raised:
         error = f"{type(raised).__name__}: {raised}"
     out.write_text(json.dumps({"ended": time.monotonic(), "batches": batches, "error": error}))

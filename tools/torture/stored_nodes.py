@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_blocks import BLOCK, make_small
+from small_blocks import BLOCK, blocks_of
 from torch import distributed
 from web_server import Sent, web_server
 
@@ -298,7 +298,6 @@ def run() -> list[str]:
 
 def one_rank(path: str, mode: str, epochs: int, folder: Path, state: str) -> None:
     """In a process under torchrun: write each batch down, with a collective operation in place of the gradients'."""
-    make_small()
     for name, value in SIZES.items():
         pytest.MonkeyPatch().setattr(f"iofast.{name}", value)
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -335,4 +334,5 @@ def end_epoch(path: str, folder: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    one_rank(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])
+    with blocks_of(BLOCK):
+        one_rank(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])
