@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 VARIABLE = "IOFAST_STORAGE_LIMITS"
-_ATTEMPTS = 10  # of an upload's part in `obstore`, which would otherwise begin anew with the whole upload
+_ATTEMPTS = 10  # of an upload's part in `obstore`; without them the whole upload would begin anew
 _FIRST_WAIT, _LONGEST_WAIT = (
     0.1,
     15.0,
