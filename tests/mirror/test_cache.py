@@ -65,6 +65,12 @@ class TestEviction:
         assert blocks(copy) == [2, 3, 4]
         assert own.used() == 4 * BLOCK
 
+    def test_without_a_block_to_evict_nobody_waits(self, folder: Path) -> None:
+        own = BlockCache(folder, 0)
+        with own.holding() as evictions:
+            assert not make_room(own, BLOCK)
+            assert own.evictions() == evictions  # readers need not look up their blocks again
+
     def test_with_an_order_the_newest_that_is_not_needed(self, folder: Path) -> None:
         class Coming:
             def blocks(self) -> set[tuple[str, int]]:

@@ -226,7 +226,7 @@ class TestDamage:
         assert wrong == []
         assert counts(url)["GET"] == 4 + 20
 
-    def test_it_is_fetched_once_for_all_who_find_the_damage(self, served: Served) -> None:
+    def test_it_is_fetched_once_for_all_readers_that_find_the_damage(self, served: Served) -> None:
         url = served("a", 3 * BLOCK)
         stored = self.damaged(url, 1)
         found = [requests.start(fetching.fetch_again([stored.block(1)])) for _ in range(5)]

@@ -69,7 +69,7 @@ def test_no_secret_of_an_error(kind: type[Exception], text: str) -> None:
         ("kind: Timeout", "no answer in time", True),
         ('ConnectError("dns error"', "host name not found", True),
         ("InvalidContentType", "the secure connection failed", False),
-        ("kind: Connect, error: InvalidCertificate(UnknownIssuer)", "the secure connection failed", False),
+        ("kind: Connect, error: InvalidCertificate(UnknownIssuer)", "the server's certificate is not trusted", False),
         (
             "Server returned error response: <Error><Code>InternalError</Code>",
             "the request failed, InternalError",
