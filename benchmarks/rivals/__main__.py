@@ -21,7 +21,7 @@ from benchmarks import measure, photographs
 from benchmarks.bench_load import plain
 from benchmarks.rivals.chart import THEMES, chart
 from benchmarks.rivals.contenders import CONTENDERS, PEERS, Contender
-from benchmarks.rivals.page import medians, page
+from benchmarks.rivals.page import CASES, medians, page
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, packed
 from tools import machine
@@ -29,7 +29,6 @@ from tools.environments import ROOT, Missing
 
 TITLE = "Images a second into training: random crops of packed photographs, two cores"
 EPOCH, ORIGINALS, QUICK = 5_000, 1_500, 600  # images
-CASES = ("crop", "float32", "centre", "recipe", "originals")
 
 
 def data_of(contender: Contender, case: str, folder: Path) -> Path:

@@ -17,6 +17,7 @@ TITLES = {
     "recipe": "A recipe: random crops, ColorJitter, RandAugment, float32",
     "originals": "Random crops of the original photographs in a folder",
 }
+CASES = tuple(TITLES)
 ASKED = (  # (case, ours, how theirs begin, at least)
     ("crop", "iofast", ("FFCV, jpg", "DALI", "TurboLoader", "tf.data"), 5.0),
     ("crop", "iofast", ("FFCV, raw",), 2.5),

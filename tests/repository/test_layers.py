@@ -32,7 +32,7 @@ SIDEWAYS = {
     "staging": {"opening", "selection"},
     "remote": {"meter"},
     "mirror": {"kernel", "remote", "meter"},
-    "containers": {"kernel", "remote", "mirror"},
+    "containers": {"kernel", "remote", "mirror", "meter"},
     "__main__": {"cli"},
     "foreign": {"source"},
     "gpu": {"pixels"},
