@@ -16,14 +16,15 @@ def peak_memory(command: Sequence[str]) -> int:
     """
     process, peak = psutil.Popen(command), 0
     while process.poll() is None:
-        peak = max(peak, sum(map(_proportional, [process, *process.children(recursive=True)])))
+        peak = max(peak, sum(map(proportional, [process, *process.children(recursive=True)])))
         time.sleep(0.05)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return peak
 
 
-def _proportional(process: psutil.Process) -> int:
+def proportional(process: psutil.Process) -> int:
+    """The proportional set size of a process in bytes; 0 if it has ended."""
     try:
         return int(process.memory_full_info().pss)
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has just ended

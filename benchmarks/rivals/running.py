@@ -17,6 +17,7 @@ import psutil
 
 from benchmarks.rivals.peers.protocol import Options
 from tools.environments import ROOT
+from tools.processes import proportional
 
 TIMEOUT = 600  # seconds for one epoch
 _LOOK_S = 0.25  # between two looks at the memory
@@ -113,7 +114,7 @@ class Running:
 
         def look() -> None:
             while not end.wait(_LOOK_S):
-                peak.append(sum(_pss(each) for each in self._tree()))
+                peak.append(sum(map(proportional, self._tree())))
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
@@ -122,13 +123,6 @@ class Running:
         finally:
             end.set()
             thread.join()
-
-
-def _pss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
 
 
 def packed(command: Sequence[str | Path], source: Path, target: Path, options: Options) -> float:

@@ -44,6 +44,12 @@ def _centre(image: NDArray[np.uint8], size: int, short: int = 256) -> NDArray[np
     return image[y : y + size, x : x + size]
 
 
+def collated(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put decoded samples together: uint8 of (N, 3, size, size), channels last in memory, and their labels."""
+    images = np.stack([image for image, _ in samples])
+    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor([label for _, label in samples])
+
+
 def batch_of(images: Sequence[bytes], options: Options) -> torch.Tensor:
     """Decode images into one array: uint8 of (N, 3, size, size), channels last in memory."""
     batch = np.empty((len(images), options.size, options.size, 3), np.uint8)

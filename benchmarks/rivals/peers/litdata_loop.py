@@ -11,9 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from decoding import decoded, seen_by
+from decoding import collated, decoded, seen_by
 from litdata import StreamingDataLoader, StreamingDataset, optimize
 from protocol import Options, main
 
@@ -28,11 +26,6 @@ class Images(StreamingDataset):
     def __getitem__(self, index: Any) -> Any:
         sample = super().__getitem__(index)
         return decoded(sample["image"], self.options), sample["label"]
-
-
-def collated(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    images = np.stack([image for image, _ in samples])
-    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor([label for _, label in samples])
 
 
 def load(options: Options) -> tuple[Any, Any]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from decoding import decoded, seen_by
+from decoding import collated, decoded, seen_by
 from protocol import Options, main
 
 from benchmarks.peers.vision import v2
@@ -33,11 +32,6 @@ class Images(StreamingDataset):
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)
         return decoded(sample["image"], self.options), sample["label"]
-
-
-def collated(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    images = np.stack([image for image, _ in samples])
-    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor([label for _, label in samples])
 
 
 def load(options: Options) -> tuple[Any, Any]:

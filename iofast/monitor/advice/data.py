@@ -75,18 +75,22 @@ def _cached(now: Situation) -> Match:
     return Match(value, now.wait_gain, {"share": share, "left": _short_of_memory(now)[1], "folder": folder}, trigger)
 
 
+def _is_later_epoch(now: Situation) -> bool:
+    return any((one.epoch or 0) >= 1 for one in now.training.loaders)
+
+
 def _uncached(now: Situation, *, again: bool) -> Match | None:
     """Bytes come from an object store, in the first epoch or `again` in a later one."""
     asked = traffic_of(now.training.snapshots)
-    if asked is None or asked.hit_rate is None or again != any((one.epoch or 0) >= 1 for one in now.training.loaders):
+    if asked is None or asked.hit_rate is None or again != _is_later_epoch(now):
         return None
     return Match(asked.hit_rate, now.wait_gain, {"rate": asked.bytes / now.training.seconds / 1e6})
 
 
 def _small_requests(now: Situation) -> Match | None:
-    asked = traffic_of(now.training.snapshots)
-    if any((one.epoch or 0) >= 1 for one in now.training.loaders):  # ByEpoch is another order then
+    if _is_later_epoch(now):  # ByEpoch is another order then
         return None
+    asked = traffic_of(now.training.snapshots)
     size = asked.bytes / asked.gets if asked is not None and asked.gets else SMALL_REQUEST
     return Match(size, now.wait_gain, {"kB": size / 1000}) if size < SMALL_REQUEST else None
 
