@@ -27,6 +27,7 @@ import numpy as np
 
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS
+from benchmarks.slow_device import evict
 from iofast import FastDataset, FastLoader, open_reader, open_writer
 from iofast.order import Blocks, Mode, Shuffled
 
@@ -47,12 +48,6 @@ def repeated(container: Path, out: Path, size: float) -> Path:
             writer.write({"jpg": fields["jpg"], "cls": int(fields["cls"])})
             written, number = written + len(fields["jpg"]), number + 1
     return out
-
-
-def evict(path: Path) -> None:
-    """Drop the file's pages from the page cache; they must have been written to the disk."""
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_bytes() -> int:

@@ -113,7 +113,8 @@ def fast(path: Path, transform: Any = CROP, workers: int = WORKERS, **options: A
 
 def resampler(rgb: Path) -> Callable[[], float]:
     """Images a second of the kernel alone on raw pixels in memory, on as many threads: boxes, resampling, the store."""
-    sample = FirstImages(FastDataset(rgb), compile_transform(CROP), RESAMPLED, BenchOptions())
+    dataset = FastDataset(rgb)
+    sample = FirstImages(dataset, compile_transform(CROP), min(len(dataset), RESAMPLED), BenchOptions())
     located, count = sample.located, sample.count
     pixels = [np.frombuffer(bytes(sample.reader.view(index)), np.uint8) for index in located.indices.tolist()]
     fds, lengths = np.full(count, -1, np.int32), np.array([each.size for each in pixels], np.uint64)

@@ -31,6 +31,7 @@ _HELP = {
     "outside": "without iofast.watch inside the programs: half of the time",
     "passes": "passes over all images",
     "quality": "quality of the JPEGs",
+    "ranks": "numbers of ranks",
     "rate": "MB/s of all answers of the server together",
     "records": "records of a shard",
     "parts": "parts of the run",
@@ -41,6 +42,7 @@ _HELP = {
     "seconds": "seconds of each run",
     "size": "short side in pixels",
     "slow": "MB/s of a disk that is slowed down",
+    "threads": "numbers of decoding threads",
     "work": "where everything is made, and removed (default: the temporary directory)",
 }
 # An installed program has its bytecode beside it. With this variable each process that a benchmark starts would compile

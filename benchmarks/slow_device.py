@@ -1,6 +1,6 @@
-"""A slow disk: a control group for this process with a limit on reads of a block device.
+"""A cold, slow disk: files are dropped from the page cache, and a control group limits what this process reads.
 
-Needs root. Control groups of version 1 (`blkio`) and of version 2 (`io`, where the root group hands it down).
+The limit needs root. Control groups of version 1 (`blkio`) and of version 2 (`io`, where the root group hands it down).
 """
 
 from __future__ import annotations
@@ -43,6 +43,13 @@ def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
         with contextlib.suppress(OSError):
             home.write_text(str(os.getpid()))
         group.rmdir()
+
+
+def evict(path: Path) -> None:
+    """Drop a file, or all files below a folder, from the page cache; they must have been written to the disk."""
+    for each in [path] if path.is_file() else filter(Path.is_file, path.rglob("*")):
+        with each.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def disk_of(path: Path) -> str:

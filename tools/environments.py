@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT = 900  # seconds for one environment: torch alone takes two minutes on a slow line
+TIMEOUT = 1_800  # seconds for one environment: torch with CUDA takes a quarter of an hour on a slow line
 
 
 class Missing(Exception):  # noqa: N818 (it is a fact about this machine, and the table says it)
@@ -24,7 +24,7 @@ class Environment:
     """What a program needs.
 
     `requirements` of pip; `alone`: installed after them and without what they require themselves; `system`: libraries
-    by pkg-config's names; `packages`: the Debian packages that have them and a compiler.
+    by pkg-config's names; `packages`: the Debian packages that have them and a compiler; `flags`: for the C compiler.
     """
 
     folder: Path
@@ -32,6 +32,7 @@ class Environment:
     alone: tuple[str, ...] = ()
     system: tuple[str, ...] = ()
     packages: str = ""
+    flags: str = ""
 
     def python(self) -> Path:
         """The interpreter of the environment, which is made if needed. Raises `Missing`."""
@@ -74,6 +75,7 @@ class Environment:
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT,
+                env=os.environ | ({"CFLAGS": self.flags} if self.flags else {}),
             )
         except subprocess.TimeoutExpired:
             raise Missing(f"not installed within {TIMEOUT // 60} minutes") from None

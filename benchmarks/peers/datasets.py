@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -17,13 +18,18 @@ from tools.pillow_folder import Files, PillowFiles, augmented, box
 SIZE = 224
 
 
-class SimplejpegDataset(Dataset[tuple[NDArray[np.uint8], NDArray[np.int64]]]):
-    """simplejpeg decodes, OpenCV crops and resizes, a whole batch into one HWC array: the fastest way with torch's
-    DataLoader and wheels, without C. cv2's bilinear resize has no antialiasing."""
+def by_opencv(data: bytes) -> NDArray[np.uint8]:
+    """OpenCV decodes to RGB."""
+    return np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB), np.uint8)
 
-    def __init__(self, files: Files) -> None:
+
+class DecodedFiles(Dataset[tuple[NDArray[np.uint8], NDArray[np.int64]]]):
+    """`decode` makes RGB, OpenCV crops and resizes, a whole batch into one HWC array: with simplejpeg a fast way
+    with torch's DataLoader and wheels, without C. cv2's bilinear resize has no antialiasing."""
+
+    def __init__(self, files: Files, decode: Callable[[bytes], NDArray[np.uint8]]) -> None:
         cv2.setNumThreads(0)  # the workers are the parallelism
-        self.files = files
+        self.files, self.decode = files, decode
 
     def __len__(self) -> int:
         return len(self.files)
@@ -33,7 +39,7 @@ class SimplejpegDataset(Dataset[tuple[NDArray[np.uint8], NDArray[np.int64]]]):
         labels = np.empty(len(indices), np.int64)
         for row, index in enumerate(indices):
             path, labels[row] = self.files[index]
-            image = simplejpeg.decode_jpeg(path.read_bytes())
+            image = self.decode(path.read_bytes())
             x0, y0, x1, y1 = box(image.shape[1], image.shape[0])
             cv2.resize(image[y0:y1, x0:x1], (SIZE, SIZE), dst=images[row], interpolation=cv2.INTER_LINEAR)
             if random.random() < 0.5:
@@ -52,7 +58,9 @@ def pillow_loader(files: Files, batch_size: int, workers: int) -> DataLoader[Any
     return DataLoader(PillowFiles(files, augmented), batch_size, **options)
 
 
-def simplejpeg_loader(files: Files, batch_size: int, workers: int) -> DataLoader[Any]:
+def simplejpeg_loader(
+    files: Files, batch_size: int, workers: int, decode: Callable[[bytes], NDArray[np.uint8]] = simplejpeg.decode_jpeg
+) -> DataLoader[Any]:
     """simplejpeg and OpenCV, a batch at a time; workers stay alive between epochs."""
     options: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
-    return DataLoader(SimplejpegDataset(files), batch_size, collate_fn=as_tensors, **options)
+    return DataLoader(DecodedFiles(files, decode), batch_size, collate_fn=as_tensors, **options)

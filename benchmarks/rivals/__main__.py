@@ -12,71 +12,102 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import measure, photographs
-from benchmarks.bench_load import plain
+from benchmarks import measure, photographs, slow_device
+from benchmarks.bench_load import plain, write_blob
+from benchmarks.rivals.cases import CASES, Case
 from benchmarks.rivals.chart import THEMES, chart
 from benchmarks.rivals.contenders import CONTENDERS, PEERS, Contender
-from benchmarks.rivals.page import CASES, medians, page
+from benchmarks.rivals.page import loaders, page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
-from benchmarks.rivals.running import ContenderError, Measured, Running, packed
+from benchmarks.rivals.running import ContenderError, Measured, Running, pack
 from tools import machine
 from tools.environments import ROOT, Missing
 
 TITLE = "Images a second into training: random crops of packed photographs, two cores"
-EPOCH, ORIGINALS, QUICK = 5_000, 1_500, 600  # images
+EPOCH, ORIGINALS, QUICK = 8_000, 1_500, 600  # images
+SLOW = 50_000_000  # bytes a second of the slowed disk
+COLD = 0.9  # of its data a contender must read from the disk
 
 
-def data_of(contender: Contender, case: str, folder: Path) -> Path:
+def data_of(contender: Contender, case: Case, folder: Path) -> Path:
     """What a contender reads; its container is written if it is not there."""
-    if contender.reads == "files":
-        return folder / ("originals" if case == "originals" else "files")
-    made = folder / f"{contender.script.removesuffix('_loop.py')}.{contender.reads}"
+    files = folder / ("originals" if case.source == "originals" else "files")
+    if contender.reads == "files" or case.wanted == "packing":
+        return files
+    if contender.reads == "blob":
+        return folder / ("originals.blob" if case.source == "originals" else "plain")
+    made = folder / f"{contender.name}.{contender.reads}"
     if not made.exists():
-        source = folder / ("originals" if case == "originals" else "files")
-        command = (contender.python, PEERS / contender.script)
-        packed(command, source, made, Options(contender.variant, str(source), case, 2))
+        pack(command(contender), files, made, Options(contender.variant, str(files), case.wanted, 2))
     return made
 
 
+def command(contender: Contender) -> tuple[Path, Path]:
+    """The words that begin a contender's command line. Raises `Missing`."""
+    return contender.python, PEERS / contender.script
+
+
 def started(
-    case: str, chosen: list[Contender], folder: Path, workers: int
+    case: Case, chosen: list[Contender], folder: Path, workers: int
 ) -> tuple[dict[str, Running], dict[str, str]]:
     """Processes by label, and why others are not there."""
     running, missing = dict[str, Running](), dict[str, str]()
     for contender in chosen:
         try:
             data = data_of(contender, case, folder)
-            wanted = Options(contender.variant, str(data), "crop" if case == "originals" else case, workers)
-            command = (contender.python, PEERS / contender.script)
-            running[contender.label] = Running(command, wanted, folder / f"{contender.label}.log")
+            more = {"is_trained": case.is_trained, "is_cold": case.is_cold}
+            wanted = Options(contender.variant, str(data), case.wanted, case.workers or workers, **more)
+            running[contender.label] = Running(command(contender), wanted, folder / f"{contender.label}.log")
         except (Missing, ContenderError) as error:
             missing[contender.label] = str(error)
             print(f"{contender.label}: left out: {error}", file=sys.stderr)
     return running, missing
 
 
-def figures_of(case: str, chosen: list[Contender], folder: Path, rounds: int, workers: int) -> dict[str, Any]:
+def figures_of(case: Case, chosen: list[Contender], folder: Path, rounds: int, workers: int) -> dict[str, Any]:
     """The figures of one case, for JSON."""
     with contextlib.ExitStack() as stack:
+        if case.is_cold:
+            os.sync()  # only what is on the disk can be evicted
+            stack.enter_context(slow_device.limited(folder, SLOW))
         running, missing = started(case, chosen, folder, workers)
         for each in running.values():
             stack.callback(each.close)
-        figures = measure.in_turn({name: each.epoch for name, each in running.items()}, rounds)
+        figures = None
+        while figures is None:
+            try:
+                figures = measure.in_turn({name: each.epoch for name, each in running.items()}, rounds)
+            except ContenderError as error:
+                dead = next(name for name, each in running.items() if not each.is_alive)
+                print(f"{dead}: left out: {error}", file=sys.stderr)
+                missing[dead] = "an epoch did not end"
+                del running[dead]
+        if case.is_cold:
+            for name, runs in [*figures.items()]:
+                read = statistics.median(each.read for each in runs if isinstance(each, Measured))
+                if read < COLD * running[name].bytes:
+                    missing[name] = f"it kept its files mapped: {read / 1e6:,.0f} MB came from the disk"
+                    del figures[name]
         return {
             "rounds": {name: [_plain(each) for each in runs] for name, runs in figures.items()},
             "first": {name: _plain(each.first) for name, each in running.items()},
+            "peak": {name: each.peak for name, each in running.items()},
+            "bytes": {name: each.bytes for name, each in running.items()},
             "missing": missing,
         }
 
 
 def _plain(run: float) -> dict[str, Any]:
     assert isinstance(run, Measured)
-    return {"rate": float(run), "cpu_s": run.cpu_s, "peak": run.peak, **run.looks}
+    return {"rate": float(run), "cpu_s": run.cpu_s, "read": run.read, **run.looks}
 
 
 def main() -> None:
@@ -86,37 +117,40 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="threads or processes (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"epochs of {QUICK} images and one round")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no stopped contender is left
     chosen = [
         each
         for each in CONTENDERS
         if not given.only or each.label.startswith("iofast") or any(word in each.label for word in given.only)
     ]
-    found = {}
     with photographs.workplace(given.photos) as (folder, photos):
         count = QUICK if given.quick else EPOCH
         container = photographs.pack(photographs.link(photos, folder / "copies", count), folder / "packed.lmdb")
         plain(container, folder)
-        photographs.link(photos, folder / "originals", min(count, ORIGINALS))
+        originals = photographs.link(photos, folder / "originals", min(count, ORIGINALS))
+        write_blob(folder / "originals.blob", [path.read_bytes() for path in photographs.files_in(originals)])
         for case in given.cases:
             able = [each for each in chosen if case in each.cases]
-            found[case] = figures_of(case, able, folder, 1 if given.quick else given.rounds, given.workers)
-    write(found, given.output)
+            figures = figures_of(CASES[case], able, folder, 1 if given.quick else given.rounds, given.workers)
+            write(case, figures, given.output)
 
 
-def write(found: Mapping[str, Mapping[str, Any]], output: Path | None) -> None:
-    """Write the figures, the page and the charts; cases that did not run keep their figures."""
+def write(case: str, figures: Mapping[str, Any], output: Path | None) -> None:
+    """Write a case's figures, and the page, the charts and the README's table anew; other cases keep their figures."""
     path = output or measure.RESULTS / "rivals.md"
     kept = path.with_suffix(".json")
-    every = (json.loads(kept.read_text()) if kept.exists() else {}) | {
-        case: {**figures, "machine": machine.describe()} for case, figures in found.items()
-    }
-    every = {case: every[case] for case in CASES if case in every}
+    every = json.loads(kept.read_text()) if kept.exists() else {}
+    every[case] = {**figures, "machine": machine.describe()}
+    every = {name: every[name] for name in CASES if name in every}
     kept.write_text(json.dumps(every, indent=1) + "\n")
     measure.write("rivals", page(every), output)
+    if output is None:
+        readme = ROOT / "README.md"
+        readme.write_text(with_table(readme.read_text(), summary(every)))
     if "crop" in every:
         folder = path.parent if output else ROOT / "docs" / "images"
         for theme in THEMES:
-            (folder / f"rivals-{theme}.svg").write_text(chart(TITLE, medians(every["crop"]), theme))
+            (folder / f"rivals-{theme}.svg").write_text(chart(TITLE, loaders(every["crop"]), theme))
 
 
 if __name__ == "__main__":

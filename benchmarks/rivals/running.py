@@ -16,18 +16,19 @@ from typing import Any
 import psutil
 
 from benchmarks.rivals.peers.protocol import Options
+from benchmarks.slow_device import evict
 from tools.environments import ROOT
 from tools.processes import proportional
 
-TIMEOUT = 600  # seconds for one epoch
-_LOOK_S = 0.25  # between two looks at the memory
+TIMEOUT = 300  # seconds for one epoch
+_LOOK_S = 0.1  # between two looks at the memory
 
 
 class Measured(float):
     """Images a second of an epoch, with what else was seen of it."""
 
     cpu_s: float  # processor time of all processes, per 1000 images
-    peak: int  # bytes of memory of all processes, shared pages counted in part
+    read: int  # bytes that devices gave to all processes
     looks: dict[str, Any]  # what the script said
 
 
@@ -39,8 +40,10 @@ class Running:
     """A script of `peers/` with a loader that is open."""
 
     def __init__(self, command: Sequence[str | Path], options: Options, log: Path) -> None:
-        self._log = log
-        environment = os.environ | {"PYTHONPATH": f"{ROOT}", "PYTHONUNBUFFERED": "1"}
+        self._log, self._options = log, options
+        self.bytes = sum(map(_size, [Path(options.data), *Path(options.data).rglob("*")]))  # of its data
+        # The last is PyTorch's own advice for processors: large batches in huge pages cost fewer page faults.
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}", "PYTHONUNBUFFERED": "1", "THP_MEM_ALLOC_ENABLE": "1"}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, "load", json.dumps(asdict(options))],
@@ -51,15 +54,24 @@ class Running:
                 env=environment,
                 start_new_session=True,
             )
-        self.first = self._measured(self._answer)
+        with self._watched() as peak:
+            self.first = self._measured()
+        self.peak = max(peak)
 
     def epoch(self) -> Measured:
-        """Run an epoch."""
+        """Run an epoch; if it is to be cold, its files leave the page cache before."""
+        if self._options.is_cold:
+            evict(Path(self._options.data))
         os.killpg(self._process.pid, signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return self._measured(self._answer)
+        return self._measured()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has given all answers so far."""
+        return self._process.poll() is None
 
     def close(self) -> None:
         """End all of its processes."""
@@ -67,12 +79,12 @@ class Running:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _measured(self, answer: Any) -> Measured:
-        before = self._cpu()
-        with self._watched() as peak:
-            said = answer()
-        made = Measured(said["images"] / said["seconds"])
-        made.cpu_s, made.peak, made.looks = 1000 * (self._cpu() - before) / said["images"], max(peak), said
+    def _measured(self) -> Measured:
+        cpu, read = self._used()
+        said = self._answer()
+        made, (cpu_after, read_after) = Measured(said["images"] / said["seconds"]), self._used()
+        made.cpu_s, made.read = 1000 * (cpu_after - cpu) / said["images"], read_after - read
+        made.looks = said
         os.killpg(self._process.pid, signal.SIGSTOP)
         return made
 
@@ -99,17 +111,24 @@ class Running:
             return [root, *root.children(recursive=True)]
         return []
 
-    def _cpu(self) -> float:
-        """Seconds of processor time of living processes, and of ended ones that their parents have waited for."""
-        total = 0.0
+    def _used(self) -> tuple[float, int]:
+        """Seconds of processor time and bytes of devices, of living processes.
+
+        The time is also that of ended ones for which their parents have waited.
+        """
+        cpu, read = 0.0, 0
         for each in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += sum(each.cpu_times()[:4])
-        return total
+                cpu += sum(each.cpu_times()[:4])
+                read += each.io_counters().read_bytes
+        return cpu, read
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[list[int]]:
-        """The memory of the tree, looked at now and then."""
+        """The memory of the tree in bytes, shared pages counted in part, looked at now and then.
+
+        Looking holds a process up, so only the first epoch is watched.
+        """
         peak, end = [0], threading.Event()
 
         def look() -> None:
@@ -125,11 +144,14 @@ class Running:
             thread.join()
 
 
-def packed(command: Sequence[str | Path], source: Path, target: Path, options: Options) -> float:
-    """Seconds that a contender takes to write its container, by its own clock."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def pack(command: Sequence[str | Path], source: Path, target: Path, options: Options) -> None:
+    """Let a contender write its container."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
     words = [*command, "pack", source, target, json.dumps(asdict(options))]
     ended = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=TIMEOUT)
     if ended.returncode:
         raise ContenderError(ended.stderr[-2000:])
-    return float(json.loads(ended.stdout.splitlines()[-1])["seconds"])

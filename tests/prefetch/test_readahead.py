@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -308,17 +309,18 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
         ahead.ask(0)
         ahead.close()
         ahead.close()
-    assert threads() == before
+    assert threads() <= before, "those of earlier tests may end meanwhile"
     ahead = Readahead(container, batches(container), count(container), depth=2)
     ahead.ask(0)
     assert eventually(lambda: bool(calls))
-    comm = Path(f"/proc/self/task/{ahead._thread.native_id}/comm")
-    assert not comm.exists() or comm.read_text() == "iofast-readahea\n", "the kernel keeps 15 bytes"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may have ended
+        comm = Path(f"/proc/self/task/{ahead._thread.native_id}/comm").read_text()
+        assert comm == "iofast-readahea\n", "the kernel keeps 15 bytes"
     gone = weakref.ref(ahead)
     del ahead
     gc.collect()
     assert gone() is None
-    assert eventually(lambda: threads() == before)
+    assert eventually(lambda: threads() <= before)
 
 
 def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

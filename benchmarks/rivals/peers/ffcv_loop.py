@@ -1,10 +1,11 @@
 """FFCV, as its Tuning Guide recommends for data that fits in memory. Variants: jpg, raw.
 
-`os_cache=True`, order RANDOM, decoders that crop and resize, and only operations that Numba compiles. The guide expects
-about the same speed of QUASI_RANDOM, which is made for data on a disk. Images are (N, 3, H, W) tensors in channels-last
-memory, as `ToTorchImage` gives them; float32 comes from `NormalizeImage`, a table of 256 values per channel. FFCV
-decodes with the fast, less exact inverse DCT, and has no ColorJitter with hue and no RandAugment. Its writer keeps no
-JPEG bytes: jpg encodes the pixels again at quality 90. Numba's compiling takes most of the first epoch.
+`os_cache=True`, order RANDOM, decoders that crop and resize, and only operations that Numba compiles. jpg and raw
+bracket `write_mode="proportion"` of its ImageNet recipe, which mixes both. For data on a slow disk: `os_cache=False`
+and QUASI_RANDOM. Images are (N, 3, H, W) tensors in channels-last memory, as `ToTorchImage` gives them; float32 comes
+from `NormalizeImage`, a table of 256 values per channel. FFCV decodes with the fast, less exact inverse DCT, and has no
+ColorJitter with hue and no RandAugment. Its writer keeps no JPEG bytes: jpg encodes the pixels again at quality 90.
+Numba's compiling takes most of the first epoch.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from ffcv.fields import IntField, RGBImageField
 from ffcv.fields.decoders import CenterCropRGBImageDecoder, IntDecoder, RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
-from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImage
+from ffcv.transforms import Convert, NormalizeImage, RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from protocol import MEAN, STD, Options, Seen, main
 
@@ -24,17 +26,22 @@ QUALITY = 90
 
 
 def load(options: Options) -> tuple[Any, Any]:
-    is_centre = options.case == "centre"
     loader = Loader(
         options.data,
         batch_size=options.batch,
         num_workers=options.workers,
-        os_cache=True,
-        order=OrderOption.SEQUENTIAL if is_centre else OrderOption.RANDOM,
+        os_cache=not options.is_cold,
+        order=_order(options),
         drop_last=False,
         pipelines={"image": _images(options), "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
     return loader, seen
+
+
+def _order(options: Options) -> OrderOption:
+    if options.case == "centre":
+        return OrderOption.SEQUENTIAL
+    return OrderOption.QUASI_RANDOM if options.is_cold else OrderOption.RANDOM
 
 
 def _images(options: Options) -> list[Any]:
@@ -44,7 +51,8 @@ def _images(options: Options) -> list[Any]:
     steps = [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()]
     if options.is_float:
         steps.append(NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32))
-    return [*steps, ToTensor(), ToTorchImage()]
+    last = [Convert(torch.bfloat16)] if options.case == "bfloat16" else []
+    return [*steps, ToTensor(), ToTorchImage(), *last]
 
 
 def seen(batch: Any) -> Seen:
@@ -53,10 +61,14 @@ def seen(batch: Any) -> Seen:
 
 
 def pack(source: Path, target: Path, options: Options) -> None:
-    """Write with one process per worker, as its documentation does."""
-    from benchmarks.peers.ffcv_pack import Photographs
+    """Write with one process per worker, as its documentation does.
 
-    image = RGBImageField(write_mode=options.variant, jpeg_quality=QUALITY)
+    Its only limit of a size is that of the longer side.
+    """
+    from benchmarks.peers.ffcv_pack import LONG, Photographs
+
+    limit = {"max_resolution": LONG} if options.case == "packing" else {}
+    image = RGBImageField(write_mode=options.variant, jpeg_quality=QUALITY, **limit)
     writer = DatasetWriter(str(target), {"image": image, "label": IntField()}, num_workers=options.workers)
     writer.from_indexed_dataset(Photographs(source))
 

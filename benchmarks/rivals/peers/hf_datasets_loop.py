@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import decoding
 import torch
 from datasets import Dataset, Features, Image, Value, load_dataset
-from decoding import batch_of, seen_by
+from decoding import decoded, seen_by
 from protocol import Options, main
 
 from tools.pillow_folder import files_by_class
@@ -27,11 +28,11 @@ def load(options: Options) -> tuple[Any, Any]:
 
 
 def decoded_batch(options: Options, samples: dict[str, list[Any]]) -> dict[str, Any]:
-    return {"image": batch_of([each["bytes"] for each in samples["image"]], options), "label": samples["label"]}
+    return {"image": [decoded(each["bytes"], options) for each in samples["image"]], "label": samples["label"]}
 
 
 def collated(samples: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.stack([each["image"] for each in samples]), torch.tensor([each["label"] for each in samples])
+    return decoding.collated([(each["image"], each["label"]) for each in samples])
 
 
 def pack(source: Path, target: Path, _options: Options) -> None:

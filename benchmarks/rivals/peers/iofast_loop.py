@@ -1,4 +1,8 @@
-"""FastLoader, as the README uses it. Variants: lmdb (packed, with restart markers), rgb (raw pixels), folder."""
+"""FastLoader, as the README uses it.
+
+Variants: lmdb (packed, with restart markers), plain (packed byte by byte, as other programs write JPEGs), rgb (raw
+pixels), folder.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,12 @@ from iofast import transforms as T
 
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 NORMALIZE = T.Normalize(MEAN, STD)
+DTYPES = {"crop": torch.uint8, "centre": torch.uint8, "bfloat16": torch.bfloat16}
 TRANSFORMS = {
     "crop": CROP,
     "float32": [*CROP, NORMALIZE],
     "centre": [T.Resize(256), T.CenterCrop(224)],
+    "bfloat16": [*CROP, NORMALIZE],
     "recipe": [*CROP, T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandAugment(2, 9), NORMALIZE],
 }
 
@@ -29,7 +35,7 @@ def load(options: Options) -> tuple[Any, Any]:
         options.batch,
         shuffle=options.case != "centre",
         transform=TRANSFORMS[options.case],
-        dtype=torch.float32 if options.is_float else torch.uint8,
+        dtype=DTYPES.get(options.case, torch.float32),
         num_workers=options.workers,
     )
     return loader, seen
@@ -42,8 +48,9 @@ def seen(batch: Any) -> Seen:
 
 def pack(source: Path, target: Path, options: Options) -> None:
     """Originals become 256 pixels at quality 90; prepared files keep their pixels and get markers."""
-    command = [sys.executable, "-m", "iofast", "pack", str(source), str(target), "--quiet", "--resize", "256"]
-    subprocess.run([*command, *(["--format", "rgb"] if options.variant == "rgb" else [])], check=True)
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(target), "--quiet"]
+    more = {"lmdb": ["--resize", "256"], "plain": [], "rgb": ["--resize", "256", "--format", "rgb"]}
+    subprocess.run([*command, *more[options.variant]], check=True)
 
 
 if __name__ == "__main__":

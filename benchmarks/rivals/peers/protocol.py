@@ -3,16 +3,20 @@
     python ffcv_loop.py pack SRC DST OPTIONS      makes the rival's own container of a folder of images
     python ffcv_loop.py load OPTIONS              opens a loader, runs an epoch, then one for each line of input
 
-OPTIONS is JSON: the fields of `Options`. After each epoch the script prints a line of JSON, `Epoch`.
+OPTIONS is JSON: the fields of `Options`. After each epoch the script prints a line of JSON: images, seconds, and what
+the first batch looks like. In the case packing an epoch writes the container of `data` anew.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +32,26 @@ class Options:
     variant   which of the script's loaders, where it has several
     data      the rival's container, or a folder of class folders
     case      crop: RandomResizedCrop(224) and a flip to uint8; float32: the same, normalised; centre: Resize(256) and
-              CenterCrop(224) to uint8; recipe: crop, ColorJitter(0.4, 0.4, 0.4, 0.1), RandAugment(2, 9), float32
+              CenterCrop(224) to uint8; recipe: crop, ColorJitter(0.4, 0.4, 0.4, 0.1), RandAugment(2, 9), float32;
+              bfloat16: as float32; packing: photographs to a container, short side of 256 pixels, quality 90
     workers   threads or processes
+    is_trained  a small network trains on the batches; the environment needs torch
+    is_cold   the data is on a slow disk and does not fit in memory
     """
 
     variant: str
     data: str
     case: str
     workers: int
+    is_trained: bool = False
+    is_cold: bool = False
     batch: int = 256
     size: int = 224
 
     @property
     def is_float(self) -> bool:
-        """Whether batches are float32, normalised; else uint8."""
-        return self.case in ("float32", "recipe")
+        """Whether batches are normalised; else uint8."""
+        return self.case in ("float32", "bfloat16", "recipe")
 
 
 Loader = Iterable[Any]
@@ -54,15 +63,25 @@ def main(load: Callable[[Options], tuple[Loader, Callable[[Any], Seen]]], pack: 
     words = sys.argv[1:]
     options = Options(**json.loads(words[-1]))
     if words[0] == "pack":
-        begun = time.perf_counter()
         pack(Path(words[1]), Path(words[2]), options)
-        _say(seconds=time.perf_counter() - begun)
         return
     begun = time.perf_counter()
+    if options.case == "packing":
+        serve(partial(_packing, pack, options))
+        return
     loader, seen = load(options)
-    _say(**_epoch(loader, seen, options, begun))
+    epoch = partial(_epoch, loader, _trained(seen) if options.is_trained else seen, options)
+    serve(epoch, begun)
+
+
+def serve(epoch: Callable[[float, bool], dict[str, Any]], begun: float = 0.0) -> None:
+    """Run an epoch, then one for each line of input, and print what each returns.
+
+    It gets the time when it began, and whether it is the first.
+    """
+    print(json.dumps(epoch(begun, True)), flush=True)
     for _ in sys.stdin:
-        _say(**_epoch(loader, seen, options, time.perf_counter()))
+        print(json.dumps(epoch(time.perf_counter(), False)), flush=True)
 
 
 def no_pack(source: Path, target: Path, options: Options) -> None:
@@ -70,21 +89,62 @@ def no_pack(source: Path, target: Path, options: Options) -> None:
     sys.exit(f"{options.variant} reads {source}, and writes no {target}")
 
 
-def _epoch(loader: Loader, seen: Callable[[Any], Seen], options: Options, begun: float) -> dict[str, Any]:
+def _epoch(
+    loader: Loader, seen: Callable[[Any], Seen], options: Options, begun: float, is_first: bool
+) -> dict[str, Any]:
     """An epoch: images, seconds, seconds to the first batch, and what the first batch looks like."""
     images, first, looks = 0, 0.0, dict[str, Any]()
     for batch in loader:
         count, pixels = seen(batch)
-        images += count
-        if not looks:
+        if not images:
             first = time.perf_counter() - begun
-            looks = _looks(pixels, options)
-            begun = time.perf_counter() - first  # the look does not count
+            looks = _looks(pixels, options) if is_first else {}  # it takes time, and the first epoch does not count
+        images += count
     return {"images": images, "seconds": time.perf_counter() - begun, "first": first, **looks}
+
+
+def _packing(pack: Callable[..., None], options: Options, *_: object) -> dict[str, Any]:
+    """The container written anew: images and seconds."""
+    source = Path(options.data)
+    with tempfile.TemporaryDirectory(dir=source.parent) as folder:
+        begun = time.perf_counter()
+        pack(source, Path(folder, "packed.lmdb"), options)
+        seconds = time.perf_counter() - begun
+    return {"images": len(list(source.glob("*/*"))), "seconds": seconds, "first": 0.0}
+
+
+def _trained(seen: Callable[[Any], Seen]) -> Callable[[Any], Seen]:
+    """Let a network of three convolutions learn from each batch, on all cores, before it counts as seen.
+
+    Labels are made up, because some loaders have none; they cost the same.
+    """
+    import torch
+    from torch import nn
+
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
+    sizes = ((3, 16, 7, 8), (16, 32, 3, 2), (32, 64, 3, 2))
+    layers = [each for size in sizes for each in (nn.Conv2d(*size), nn.ReLU())]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    network = network.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+
+    def step(batch: Any) -> Seen:
+        count, pixels = seen(batch)
+        images = torch.as_tensor(np.asarray(pixels))
+        images = images if images.shape[1] == 3 else images.permute(0, 3, 1, 2)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(images), torch.arange(len(images)) % 10).backward()
+        optimizer.step()
+        return count, pixels
+
+    return step
 
 
 def _looks(pixels: Any, options: Options) -> dict[str, Any]:
     """Shape, type, and mean and spread on the scale of 0 to 255, by which a loader that cheats would be seen."""
+    dtype = str(pixels.dtype)
+    if dtype == "torch.bfloat16":
+        pixels = pixels.float()  # NumPy has no such type
     array = np.asarray(pixels)
     some = array[:16].astype(np.float64)
     if options.is_float:
@@ -93,11 +153,7 @@ def _looks(pixels: Any, options: Options) -> dict[str, Any]:
         some = 255 * (some * np.reshape(STD, shape) + np.reshape(MEAN, shape))
     return {
         "shape": list(array.shape),
-        "dtype": str(array.dtype),
+        "dtype": dtype,
         "mean": float(some.mean()),
         "std": float(some.std()),
     }
-
-
-def _say(**figures: Any) -> None:
-    print(json.dumps(figures), flush=True)

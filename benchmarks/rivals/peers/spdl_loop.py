@@ -17,7 +17,7 @@ from typing import Any
 
 import spdl.io
 import torch
-from decoding import batch_of, normalised
+from decoding import batch_of, finished
 from protocol import Options, Seen, main, no_pack
 from spdl.pipeline import PipelineBuilder
 
@@ -43,13 +43,13 @@ class Epochs:
 
 def _by_simplejpeg(options: Options, files: list[tuple[Path, int]]) -> tuple[torch.Tensor, list[int]]:
     images = batch_of([path.read_bytes() for path, _ in files], options)
-    return normalised(images) if options.is_float else images, [label for _, label in files]
+    return finished(images, options), [label for _, label in files]
 
 
 def _by_ffmpeg(options: Options, files: list[tuple[Path, int]]) -> tuple[torch.Tensor, list[int]]:
     frames = [_frames(options, str(path)) for path, _ in files]
     images = spdl.io.to_torch(spdl.io.convert_frames(frames)).permute(0, 3, 1, 2)
-    return normalised(images) if options.is_float else images, [label for _, label in files]
+    return finished(images, options), [label for _, label in files]
 
 
 def _frames(options: Options, path: str) -> Any:

@@ -1,64 +1,94 @@
-"""torch's DataLoader with what people decode with. Variants: pillow, simplejpeg, and with torchvision: torchvision.
+"""torch's DataLoader with what people decode with.
 
-pillow and simplejpeg: see `benchmarks.peers.datasets`. torchvision: `decode_image` to tensors and transforms v2, as
-torchvision's references do by default since 0.15. Persistent workers, which torch recommends; no pinned memory, since
-there is no GPU to copy to.
+Variants: pillow, simplejpeg, opencv, nvimagecodec, torchvision, torchcodec. For the first four see
+`benchmarks.peers.datasets`. torchvision: `decode_image` and transforms v2 on tensors, which its notes on performance
+recommend, normalised by the main process as with the others. torchcodec: its `decode_image`, which torchvision
+recommends in place of its own, and the same transforms. Persistent workers, which torch recommends; no pinned memory,
+since there is no GPU to copy to.
 """
 
 from __future__ import annotations
 
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from protocol import MEAN, STD, Options, Seen, main, no_pack
+from decoding import decode, seen_by
+from protocol import Options, main, no_pack
 
 from tools.pillow_folder import files_by_class
 
 
 def load(options: Options) -> tuple[Any, Any]:
     files = files_by_class(Path(options.data))
-    if options.variant == "torchvision":
-        return _torchvision(files, options), lambda batch: (len(batch[1]), batch[0])
+    if options.variant in ("torchvision", "torchcodec"):
+        return _torchvision(files, options), seen_by(options)
     from benchmarks.peers import datasets
 
-    make = {"pillow": datasets.pillow_loader, "simplejpeg": datasets.simplejpeg_loader}[options.variant]
-    mean, std = (torch.tensor(each).view(1, 3, 1, 1) for each in (MEAN, STD))
-
-    def seen(batch: Any) -> Seen:
-        images, labels = batch
-        return len(labels), (images.float().div_(255) - mean) / std if options.is_float else images
-
-    return make(files, options.batch, options.workers), seen
+    makes = {
+        "pillow": datasets.pillow_loader,
+        "simplejpeg": partial(datasets.simplejpeg_loader, decode=decode),
+        "opencv": partial(datasets.simplejpeg_loader, decode=datasets.by_opencv),
+        "nvimagecodec": partial(datasets.simplejpeg_loader, decode=_by_nvimagecodec),
+    }
+    return makes[options.variant](files, options.batch, options.workers), seen_by(options)
 
 
 class _Files(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    def __init__(self, files: Any, transform: Any) -> None:
-        self.files, self.transform = files, transform
+    def __init__(self, files: Any, transform: Any, variant: str) -> None:
+        self.files, self.transform, self.variant = files, transform, variant
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from torchvision.io import ImageReadMode, decode_image
-
         path, label = self.files[index]
-        return self.transform(decode_image(str(path), ImageReadMode.RGB)), label
+        return self.transform(DECODERS[self.variant](str(path))), label
+
+
+def _by_torchvision(path: str) -> torch.Tensor:
+    from torchvision.io import ImageReadMode, decode_image
+
+    return decode_image(path, ImageReadMode.RGB)
+
+
+def _by_torchcodec(path: str) -> torch.Tensor:
+    from torchcodec.decoders import decode_image
+
+    image: torch.Tensor = decode_image(path)
+    return image
+
+
+@cache
+def _nvimagecodec() -> Any:
+    """A decoder for each worker, on the processor."""
+    from nvidia import nvimgcodec
+
+    cpu = [nvimgcodec.Backend(nvimgcodec.CPU_ONLY)]
+    return nvimgcodec.Decoder(device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=1, backends=cpu)
+
+
+def _by_nvimagecodec(data: bytes) -> Any:
+    return np.asarray(_nvimagecodec().decode(data))
+
+
+DECODERS = {"torchvision": _by_torchvision, "torchcodec": _by_torchcodec}
 
 
 def _torchvision(files: Any, options: Options) -> Any:
     from torchvision.transforms import v2 as t
 
     crop = [t.RandomResizedCrop(options.size, antialias=True), t.RandomHorizontalFlip()]
-    normalize = [t.ToDtype(torch.float32, scale=True), t.Normalize(MEAN, STD)]
     steps = {
         "crop": crop,
-        "float32": [*crop, *normalize],
+        "float32": crop,
         "centre": [t.Resize(256, antialias=True), t.CenterCrop(options.size)],
-        "recipe": [*crop, t.ColorJitter(0.4, 0.4, 0.4, 0.1), t.RandAugment(2, 9), *normalize],
+        "recipe": [*crop, t.ColorJitter(0.4, 0.4, 0.4, 0.1), t.RandAugment(2, 9)],
     }[options.case]
     made = {"num_workers": options.workers, "persistent_workers": True, "shuffle": options.case != "centre"}
-    return torch.utils.data.DataLoader(_Files(files, t.Compose(steps)), options.batch, **made)
+    return torch.utils.data.DataLoader(_Files(files, t.Compose(steps), options.variant), options.batch, **made)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""What no loader can exceed with the same means. Variants, each on as many threads as there are workers:
+
+turbojpeg     libjpeg-turbo 2.1, the system's, decodes all images in full: a C program
+simplejpeg    the same with the libjpeg-turbo 3.1 that simplejpeg has
+resampler     iofast's kernel crops and resamples raw pixels
+copy          the pixels of finished batches are copied
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from protocol import Options, serve
+
+from benchmarks import bench_load
+from iofast import FastDataset
+from tools.pillow_folder import files_by_class
+
+Limit = Callable[[], tuple[int, float]]  # images, seconds
+
+
+def turbojpeg(options: Options) -> Limit:
+    blob = Path(options.data)
+    run, count = bench_load.limit(blob, blob.parent, options.workers), int.from_bytes(blob.read_bytes()[:4], "little")
+    return lambda: (count, count / run())
+
+
+def resampler(options: Options) -> Limit:
+    run = bench_load.resampler(Path(options.data))
+    count = min(bench_load.RESAMPLED, len(FastDataset(options.data)))
+    return lambda: (count, count / run())
+
+
+def decoder(options: Options) -> Limit:
+    images = [path.read_bytes() for path, _ in files_by_class(Path(options.data))]
+    return partial(_threaded, simplejpeg.decode_jpeg, images, options.workers)
+
+
+def copy(options: Options) -> Limit:
+    batch = np.zeros((options.batch, options.size, options.size, 3), np.uint8)
+    outs = [np.empty_like(batch[0]) for _ in range(options.workers)]
+    count = len(batch)
+    return lambda: _threaded(lambda row: np.copyto(outs[row % len(outs)], batch[row % count]), range(5000), len(outs))
+
+
+def _threaded(work: Callable[[Any], Any], items: Sequence[Any], threads: int) -> tuple[int, float]:
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(lambda part: list(map(work, part)), items[at::threads]) for at in range(threads)]:
+            done.result()
+    return len(items), time.perf_counter() - begun
+
+
+LIMITS = {"turbojpeg": turbojpeg, "simplejpeg": decoder, "resampler": resampler, "copy": copy}
+
+
+def main() -> None:
+    options = Options(**json.loads(sys.argv[-1]))
+    run = LIMITS[options.variant](options)
+
+    def epoch(*_: object) -> dict[str, Any]:
+        images, seconds = run()
+        return {"images": images, "seconds": seconds, "first": 0.0}
+
+    serve(epoch)
+
+
+if __name__ == "__main__":
+    main()
