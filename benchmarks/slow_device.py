@@ -47,9 +47,22 @@ def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
 
 def evict(path: Path) -> None:
     """Drop a file, or all files below a folder, from the page cache; they must have been written to the disk."""
-    for each in [path] if path.is_file() else filter(Path.is_file, path.rglob("*")):
+    for each in _files(path):
         with each.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def fill(path: Path) -> None:
+    """Read a file, or all files below a folder, so that they are in the page cache."""
+    piece = bytearray(1 << 20)
+    for each in _files(path):
+        with each.open("rb", buffering=0) as file:
+            while file.readinto(piece):
+                pass
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
 
 
 def disk_of(path: Path) -> str:

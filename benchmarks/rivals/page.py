@@ -122,11 +122,11 @@ def _asked(found: Mapping[str, Figures]) -> str:
 
 _INTRODUCTION = """# iofast beside its rivals
 
-Batches of 256 images of 224 × 224 from the page cache, two workers, two cores. Each rival runs in an environment of its
-own, as its documentation recommends for speed; its script in `benchmarks/rivals/peers/` says how, and why so. All
+Batches of 256 images of 224 × 224 from the page cache, two workers, two cores. Each rival runs in an environment of
+its own, as its documentation recommends for speed; its script in `benchmarks/rivals/peers/` says how, and why so. All
 read the same JPEGs, or containers that they wrote of them (FFCV's jpg encodes them again, TurboLoader's tbl has
-squares). iofast's crops are those of Pillow to one level of 255. FFCV, tf.data, DALI, simplejpeg and what uses it decode
-with the faster, less exact inverse DCT; tf.data, TurboLoader and OpenCV resize without antialiasing.
+squares). iofast's crops are those of Pillow to one level of 255. FFCV, tf.data, DALI, simplejpeg and what uses it
+decode with the faster, less exact inverse DCT; tf.data, TurboLoader and OpenCV resize without antialiasing.
 
 Contenders take turns; each ratio is the median over the rounds, and the epoch before them does not count. Processor
 time is of all processes of a contender, memory the most of them in that first epoch, shared pages counted in part. The

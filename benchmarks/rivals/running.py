@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.rivals.peers.protocol import Options
-from benchmarks.slow_device import evict
+from benchmarks.slow_device import evict, fill
 from tools.environments import ROOT
 from tools.processes import proportional
 
@@ -59,9 +59,11 @@ class Running:
         self.peak = max(peak)
 
     def epoch(self) -> Measured:
-        """Run an epoch; if it is to be cold, its files leave the page cache before."""
-        if self._options.is_cold:
-            evict(Path(self._options.data))
+        """Run an epoch; before it all its files enter the page cache, or leave it if the epoch is to be cold.
+
+        Some systems reclaim pages that nobody has used for a minute, and there are minutes between two epochs.
+        """
+        (evict if self._options.is_cold else fill)(Path(self._options.data))
         os.killpg(self._process.pid, signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
