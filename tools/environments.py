@@ -75,7 +75,7 @@ class Environment:
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT,
-                env=os.environ | ({"CFLAGS": self.flags} if self.flags else {}),
+                env=os.environ | ({"CC": f"cc {self.flags}"} if self.flags else {}),  # CFLAGS would replace -O3
             )
         except subprocess.TimeoutExpired:
             raise Missing(f"not installed within {TIMEOUT // 60} minutes") from None
