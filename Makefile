@@ -5,7 +5,7 @@
 #   make test          the tests (about 6 minutes on 2 cores)
 #   make check         lint, types, layers, C warnings as errors, kernel tests under sanitizers
 #   make torture       long runs: kills, fuzz, soaks; PART=name for one of them. Results: benchmarks/results/torture-*.md
-#   make interop       our files read by other programs, our loader run by Lightning, Accelerate, Trainer and timm
+#   make interop       our files read by other programs, docs/coming-from/ with them, our loader in Lightning, Accelerate, Trainer, timm
 #   make bench         every benchmark; NAME=load for one. Results: benchmarks/results/
 #   make bench-rivals  every rival, each in an environment of its own (some gigabytes). Result: benchmarks/results/rivals.md
 #   make wheel         a wheel with libjpeg-turbo inside, tested where there is no system libjpeg

@@ -13,6 +13,7 @@ from tools.environments import Missing
 from tools.interop import record_sets
 from tools.interop.__main__ import READERS, WRITERS, Peer, compare, pinned, table
 from tools.interop.environments import ENVIRONMENTS
+from tools.interop.pages import PAGES
 from tools.interop.peers import readers, writers
 
 EVERY = (*READERS, *WRITERS)
@@ -29,7 +30,8 @@ def test_every_program_is_a_peer() -> None:
     for peers, module in ((READERS, readers), (WRITERS, writers)):
         assert {peer.program for peer in peers} == {program.__name__ for program in module.PROGRAMS}
     assert set(table()) == {peer.name for peer in EVERY}
-    assert {peer.environment for peer in EVERY} == set(ENVIRONMENTS)
+    used = {each.environment for each in (*EVERY, *PAGES.values())}
+    assert used == set(ENVIRONMENTS)
 
 
 def test_the_data_of_the_peers(tmp_path: Path) -> None:

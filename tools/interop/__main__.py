@@ -1,6 +1,8 @@
-"""`make interop`: run every peer, compare record by record, write the table in docs/format.md. Status 1 if one differs.
+"""`make interop`: run every peer, compare record by record, write the table in docs/format.md; run the pages of
+docs/coming-from/ with the packages that they are about. Status 1 if a peer differs or a page fails.
 
-`python -m tools.interop WORD…` runs only the peers with one of these words in their names, and keeps the other rows.
+`python -m tools.interop WORD…` runs only the peers and pages with one of these words in their names, and keeps the
+other rows.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.environments import ROOT, Missing
-from tools.interop import record_sets
+from tools.interop import pages, record_sets
 from tools.interop.environments import ENVIRONMENTS, FOLDER
 
 PEERS = Path(__file__).parent / "peers"
@@ -77,7 +79,12 @@ def main(words: list[str]) -> int:
         rows[peer.name] = f"| {peer.name} | {version} | {peer.does} | {shown} |"
         print(f"{peer.name} {version}: {peer.does}: {result}", flush=True)
     write_table([rows[peer.name] for peer in (*READERS, *WRITERS) if peer.name in rows])
-    print(f"{len(peers) - failed} passed, {failed} failed")
+    read = [name for name in pages.PAGES if not words or any(word in name for word in words)]
+    for name in read:
+        result, fails = pages.attempt(name)
+        failed += fails
+        print(f"coming from {name}: {result}", flush=True)
+    print(f"{len(peers) + len(read) - failed} passed, {failed} failed")
     return int(failed > 0)
 
 

@@ -1,0 +1,152 @@
+"""The pages docs/coming-from/ run as printed: ours on data of the other program's format, and all with its package.
+
+A program of a page that imports the other package ("Before", and LitData's "Convert") runs only where the package is
+installed: beside iofast, or by `make interop` in an environment of its own. `make interop` fails if a page does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tfrecord_messages
+from foreign_sets import write_beton, write_mds
+from PIL import Image
+from places import ROOT
+from tar_sets import foreign
+
+from iofast import FastDataset, FastLoader, open_writer
+from tools.interop.environments import ENVIRONMENTS
+from tools.interop.pages import CLASSES, DOCUMENTS, PAGES, Snippet, run, snippets, write_images
+
+HEADINGS = ("## Before", "## After", "## What maps to what", "## What differs")
+Samples = list[tuple[bytes, int]]  # JPEG and label
+
+
+def write_tars(folder: Path, samples: Samples) -> None:
+    for shard in range(4):
+        members = []
+        for number, (jpg, label) in list(enumerate(samples))[shard::4]:
+            members += [(f"{number:08d}.cls", b"%d" % label), (f"{number:08d}.jpg", jpg)]
+        foreign(folder / f"train-{shard:06d}.tar", members)
+
+
+def write_tfrecords(folder: Path, samples: Samples) -> None:
+    for shard in range(2):
+        records = [{"image/encoded": jpg, "image/class/label": 1 + label} for jpg, label in samples[shard::2]]
+        tfrecord_messages.write(folder / f"train-{shard:05d}-of-00002", records)
+
+
+def write_photographs(folder: Path, samples: Samples) -> None:
+    with Image.open(next(folder.glob("images/*/*.jpg"))) as image:
+        width, height = image.size
+    rows = [{"image": (width, height, jpg), "label": label} for jpg, label in samples]
+    write_beton(folder / "train.beton", {"image": "rgb", "label": "int"}, rows)
+
+
+def write_shards(folder: Path, samples: Samples) -> None:
+    rows = [{"image": jpg, "label": label} for jpg, label in samples]
+    write_mds(folder / "mds", {"image": "jpeg", "label": "int"}, rows, per_shard=30)
+
+
+def write_copy(folder: Path, samples: Samples) -> None:
+    """Only LitData reads its chunks, so the container is what the page's script writes of them."""
+    with open_writer(folder / "train.lmdb", classes=list(CLASSES)) as writer:
+        for jpg, label in samples:
+            writer.write({"jpg": jpg, "cls": label})
+
+
+def write_nothing(folder: Path, samples: Samples) -> None:
+    """DALI reads the folder."""
+
+
+WRITERS: dict[str, Callable[[Path, Samples], None]] = {
+    "dali": write_nothing,
+    "ffcv": write_photographs,
+    "litdata": write_copy,
+    "mosaicml": write_shards,
+    "tf-data": write_tfrecords,
+    "webdataset": write_tars,
+}
+
+
+def run_ours(snippet: Snippet, folder: Path, monkeypatch: pytest.MonkeyPatch, labels: list[int]) -> None:
+    """Run ours; a program opens all samples with their labels, and its loader has a batch."""
+    if snippet.language == "bash":
+        run(snippet, folder, Path(sys.executable))
+        return
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(snippet.text, "page", "exec", dont_inherit=True), names)
+    dataset, loader = names["dataset"], names["loader"]
+    assert isinstance(dataset, FastDataset)
+    assert isinstance(loader, FastLoader)
+    assert sorted(dataset.targets) == labels
+    assert len(loader) == 1
+    names.clear()  # an iterator among them ends its threads now, not during another test
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_ours_on_data_of_the_format(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("iofast.kernel.native", reason="restart markers in kept JPEGs need the native kernel")
+    labels = write_images(tmp_path)
+    files = sorted(tmp_path.glob("images/*/*.jpg"))
+    WRITERS[name](tmp_path, [(file.read_bytes(), label) for file, label in zip(files, labels, strict=True)])
+    for snippet in snippets(name):
+        if not snippet.theirs:
+            run_ours(snippet, tmp_path, monkeypatch, labels)
+
+
+def interpreter(name: str) -> Path:
+    """The interpreter that has the package: this one, or that of an environment of `make interop`. Skips without."""
+    page = PAGES[name]
+    folder = ENVIRONMENTS[page.environment].folder
+    if (folder / ".installed").exists():
+        return folder / "bin" / "python"
+    roots = {module.partition(".")[0] for module in page.modules}
+    absent = sorted(root for root in roots if importlib.util.find_spec(root) is None)
+    if absent:
+        pytest.skip(f"{', '.join(absent)} not installed: `make interop` runs this page in an environment of its own")
+    return Path(sys.executable)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("name", PAGES)
+def test_page_with_the_package(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = interpreter(name)
+    pytest.importorskip("iofast.kernel.native", reason="restart markers in kept JPEGs need the native kernel")
+    labels = write_images(tmp_path)
+    for snippet in snippets(name):
+        if snippet.theirs:
+            run(snippet, tmp_path, theirs)
+        else:
+            run_ours(snippet, tmp_path, monkeypatch, labels)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_form_of_a_page(name: str) -> None:
+    page, text = PAGES[name], (DOCUMENTS / f"{name}.md").read_text()
+    assert [heading for heading in HEADINGS if f"\n{heading}\n" not in text] == []
+    found = snippets(name)
+    assert (found[0].section, found[0].theirs) == ("Before", True)
+    assert [each.section for each in found if each.language == "python" and not each.theirs] == ["After"]
+    own = ENVIRONMENTS[page.environment]
+    (wanted,) = (each for each in (*own.requirements, *own.alone) if each.startswith(f"{page.package}=="))
+    assert f" {wanted.partition('==')[2]} " in text, "the version that it ran with"
+
+
+def test_every_page_is_run_and_linked() -> None:
+    assert {path.stem for path in DOCUMENTS.glob("*.md")} == set(PAGES) == set(WRITERS)
+    for document, place in (("README.md", "docs/coming-from"), ("docs/load.md", "coming-from")):
+        text = (ROOT / document).read_text()
+        assert [name for name in PAGES if f"]({place}/{name}.md)" not in text] == []
+
+
+def test_a_failing_command_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"status \d+ of iofast info nothing"):
+        run(Snippet("Convert", "bash", "iofast info nothing.lmdb\ntrue"), tmp_path, Path(sys.executable))
+    with pytest.raises(ValueError, match="status 1 of images, labels = "):
+        run(Snippet("Before", "python", "images, labels = [], []"), tmp_path, Path(sys.executable))
