@@ -56,16 +56,18 @@ def command(contender: Contender) -> tuple[Path, Path]:
 
 
 def started(
-    case: Case, chosen: list[Contender], folder: Path, workers: int
+    stack: contextlib.ExitStack, case: Case, chosen: list[Contender], folder: Path, workers: int
 ) -> tuple[dict[str, Running], dict[str, str]]:
-    """Processes by label, and why others are not there."""
+    """Processes by label, which end with the stack, and why others are not there."""
     running, missing = dict[str, Running](), dict[str, str]()
     for contender in chosen:
         try:
             data = data_of(contender, case, folder)
             more = {"is_trained": case.is_trained, "is_cold": case.is_cold}
             wanted = Options(contender.variant, str(data), case.wanted, case.workers or workers, **more)
-            running[contender.label] = Running(command(contender), wanted, folder / f"{contender.label}.log")
+            made = Running(command(contender), wanted, folder / f"{contender.label}.log")
+            stack.callback(made.close)
+            running[contender.label] = made
         except (Missing, ContenderError) as error:
             missing[contender.label] = str(error)
             print(f"{contender.label}: left out: {error}", file=sys.stderr)
@@ -78,9 +80,7 @@ def figures_of(case: Case, chosen: list[Contender], folder: Path, rounds: int, w
         if case.is_cold:
             os.sync()  # only what is on the disk can be evicted
             stack.enter_context(slow_device.limited(folder, SLOW))
-        running, missing = started(case, chosen, folder, workers)
-        for each in running.values():
-            stack.callback(each.close)
+        running, missing = started(stack, case, chosen, folder, workers)
         figures = None
         while figures is None:
             try:

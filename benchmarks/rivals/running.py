@@ -54,8 +54,12 @@ class Running:
                 env=environment,
                 start_new_session=True,
             )
-        with self._watched() as peak:
-            self.first = self._measured()
+        try:
+            with self._watched() as peak:
+                self.first = self._measured()
+        except BaseException:  # also a signal: a stopped process would stay for ever
+            self.close()
+            raise
         self.peak = max(peak)
 
     def epoch(self) -> Measured:
