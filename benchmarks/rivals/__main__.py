@@ -69,7 +69,7 @@ def started(
             stack.callback(made.close)
             running[contender.label] = made
         except (Missing, ContenderError) as error:
-            missing[contender.label] = str(error)
+            missing[contender.label] = str(error).strip().rpartition("\n")[2]
             print(f"{contender.label}: left out: {error}", file=sys.stderr)
     return running, missing
 
