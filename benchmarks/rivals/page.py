@@ -15,9 +15,11 @@ HEADER = ("", "images/s: median (least – most)", "iofast is", "CPU s per 1000"
 COLD = (*HEADER[:-1], "bytes read of the set's")
 ASKED = (  # (case, ours, how theirs begin, at least)
     ("crop", "iofast", ("FFCV, jpg", "DALI", "tf.data"), 5.0),
-    ("float32", "iofast", ("TurboLoader",), 5.0),
+    ("float32", "iofast", ("TurboLoader, tar",), 5.0),
     ("crop", "iofast", ("FFCV, raw",), 2.5),
     ("crop", "iofast, raw pixels", ("FFCV, raw",), 4.0),
+    ("float32", "iofast", ("TurboLoader, tbl",), 2.5),  # raw pixels, as FFCV's
+    ("float32", "iofast, raw pixels", ("TurboLoader, tbl",), 4.0),
     ("float32", "iofast", ("",), 3.0),
     ("centre", "iofast", ("",), 2.3),
     ("originals", "iofast, a folder", ("",), 2.2),
