@@ -24,7 +24,7 @@ from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import plain, write_blob
 from benchmarks.rivals.cases import CASES, Case
 from benchmarks.rivals.chart import THEMES, chart
-from benchmarks.rivals.contenders import CONTENDERS, PEERS, Contender
+from benchmarks.rivals.contenders import CONTENDERS, OWN, PEERS, Contender
 from benchmarks.rivals.page import loaders, page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, pack
@@ -102,6 +102,7 @@ def figures_of(case: Case, chosen: list[Contender], folder: Path, rounds: int, w
             "peak": {name: each.peak for name, each in running.items()},
             "bytes": {name: each.bytes for name, each in running.items()},
             "missing": missing,
+            "versions": sorted({each.version for each in chosen if each.environment != OWN}),
         }
 
 

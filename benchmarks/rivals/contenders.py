@@ -58,6 +58,13 @@ class Contender(NamedTuple):
     cases: tuple[str, ...]
 
     @property
+    def version(self) -> str:
+        """The package with its version, as pinned; of this project's own environment the package alone."""
+        pinned = ENVIRONMENTS.get(self.environment, Environment(FOLDER, ()))
+        wanted = (*pinned.requirements, *pinned.alone)
+        return next((each.replace("==", " ") for each in wanted if each.startswith(f"{self.package}==")), self.package)
+
+    @property
     def name(self) -> str:
         """Of its containers."""
         return OWN if self.environment == OWN else self.script.removesuffix("_loop.py")

@@ -50,7 +50,7 @@ def page(found: Mapping[str, Figures]) -> str:
         parts.append(f"## {CASES[name].title}\n\n{table}\n")
         if case["missing"]:
             parts.append("\n".join(f"- {label}: not run: {why}" for label, why in case["missing"].items()) + "\n")
-        parts.append(f"{case['machine']}\n")
+        parts.append(f"{case['machine']}\n- Rivals: {', '.join(case['versions'])}\n")
     return "\n".join([*parts, "- Command: `python -m benchmarks.rivals`\n"])
 
 
@@ -83,7 +83,7 @@ def summary(found: Mapping[str, Figures]) -> str:
             best = max(theirs, key=theirs.__getitem__)
             some = [f"{_ratio(case, ours, each):.1f}×" if each in theirs else "" for each in KNOWN]
             rows.append((CASES[name].short, f"{middle[ours]:,.0f}", *some, f"{_ratio(case, ours, best):.1f}× {best}"))
-    return measure.table(("", "images/s", *(each.partition(",")[0] for each in KNOWN), "the fastest"), rows)
+    return measure.table(("", "iofast, images/s", *(each.partition(",")[0] for each in KNOWN), "the fastest"), rows)
 
 
 def with_table(readme: str, table: str) -> str:

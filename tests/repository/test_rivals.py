@@ -51,6 +51,7 @@ def _case(**rounds: list[dict[str, Any]]) -> dict[str, Any]:
         "peak": peak,
         "missing": {"DALI": "no wheel"},
         "machine": "- Machine: this",
+        "versions": ["dali 2"],
     }
 
 
@@ -64,6 +65,7 @@ def test_the_page_says_who_is_ahead() -> None:
     assert "| crop: iofast to FFCV, jpg | 6.00 | 5.0 |" in lines
     assert "| crop: iofast to FFCV, raw | 0.55 | 2.5 |" in lines, "also where it is short"
     assert "- DALI: not run: no wheel" in lines
+    assert "- Rivals: dali 2" in lines
 
 
 def test_limits_are_no_rivals() -> None:
@@ -98,7 +100,7 @@ def test_the_table_of_the_readme_is_that_of_the_figures() -> None:
 def test_a_summary_names_the_fastest_rival() -> None:
     case = _case(iofast=_runs(1000), FFCV__jpg=_runs(500), tf__data=_runs(250), Lance=_runs(2000))
     text = page.summary({"crop": case, "cold": case})
-    assert text.splitlines()[0] == "|  | images/s | FFCV | DALI | tf.data | DataLoader | the fastest |"
+    assert text.splitlines()[0] == "|  | iofast, images/s | FFCV | DALI | tf.data | DataLoader | the fastest |"
     assert text.splitlines()[2:] == ["| random crops | 1,000 | 2.0× |  |  |  | 0.5× Lance |"]
 
 
