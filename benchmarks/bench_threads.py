@@ -27,7 +27,7 @@ SECONDS = 3.0  # of a run
 
 
 def loader(path: Path, threads: int, ranks: int) -> FastLoader:
-    """A shuffled loader of float32 crops for one of `ranks`."""
+    """A shuffled loader of crops for one of `ranks`."""
     options = {"num_workers": threads, "rank": 0, "world_size": ranks, "batch_size": BATCH, "shuffle": True}
     return FastLoader(FastDataset(path), transform=CROP, **options)
 
@@ -82,7 +82,7 @@ def main() -> None:
                     found = [run(packed, threads, ranks) for _ in range(given.rounds)]
                     rate, cpu = (statistics.median(each) for each in zip(*found, strict=True))
                     share = rate / (threads * one)
-                    rows.append((f"{threads} threads, {ranks} ranks", f"{rate:,.0f}", f"{share:.2f}", f"{cpu:.1f}"))
+                    rows.append((f"{threads}, {ranks} ranks", f"{rate:,.0f}", f"{share:.2f}", f"{cpu:.1f}"))
                     print(rows[-1], file=sys.stderr)
     measure.publish("threads", page(one, rows), given.output)
 
