@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import plain, write_blob
 from benchmarks.rivals.cases import CASES, Case
-from benchmarks.rivals.chart import THEMES, chart
+from benchmarks.rivals.chart import THEMES, TITLE, chart
 from benchmarks.rivals.contenders import CONTENDERS, OWN, PEERS, Contender
 from benchmarks.rivals.page import loaders, page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
@@ -31,7 +31,6 @@ from benchmarks.rivals.running import ContenderError, Measured, Running, pack
 from tools import machine
 from tools.environments import ROOT, Missing
 
-TITLE = "Images a second into training: random crops of packed photographs, two cores"
 EPOCH, ORIGINALS, QUICK = 8_000, 1_500, 600  # images
 SLOW = 50_000_000  # bytes a second of the slowed disk
 COLD = 0.9  # of its data a contender must read from the disk

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
+TITLE = "Images a second into training: random crops of packed photographs, two cores"
 WIDTH, LABELS, FIGURES, ROW, BAR, TOP = 760, 210, 110, 26, 16, 40
 # page background is left transparent: text, quiet text, our bars, other bars
 THEMES = {

@@ -12,9 +12,8 @@ from places import ROOT
 
 from benchmarks import measure
 from benchmarks.rivals import page
-from benchmarks.rivals.__main__ import TITLE
 from benchmarks.rivals.cases import CASES
-from benchmarks.rivals.chart import THEMES, chart
+from benchmarks.rivals.chart import THEMES, TITLE, chart
 from benchmarks.rivals.contenders import CONTENDERS, ENVIRONMENTS, OWN, PEERS
 
 
