@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.photographs import files_in
+
 _GROUPS = Path("/sys/fs/cgroup")
 _NAME = "iofast-slow-device"
 
@@ -47,7 +49,7 @@ def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
 
 def evict(path: Path) -> None:
     """Drop a file, or all files below a folder, from the page cache; they must have been written to the disk."""
-    for each in _files(path):
+    for each in files_of(path):
         with each.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -55,14 +57,15 @@ def evict(path: Path) -> None:
 def fill(path: Path) -> None:
     """Read a file, or all files below a folder, so that they are in the page cache."""
     piece = bytearray(1 << 20)
-    for each in _files(path):
+    for each in files_of(path):
         with each.open("rb", buffering=0) as file:
             while file.readinto(piece):
                 pass
 
 
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+def files_of(path: Path) -> list[Path]:
+    """A file, or all files below a folder."""
+    return [path] if path.is_file() else files_in(path)
 
 
 def disk_of(path: Path) -> str:

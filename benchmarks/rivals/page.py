@@ -96,8 +96,8 @@ def with_table(readme: str, table: str) -> str:
 
 def _ratio(case: Figures, one: str, other: str) -> float:
     """The median over the rounds of the ratio of two contenders."""
-    rates = ([each["rate"] for each in case["rounds"][name]] for name in (one, other))
-    return statistics.median(a / b for a, b in zip(*rates, strict=True))
+    rates = {name: [each["rate"] for each in case["rounds"][name]] for name in (one, other)}
+    return measure.ratio(rates, one, other)
 
 
 def _read(case: Figures, name: str) -> str:

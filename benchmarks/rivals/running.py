@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.rivals.peers.protocol import Options
-from benchmarks.slow_device import evict, fill
+from benchmarks.slow_device import evict, files_of, fill
 from tools.environments import ROOT
 from tools.processes import proportional
 
@@ -41,7 +41,7 @@ class Running:
 
     def __init__(self, command: Sequence[str | Path], options: Options, log: Path) -> None:
         self._log, self._options = log, options
-        self.bytes = sum(map(_size, [Path(options.data), *Path(options.data).rglob("*")]))  # of its data
+        self.bytes = sum(each.stat().st_size for each in files_of(Path(options.data)))  # of its data
         # The last is PyTorch's own advice for processors: large batches in huge pages cost fewer page faults.
         environment = os.environ | {"PYTHONPATH": f"{ROOT}", "PYTHONUNBUFFERED": "1", "THP_MEM_ALLOC_ENABLE": "1"}
         with log.open("wb") as errors:
@@ -148,10 +148,6 @@ class Running:
         finally:
             end.set()
             thread.join()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def pack(command: Sequence[str | Path], source: Path, target: Path, options: Options) -> None:

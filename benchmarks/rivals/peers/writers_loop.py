@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from protocol import Options, main
 
-PROCESSES_THREADS = 4  # of img2dataset; there is no network to wait for
+THREADS = 4  # of each process of img2dataset; there is no network to wait for
 
 
 def load(options: Options) -> NoReturn:
@@ -36,7 +36,7 @@ def _img2dataset(source: Path, target: Path, options: Options) -> None:
     names = target.with_suffix(".txt")
     names.write_text("".join(f"{path.resolve().as_uri()}\n" for path in sorted(source.glob("*/*"))))
     made: dict[str, Any] = {"image_size": 256, "resize_mode": "keep_ratio", "encode_quality": 90}
-    several = {"processes_count": options.workers, "thread_count": PROCESSES_THREADS, "number_sample_per_shard": 500}
+    several = {"processes_count": options.workers, "thread_count": THREADS, "number_sample_per_shard": 500}
     download(str(names), output_folder=str(target), output_format="webdataset", **made, **several)
 
 
