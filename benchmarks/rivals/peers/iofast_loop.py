@@ -36,6 +36,7 @@ def load(options: Options) -> tuple[Any, Any]:
         shuffle=options.case != "centre",
         transform=TRANSFORMS[options.case],
         dtype=DTYPES.get(options.case, torch.float32),
+        memory_format=torch.channels_last if options.is_trained else torch.contiguous_format,  # as the network is
         num_workers=options.workers,
     )
     return loader, seen

@@ -116,7 +116,9 @@ def _packing(pack: Callable[..., None], options: Options, *_: object) -> dict[st
 def _trained(seen: Callable[[Any], Seen]) -> Callable[[Any], Seen]:
     """Let a network of three convolutions learn from each batch, on all cores, before it counts as seen.
 
-    Labels are made up, because some loaders have none; they cost the same.
+    Network and images are channels last in memory, as PyTorch advises for convolutions; images that are not are
+    converted, which took less time than training on them as they are (1,600 against 1,250 images/s). Labels are made
+    up, because some loaders have none; they cost the same.
     """
     import torch
     from torch import nn
@@ -132,6 +134,7 @@ def _trained(seen: Callable[[Any], Seen]) -> Callable[[Any], Seen]:
         count, pixels = seen(batch)
         images = torch.as_tensor(np.asarray(pixels))
         images = images if images.shape[1] == 3 else images.permute(0, 3, 1, 2)
+        images = images.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad()
         nn.functional.cross_entropy(network(images), torch.arange(len(images)) % 10).backward()
         optimizer.step()
