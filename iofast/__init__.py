@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time __getattr__ does
     from iofast.loader import LoaderOptions as LoaderOptions
     from iofast.meter import watch as watch
     from iofast.opening import open_reader as open_reader
-    from iofast.opening import open_writer as open_writer
     from iofast.packing import PackOptions as PackOptions
     from iofast.packing import pack as pack
+    from iofast.record_writer import open_writer as open_writer
     from iofast.source import SourceOptions as SourceOptions
     from iofast.version import __version__ as __version__
 
@@ -30,7 +30,7 @@ _NAMES = {
     "FastLoader": "iofast.loader",
     "watch": "iofast.meter",
     "open_reader": "iofast.opening",
-    "open_writer": "iofast.opening",
+    "open_writer": "iofast.record_writer",
     "PackOptions": "iofast.packing",
     "SourceOptions": "iofast.source",
     "LoaderOptions": "iofast.loader",

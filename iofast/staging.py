@@ -1,4 +1,4 @@
-"""Fill the cache of stored objects ahead of a run, and look after what is in it."""
+"""Fill the cache of stored objects ahead of a run, and look after it and the copies of Parquet files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from iofast.containers.any_bytes import StoredPlaces
+from iofast.containers.container_suffixes import ARROW
 from iofast.errors import OptionError
+from iofast.foreign import plain_copies
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK, SparseCopy, description_of
 from iofast.mirror.fetching import WantedBlock
@@ -99,16 +101,25 @@ def _no_room(own: cache.BlockCache) -> OptionError:
 
 
 def objects() -> Iterator[CachedObject]:
-    """The copies in the cache, the one that was opened longest ago first."""
+    """The copies in the cache, the one that was opened longest ago first, then copies of Parquet files."""
     for path, status in cache.current().files():
         with contextlib.suppress(OSError), _opened(path) as copy:
             spans = [copy.span(block) for block, _ in copy.stored()]
             here = sum(stop - start for start, stop in spans)
             yield CachedObject(path, copy.url, copy.size, here, status.st_mtime, cache.is_open(path))
+    for path, name in plain_copies.copies():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            yield CachedObject(path, name, status.st_size, status.st_size, status.st_mtime, in_use=False)
 
 
 def verify(each: CachedObject) -> list[int]:
-    """Compare all blocks of a copy with their checksums; those that differ are dropped, and returned."""
+    """Compare all blocks of a copy with their checksums; those that differ are dropped, and returned.
+
+    Copies of Parquet files have none.
+    """
+    if each.path.suffix == ARROW:
+        return []
     with _opened(each.path) as copy:
         broken = []
         for block, _ in copy.stored():
@@ -126,7 +137,7 @@ def clear(each: CachedObject) -> None:
     """Remove a copy. Processes that have it open keep it until they close it."""
     with contextlib.suppress(FileNotFoundError):
         each.path.unlink()
-        if not each.in_use:
+        if not each.in_use and each.path.suffix != ARROW:
             asyncio.run(cache.current().give_back(each.here))
 
 

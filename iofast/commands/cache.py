@@ -1,4 +1,4 @@
-"""`iofast cache`: what the cache of stored objects holds; check it, and empty it."""
+"""`iofast cache`: the copies of stored objects and of Parquet files; check and remove them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from iofast.staging import CachedObject
 
-HELP = "list, verify or clear the cache of stored objects"
+HELP = "list, verify or clear the copies of stored objects and of Parquet files"
 DESCRIPTION = (
     "Look after the local copies of objects that were read from an object store. They are in the folder IOFAST_CACHE, "
-    "by default in the user's cache folder."
+    "by default in the user's cache folder. Arrow files made of Parquet files are in $XDG_CACHE_HOME/iofast."
 )
 EXAMPLES = """\
 examples:

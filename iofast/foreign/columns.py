@@ -1,4 +1,4 @@
-"""Make fields of records from the columns of a binary format (mds, beton): names, labels, image sizes."""
+"""Make fields of records from the columns of a table (mds, beton, arrow): names, labels, image sizes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.containers.index import ABSENT
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import PARTS, ForeignIndex
+from iofast.foreign.cached_index import PARTS, ForeignIndex, number_of
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
@@ -51,18 +52,22 @@ def index_of(
     fetch: Fetch,
     splits: Sequence[tuple[str, int, int]] = (),
     left_out: Sequence[str] = (),
+    labels: NDArray[np.int32] | None = None,
 ) -> ForeignIndex:
-    """Return the index of a table; `starts`: the number of samples before each file."""
+    """Return the index of a table; `starts`: the number of samples before each file.
+
+    Without `labels` a column of integers with a usual name has them.
+    """
     count = len(columns[0].file)
-    arrays: Arrays = {"label": np.full(count, -1, np.int32), "format": np.zeros(count, np.uint8), "starts": starts}
+    arrays: Arrays = {"label": np.full(count, -1, np.int32) if labels is None else labels, "starts": starts}
     names: list[str] = []
     dtypes: list[str] = []
     for column in columns:
         dtype = column.dtype if column.kind == "number" else ""
-        if dtype and LABEL_FIELD not in names and column.name.lower() in LABEL_NAMES:
-            labels = _labels(column, fetch)
-            if labels is not None:
-                arrays["label"] = labels
+        if dtype and labels is None and LABEL_FIELD not in names and column.name.lower() in LABEL_NAMES:
+            found = _labels(column, fetch)
+            if found is not None:
+                arrays["label"] = found
                 continue
         name = _field_name(column, names, fetch)
         number = len(names)
@@ -86,8 +91,9 @@ def _labels(column: TableColumn, fetch: Fetch) -> NDArray[np.int32] | None:
 
 
 def _places(column: TableColumn, most: int | None = None) -> list[tuple[int, int, int]]:
-    """File, offset and length of the first `most` values."""
-    parts = (part[:most].tolist() for part in (column.file, column.offset, column.length))
+    """File, offset and length of the first `most` values that are there."""
+    there = np.flatnonzero(column.file != ABSENT)[:most]
+    parts = (part[there].tolist() for part in (column.file, column.offset, column.length))
     return list(zip(*parts, strict=True))
 
 
@@ -96,11 +102,11 @@ def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
     stem = _ILLEGAL.sub("_", column.name.lower())[: MAX_FIELD_NAME - 16].strip("_") or "field"
     extension = {"text": "txt", "json": "json", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]
     image = None
-    if column.kind in ("image", "bytes") and len(column.file):
+    for place in _places(column, 1) if column.kind in ("image", "bytes") else ():
         with contextlib.suppress(DecodeError):
-            image = _FIELD_OF.get(_header(fetch, *_places(column, 1)[0]).format)
-        if column.kind == "image" and image is None:
-            image = "jpg"  # the first image is damaged
+            image = _FIELD_OF.get(_header(fetch, *place).format)
+    if column.kind == "image" and image is None:
+        image = "jpg"  # the first image is damaged, or there is none
     if image is not None and not set(taken) & set(IMAGE_FIELDS):
         return image
     name = stem if stem == extension else f"{stem}.{image or extension}"
@@ -110,26 +116,37 @@ def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
     return name
 
 
-def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Arrays:
-    """Width, height (0 if unreadable) and orientation of all images, from their headers."""
+def _sizes(names: list[str], arrays: Arrays, count: int, fetch: Fetch) -> Arrays:
+    """Width, height (0 if unreadable), orientation and format of all images, from their headers.
+
+    If their formats differ, or are not that of the field's name, the field is renamed to `jpg`.
+    """
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
-    orientation = np.ones(count, np.uint8)
+    orientation, formats = np.ones(count, np.uint8), np.zeros(count, np.uint8)
     image = image_field(tuple(names))
     if image is not None:
         number = names.index(image)
+        formats[:] = number_of(image)
         places = [arrays[f"{part}.{number}"] for part in PARTS]
 
         def read(start: int, stop: int) -> None:
             rows = zip(*(part[start:stop].tolist() for part in places), strict=True)
             for row, (file, offset, length) in enumerate(rows, start):
+                if file == ABSENT:
+                    continue
                 try:
                     header = _header(fetch, file, offset, length)
                 except DecodeError:
                     continue
                 width[row], height[row], orientation[row] = header.width, header.height, header.orientation
+                formats[row] = number_of(header.format)
 
         in_threads(read, count, " images", "reading headers", chunk=_CHUNK)
-    return {"width": width, "height": height, "orientation": orientation}
+        if (formats == number_of(image)).all():
+            formats[:] = 0
+        else:
+            names[number] = IMAGE_FIELDS[0]
+    return {"width": width, "height": height, "orientation": orientation, "format": formats}
 
 
 def _header(fetch: Fetch, file: int, offset: int, length: int) -> kernel.Header:

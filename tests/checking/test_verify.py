@@ -19,7 +19,8 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK_ROWS, LABELS, MAGIC
 from iofast.containers.tfrecord_framing import frames
 from iofast.errors import ContainerError
-from iofast.opening import open_reader, open_writer
+from iofast.opening import open_reader
+from iofast.record_writer import open_writer
 
 
 @pytest.fixture(params=SUFFIXES)

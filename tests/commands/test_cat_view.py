@@ -20,7 +20,8 @@ from places import ROOT
 from tar_sets import foreign
 
 from iofast.commands.view import choose
-from iofast.opening import open_reader, open_writer
+from iofast.opening import open_reader
+from iofast.record_writer import open_writer
 from iofast.sheet import MARGIN, SheetOptions, contact_sheet
 
 

@@ -21,7 +21,8 @@ from iofast.cli import main
 from iofast.containers.publish import Target
 from iofast.copying import CopyOptions, convert
 from iofast.errors import ContainerError, OptionError, TargetError
-from iofast.opening import open_reader, open_writer
+from iofast.opening import open_reader
+from iofast.record_writer import open_writer
 
 
 def small(target: Path) -> CopyOptions:

@@ -15,7 +15,8 @@ from iofast.cli import main
 from iofast.copying import Division, merge, split
 from iofast.copying.combine import divide
 from iofast.errors import ContainerError, IofastError, OptionError
-from iofast.opening import open_reader, open_writer
+from iofast.opening import open_reader
+from iofast.record_writer import open_writer
 
 
 def paths(container: Path) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import arrow_tables
 import pytest
 import tfrecord_messages
 from foreign_sets import write_beton, write_mds
@@ -63,9 +64,15 @@ def write_nothing(folder: Path, samples: Samples) -> None:
     """DALI reads the folder."""
 
 
+def write_tables(folder: Path, samples: Samples) -> None:
+    columns = {"image": [{"bytes": jpg, "path": None} for jpg, _ in samples], "label": [label for _, label in samples]}
+    arrow_tables.save_to_disk(folder / "saved", arrow_tables.table(columns, CLASSES))
+
+
 WRITERS: dict[str, Callable[[Path, Samples], None]] = {
     "dali": write_nothing,
     "ffcv": write_photographs,
+    "hugging-face": write_tables,
     "litdata": write_copy,
     "mosaicml": write_shards,
     "tf-data": write_tfrecords,

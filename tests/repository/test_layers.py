@@ -20,7 +20,8 @@ LAYERS = tuple(
         "errors option owned record ops work version",
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms pixels gpu prefetch places",
-        "opening packing checking copying sheet staging fields selection dataset loader bench monitor commands",
+        "opening record_writer packing checking copying sheet staging fields selection dataset loader bench monitor "
+        "commands",
         "cli __main__",
     )
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from iofast.opening import open_reader, open_writer
+from iofast.opening import open_reader
 from iofast.record import Record
+from iofast.record_writer import open_writer
 
 CLASSES = ("cat", "dog", "emu")
 SUFFIXES = (".lmdb", ".tar", ".tfrecord")

@@ -60,6 +60,8 @@ WRITERS = (
     Peer("py-lmdb writer", "lmdb", "caffe", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
     Peer("MosaicML Streaming", "mosaicml-streaming", "mosaicml", "mosaicml", "mds", MDS),
     Peer("FFCV", "ffcv", "ffcv", "ffcv", "train.beton", BETON),
+    Peer("HF Parquet", "datasets", "torch", "hub", "hub", "wrote Parquet as on the Hub that iofast reads"),
+    Peer("HF Arrow", "datasets", "torch", "saved", "saved", "saved to disk what iofast reads"),
 )
 
 

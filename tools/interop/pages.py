@@ -62,6 +62,7 @@ class Page(NamedTuple):
 PAGES = {
     "dali": Page("nvidia-dali-cuda120", "dali", ("nvidia.dali", "torch")),
     "ffcv": Page("ffcv", "ffcv", ("ffcv",)),
+    "hugging-face": Page("datasets", "torch", ("datasets", "torchvision")),
     "litdata": Page("litdata", "litdata", ("litdata", "torchvision")),
     "mosaicml": Page("mosaicml-streaming", "mosaicml", ("streaming", "torchvision")),
     "tf-data": Page("tensorflow-cpu", "tensorflow", ("tensorflow",)),

@@ -123,6 +123,54 @@ def mosaicml(target: str):
                 yield None, paths[number].read_bytes(), label, others | {"raw.bin": raw}
 
 
+def _table(first: int, last: int):
+    """A table of `datasets` with the images of a range, and its records."""
+    import datasets
+
+    paths, numbers = images(), range(first, last)
+    number, text = datasets.Value("int64"), datasets.Value("string")
+    kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=list("abcde")), "caption": text}
+    kinds |= {"score": datasets.Value("float32"), "good": datasets.Value("bool"), "ids": datasets.List(number)}
+    rows = {
+        "image": [{"bytes": paths[each].read_bytes(), "path": paths[each].name} for each in numbers],
+        "label": [each % 5 for each in numbers],
+        "caption": [f"größe {each}" for each in numbers],
+        "score": [each / 4 for each in numbers],
+        "good": [each % 2 == 0 for each in numbers],
+        "ids": [[each] * (each % 3) for each in numbers],
+    }
+    records = []
+    for each in numbers:
+        others = {"caption.txt": f"größe {each}".encode(), "image_path.txt": paths[each].name.encode()}
+        others |= {"score.json": json.dumps(each / 4).encode()}
+        rest = {"good": each % 2 == 0, "ids": [each] * (each % 3)}
+        others |= {"json": json.dumps(rest, separators=(",", ":")).encode()}
+        records.append((None, paths[each].read_bytes(), each % 5, others))
+    return datasets.Dataset.from_dict(rows, datasets.Features(kinds)), records
+
+
+def hub(target: str):
+    """Parquet of `datasets`, in the Hub's folders: two splits, the first in two files."""
+    pathlib.Path(target, "hub", "data").mkdir(parents=True)
+    third = len(images()) // 3
+    for number, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001")):
+        end = (number + 1) * third if number < 2 else len(images())
+        table, records = _table(number * third, end)
+        table.to_parquet(f"{target}/hub/data/{name}.parquet", batch_size=7)
+        yield from records
+
+
+def saved(target: str):
+    """`DatasetDict.save_to_disk` of `datasets`: two splits, in files of few rows."""
+    import datasets
+
+    half = len(images()) // 2
+    train, records = _table(0, half)
+    test, others = _table(half, len(images()))
+    datasets.DatasetDict(train=train, test=test).save_to_disk(f"{target}/saved", num_shards={"train": 3, "test": 1})
+    yield from records + others
+
+
 def ffcv(target: str):
     """FFCV's DatasetWriter in jpg mode: a .beton of several pages.
 
@@ -156,7 +204,7 @@ def ffcv(target: str):
         yield None, encode_jpeg(pixels, quality).tobytes(), label, others | {"raw.bin": raw.tobytes()}
 
 
-PROGRAMS = (webdataset, tensorflow, caffe, lmdb, mosaicml, ffcv)
+PROGRAMS = (webdataset, tensorflow, caffe, lmdb, mosaicml, hub, saved, ffcv)
 
 if __name__ == "__main__":
     (write,) = (program for program in PROGRAMS if program.__name__ == sys.argv[1])

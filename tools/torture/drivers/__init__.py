@@ -22,6 +22,7 @@ PARSERS = {
     "lmdb": "lmdbs.Lmdbs",
     "mds": "samples.Mds",
     "beton": "samples.Beton",
+    "arrow": "samples.Arrow",
     "cache": "caches.Caches",
     "table": "tables.Tables",
     "annotations": "annotations.Annotations",

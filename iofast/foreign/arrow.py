@@ -1,0 +1,324 @@
+"""Tables with images as a Reader: Arrow files, as `datasets` saves them, and Parquet files, as on the Hugging Face Hub.
+
+Images are a column of structs with the member `bytes`, or a binary column. Values of an uncompressed Arrow file are
+read where they are; of any other file a copy is made, see `plain_copies`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.index import ABSENT
+from iofast.containers.manifest import MAX_FIELDS
+from iofast.containers.open_files import OpenFiles
+from iofast.errors import ContainerError
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, Same
+from iofast.foreign.columns import LABEL_NAMES, TableColumn, fetch_from, index_of
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.plain_copies import copy_name, is_plain, plain_copies, plain_table
+from iofast.foreign.table_files import TableFile, has_bytes, is_binary, is_image
+from iofast.record import JSON_FIELD
+from iofast.source.arrays import Strings
+
+Kind = Literal["image", "text", "bytes", "number"]
+
+
+class Leaf(NamedTuple):
+    """A column of values that each have a place in the file. `member`: of a struct, or empty."""
+
+    name: str
+    kind: Kind
+    column: str
+    member: str = ""
+    dtype: str = "|u1"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """What becomes of the columns of a table.
+
+    `label` has class indices, `classes` their names; each of `leaves` becomes a field, and `others` members of the
+    field `json`; `left_out` are sentences.
+    """
+
+    label: str | None
+    classes: tuple[str, ...] | None
+    leaves: tuple[Leaf, ...]
+    others: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+class ArrowTables(Format):
+    """The rows of Arrow or Parquet files with one schema, in the order of the files."""
+
+    name = "arrow"
+    names_are_fixed = True
+
+    def __init__(self, files: Sequence[TableFile]) -> None:
+        self.file_splits = [file.split for file in files]
+        super().__init__([file.path for file in files], ForeignOptions())
+
+    def words(self) -> list[bytes]:
+        """See `Format.words`."""
+        return [*super().words(), *map(os.fsencode, self.file_splits)]
+
+    def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sizes of the files that are read; 0 for a copy that is gone."""
+        return np.array([_size(path) for path in self._read(stamped)], np.int64)
+
+    def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
+        """The files that are read: these, or their copies."""
+        read = self._read(stamped)
+        return OpenFiles(read, SameOrCopy(self.paths, stamped, [path not in self.paths for path in read]))
+
+    def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
+        """Copy what must be, and note the place of every value."""
+        read = plain_copies(self.paths, stamped)
+        schema = _schema(self.paths, read)
+        parts = [_read_file(read[number], number, schema, path) for number, path in enumerate(self.paths)]
+        counts = np.array([part.rows for part in parts], np.int64)
+        if counts.sum() > MAX_RECORDS:
+            raise ContainerError(f"{self.paths[0]} …: {counts.sum()} rows, more than {MAX_RECORDS}")
+        columns = [_column(leaf, [part.places[number] for part in parts]) for number, leaf in enumerate(schema.leaves)]
+        for column in columns:
+            if column.kind == "image" and len(column.file) and (column.file == ABSENT).all():
+                raise ContainerError(
+                    f"{self.paths[0]}: column {column.name!r} has no bytes of images, only paths: `push_to_hub` and "
+                    "`save_to_disk` of `datasets` store the bytes"
+                )
+        labels = np.concatenate([part.labels for part in parts]) if schema.label is not None else None
+        fetch, splits = fetch_from(self.files(stamped)), _splits(self.file_splits, counts)
+        index = index_of(columns, np.cumsum(counts) - counts, fetch, splits, schema.left_out, labels)
+        texts = Strings.gather(text for part in parts for text in part.others) if schema.others else None
+        return replace(index, classes=schema.classes, class_order="file", json=texts)
+
+    def _read(self, stamped: NDArray[np.int64]) -> list[str]:
+        rows = stamped[: len(self.paths)].tolist()
+        return [path if is_plain(path) else copy_name(path, *row) for path, row in zip(self.paths, rows, strict=True)]
+
+
+class SameOrCopy(Same):
+    """Compare an opened file with its stamp, unless it is a copy: its name has the stamp of its original."""
+
+    def __init__(self, paths: Sequence[str], stamped: NDArray[np.int64], copies: Sequence[bool]) -> None:
+        super().__init__(paths, stamped)
+        self._copies = copies
+
+    def __call__(self, number: int, status: os.stat_result) -> None:
+        if not self._copies[number]:
+            super().__call__(number, status)
+
+
+Places = tuple[NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]  # file, offset, length of each value
+
+
+class TablePart(NamedTuple):
+    """What one file has: places by leaf, class indices, and the field `json` of each row."""
+
+    rows: int
+    places: list[Places]
+    labels: NDArray[np.int32]
+    others: list[bytes]
+
+
+def _schema(paths: Sequence[str], read: Sequence[str]) -> TableSchema:
+    """The meaning of the columns, which must be the same in all files. Raises `ContainerError`."""
+    first, with_nulls = None, set[str]()
+    for path, place in zip(paths, read, strict=True):
+        with plain_table(place, path) as (schema, _, batches):
+            if first is None:
+                first = schema
+            elif not schema.equals(first):
+                raise ContainerError(f"{path} has other columns than {paths[0]}: open them as two data sets")
+            for batch in batches:
+                with_nulls |= {name for name in schema.names if batch.column(name).null_count}
+    names = [] if first is None else first.names
+    if len(set(names)) < len(names) or not 0 < len(names) <= MAX_FIELDS:
+        raise ContainerError(f"{paths[0]} must have 1 to {MAX_FIELDS} columns, found {len(names)}, or two of one name")
+    return _meaning(first, with_nulls, paths[0])
+
+
+def _meaning(schema: Any, with_nulls: set[str], shown: str) -> TableSchema:
+    classes = _classes(schema)
+    label = _label(schema, classes)
+    leaves, others, left_out = list[Leaf](), list[str](), list[str]()
+    for column in schema:
+        found = _leaves(column, column.name in with_nulls)
+        if column.name == label:
+            continue
+        if found is None:
+            left_out.append(f"column {column.name!r} ({column.type}) is left out: bytes within other values")
+        elif found:
+            leaves += found
+        else:
+            others.append(column.name)
+    if not leaves:
+        raise ContainerError(f"{shown}: no column can be read, only {', '.join(schema.names):.200}")
+    leaves.sort(key=lambda leaf: leaf.kind != "image")  # stable: the first image is the record's
+    return TableSchema(label, classes.get(label or ""), tuple(leaves), tuple(others), tuple(left_out))
+
+
+def _leaves(column: Any, has_nulls: bool) -> list[Leaf] | None:
+    """The values of an Arrow field that have places; empty if it has none, None for bytes that JSON cannot have."""
+    import pyarrow
+
+    name, kind, types = column.name, column.type, pyarrow.types
+    if has_bytes(kind):
+        path = kind.get_field_index("path")
+        is_named = path >= 0 and types.is_string(kind.field(path).type)
+        image = Leaf(name, "image", name, "bytes")
+        return [image, Leaf(f"{name}_path", "text", name, "path")] if is_named else [image]
+    if is_binary(kind):
+        return [Leaf(name, "image" if is_image(column) else "bytes", name)]
+    if types.is_string(kind) or types.is_large_string(kind):
+        return [Leaf(name, "text", name)]
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    if is_number and not has_nulls and name.lower() != JSON_FIELD:  # that field has the other columns
+        return [Leaf(name, "number", name, dtype=np.dtype(kind.to_pandas_dtype()).str)]
+    return None if _has_binary(kind) else []
+
+
+def _has_binary(kind: Any) -> bool:
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(kind):
+        return _has_binary(kind.value_type)
+    within = [kind.field(number).type for number in range(kind.num_fields)]
+    return is_binary(kind) or pyarrow.types.is_fixed_size_binary(kind) or any(map(_has_binary, within))
+
+
+def _classes(schema: Any) -> dict[str, tuple[str, ...]]:
+    """Names of classes by column, as `datasets` stores them in the schema's metadata."""
+    try:
+        told = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        found = {name: each for name, each in told.items() if isinstance(each, dict) and each["_type"] == "ClassLabel"}
+        return {name: tuple(map(str, each["names"])) for name, each in found.items() if each.get("names")}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}  # written by another program
+
+
+def _label(schema: Any, classes: Mapping[str, Sequence[str]]) -> str | None:
+    """The column of class indices: one with names of classes, else one with a usual name."""
+    import pyarrow
+
+    whole: list[str] = [column.name for column in schema if pyarrow.types.is_integer(column.type)]
+    named = [name for name in whole if name in classes]
+    usual = [name for name in named or whole if name.lower() in LABEL_NAMES]
+    return next(iter(usual or named), None)
+
+
+def _read_file(path: str, number: int, schema: TableSchema, shown: str) -> TablePart:
+    """Note the places in file `number`."""
+    places: list[list[tuple[NDArray[Any], NDArray[Any]]]] = [[] for _ in schema.leaves]
+    labels, others, count = list[NDArray[np.int32]](), list[bytes](), 0
+    size = os.path.getsize(path)
+    with plain_table(path, shown) as (_, address, batches):
+        for batch in batches:
+            for leaf, found in zip(schema.leaves, places, strict=True):
+                offset, length = _places(batch, leaf, address)
+                if ((offset < 0) | (offset + length > size)).any():
+                    raise ContainerError(f"{shown}: column {leaf.column!r} is compressed: save it without compression")
+                found.append((offset, length))
+            if schema.label is not None:
+                labels.append(_labels(batch.column(schema.label), schema, shown))
+            if schema.others:
+                others += _as_json(batch, schema.others, shown, count)
+            count += batch.num_rows
+    joined = []
+    for found in places:
+        offset = np.concatenate([each for each, _ in found] or [np.empty(0, np.int64)])
+        length = np.concatenate([each for _, each in found] or [np.empty(0, np.int64)])
+        file = np.where(length < 0, np.uint32(ABSENT), np.uint32(number))
+        joined.append((file, offset.astype(np.uint64), np.maximum(length, 0).astype(np.uint64)))
+    return TablePart(count, joined, np.concatenate([*labels, np.empty(0, np.int32)]), others)
+
+
+def _places(batch: Any, leaf: Leaf, address: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offset in the file and length of each value of a leaf, int64 (rows,) each; length -1 where there is none."""
+    import pyarrow
+
+    values = batch.column(leaf.column)
+    there = _valid(values)
+    if leaf.member:
+        values = values.field(values.type.get_field_index(leaf.member))
+        there &= _valid(values)
+    buffers, rows = values.buffers(), np.arange(len(values) + 1, dtype=np.int64) + values.offset
+    if leaf.kind == "number":
+        size = np.dtype(leaf.dtype).itemsize
+        starts, length = buffers[-1].address - address + size * rows[:-1], np.full(len(values), size, np.int64)
+    else:
+        is_large = pyarrow.types.is_large_binary(values.type) or pyarrow.types.is_large_string(values.type)
+        bounds = np.frombuffer(buffers[1], np.int64 if is_large else np.int32)[rows].astype(np.int64)
+        starts, length = bounds[:-1] + (buffers[2].address - address if buffers[2] else 0), np.diff(bounds)
+    length = np.where(there, length, -1)
+    return np.where(length > 0, starts, 0), length
+
+
+def _valid(values: Any) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _labels(values: Any, schema: TableSchema, shown: str) -> NDArray[np.int32]:
+    """Class indices, -1 for none. Raises `ContainerError` for a number without a class."""
+    numbers = values.cast("int64", safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
+    most = len(schema.classes) if schema.classes else 1 << 31
+    if len(numbers) and (numbers.min() < -1 or numbers.max() >= most):
+        raise ContainerError(
+            f"{shown}: column {schema.label!r} must have class indices from 0 to {most - 1}, or -1 for none, found "
+            f"{numbers.min()} to {numbers.max()}"
+        )
+    return np.asarray(numbers, np.int32)
+
+
+def _as_json(batch: Any, columns: Sequence[str], shown: str, before: int) -> Iterator[bytes]:
+    """The field `json` of each row: its columns that are no text, bytes or plain numbers."""
+    try:
+        rows = batch.select(list(columns)).to_pylist()
+    except (ValueError, ArithmeticError) as error:  # values without a Python type
+        raise ContainerError(f"{shown}: rows from {before} on have a value that cannot be read: {error}") from None
+    for row in rows:
+        yield json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: NaN and infinity become null, times and decimals text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _column(leaf: Leaf, parts: Sequence[Places]) -> TableColumn:
+    """The places in several files as one column."""
+    file, offset, length = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return TableColumn(leaf.name, leaf.kind, file, offset, length, leaf.dtype)
+
+
+def _splits(names: Sequence[str], counts: NDArray[np.int64]) -> list[tuple[str, int, int]]:
+    """Name, first row and end of each split; the files of a split follow each other."""
+    ends, found = np.cumsum(counts).tolist(), dict[str, tuple[int, int]]()
+    for name, count, end in zip(names, counts.tolist(), ends, strict=True):
+        found[name] = (found.get(name, (end - count, 0))[0], end)
+    return [(name, *bounds) for name, bounds in found.items()]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

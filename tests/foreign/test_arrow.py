@@ -1,0 +1,272 @@
+"""Parquet files of the Hugging Face Hub, and Arrow files of `datasets.save_to_disk`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from container_sets import picture
+from kernel_images import photo, save
+from PIL import Image
+
+pa = pytest.importorskip("pyarrow")
+
+from arrow_tables import CLASSES, IMAGE, columns, save_to_disk, table, write_arrow, write_parquet  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from iofast import FastDataset, pack, staging  # noqa: E402
+from iofast.copying import convert  # noqa: E402
+from iofast.errors import ContainerError, IofastError, SourceError  # noqa: E402
+from iofast.opening import is_container, open_reader  # noqa: E402
+
+
+def fields(number: int) -> dict[str, bytes]:
+    """The fields of a row of `columns`."""
+    others = {"seen": None if number % 5 == 0 else number, "good": number % 2 == 0}
+    others |= {"objects": {"bbox": [[float(number), 1.5]], "id": [number]}}  # type: ignore[dict-item]
+    found = {
+        "jpg": picture(number),
+        "image_path.txt": b"%d.jpg" % number,
+        "cls": b"%d" % (number % 3),
+        "score.json": json.dumps(number / 4).encode(),
+        "json": json.dumps(others, separators=(",", ":")).encode(),
+    }
+    return found | ({"caption.txt": f"größe {number}".encode()} if number % 4 else {})
+
+
+def check(path: Any, count: int = 10) -> None:
+    """Rows 0 to `count` of `columns` are the records at `path`."""
+    with open_reader(path) as reader:
+        for number, record in enumerate(reader):
+            own = dict(record.fields)
+            assert own == fields(number)
+        assert len(reader) == count
+        assert reader.manifest.classes == CLASSES
+        located = reader.locate(np.arange(count))
+        assert located.label.tolist() == [number % 3 for number in range(count)]
+        assert (located.width > 0).all()
+        again = pickle.loads(pickle.dumps(reader))
+        assert again.values(np.array([3, 1]), "jpg") == [picture(3), picture(1)]
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zstd"}, {"compression": "none", "use_dictionary": False}])
+def test_parquet(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = write_parquet(tmp_path / "images.parquet", table(columns(10)), **options)
+    assert is_container(path)
+    check(path)
+    check(path)  # from the cache
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_arrow(tmp_path: Path, is_file: bool) -> None:
+    check(write_arrow(tmp_path / "images.arrow", table(columns(10)), is_file=is_file))
+
+
+def test_saved_to_disk(tmp_path: Path) -> None:
+    check(save_to_disk(tmp_path / "set", table(columns(10)), "train", files=3))
+    with open_reader(tmp_path / "set") as reader:
+        assert reader.manifest.splits == {"train": ((0, 10),)}
+
+
+def test_splits_saved_to_disk(tmp_path: Path) -> None:
+    save_to_disk(tmp_path / "set" / "train", table(columns(7)), "train")
+    save_to_disk(tmp_path / "set" / "test", table(columns(3, 7)), "test", files=1)
+    (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    check(tmp_path / "set")
+    with open_reader(tmp_path / "set") as reader:
+        assert reader.manifest.splits == {"train": ((0, 7),), "test": ((7, 10),)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third"),
+    [
+        ("data/train-00000-of-00002", "data/train-00001-of-00002", "data/test-00000-of-00001"),
+        ("train/0000", "train/0001", "test/0000"),
+        ("train_a", "train_b", "test"),
+    ],
+)
+def test_folder_of_the_hub(tmp_path: Path, first: str, second: str, third: str) -> None:
+    for name, start, stop in ((first, 0, 4), (second, 4, 7), (third, 7, 10)):
+        write_parquet(tmp_path / "set" / f"{name}.parquet", table(columns(stop - start, start)))
+    (tmp_path / "set" / "README.md").write_text("---\n")
+    check(tmp_path / "set")
+    with open_reader(tmp_path / "set") as reader:
+        assert reader.manifest.splits == {"train": ((0, 7),), "test": ((7, 10),)}
+    assert len(FastDataset(tmp_path / "set", "test")) == 3
+
+
+def test_pattern(tmp_path: Path) -> None:
+    for number in range(3):
+        write_parquet(tmp_path / f"part-{number}.parquet", table(columns(4, 4 * number)))
+    dataset = FastDataset(tmp_path / "part-*.parquet")
+    assert [dataset[row][1] for row in range(12)] == [row % 3 for row in range(12)]
+    assert dataset.classes == list(CLASSES)
+
+
+def test_pack_and_convert(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet", table(columns(10)))
+    pack(tmp_path / "set", tmp_path / "packed.lmdb", format="keep")
+    convert(tmp_path / "set", tmp_path / "converted.tar")
+    for name in ("packed.lmdb", "converted.tar"):
+        with open_reader(tmp_path / name) as reader:
+            assert reader.manifest.classes == CLASSES
+            assert reader.manifest.splits == {"train": ((0, 10),)}
+            assert [record.fields["cls"] for record in reader] == [b"%d" % (number % 3) for number in range(10)]
+            assert [record.fields["jpg"] for record in reader] == [picture(number) for number in range(10)]
+            assert [json.loads(record.fields["score.json"]) for record in reader] == [row / 4 for row in range(10)]
+
+
+def test_copy_is_made_once_and_again_for_a_changed_file(tmp_path: Path, cache: Path) -> None:
+    path = write_parquet(tmp_path / "images.parquet", table(columns(10)))
+    os.utime(path, ns=(10**18, 10**18))  # a recent change would keep the copy from being used
+    check(path)
+    (copy,) = cache.glob("*.arrow")
+    before = copy.stat()
+    check(path)
+    assert copy.stat() == before
+    (listed,) = staging.objects()
+    assert (listed.path, listed.url, listed.here) == (copy, "images.parquet", before.st_size)
+    assert staging.verify(listed) == []
+    staging.clear(listed)
+    assert not copy.exists()
+    check(path)  # the index is there, the copy is made again
+    write_parquet(path, table(columns(6)))
+    check(path, 6)
+
+
+def test_images_of_several_formats_keep_their_names(tmp_path: Path) -> None:
+    pixels = Image.fromarray(photo(9, 7, 1))
+    images = [save(pixels, "PNG"), picture(1), save(pixels, "WEBP")]
+    rows = {"image": pa.array([{"bytes": image, "path": None} for image in images], IMAGE)}
+    path = write_parquet(tmp_path / "images.parquet", table(rows, None))
+    with open_reader(path) as reader:
+        assert [sorted(record.fields) for record in reader] == [["png"], ["jpg"], ["webp"]]
+        assert reader.manifest.classes is None
+
+
+def test_missing_images_and_labels(tmp_path: Path) -> None:
+    rows = {
+        "image": pa.array([None, {"bytes": picture(1), "path": None}, {"bytes": None, "path": "x"}], IMAGE),
+        "label": pa.array([None, 2, -1], pa.int64()),
+    }
+    with open_reader(write_parquet(tmp_path / "images.parquet", table(rows))) as reader:
+        assert [dict(record.fields) for record in reader] == [
+            {},
+            {"jpg": picture(1), "cls": b"2"},
+            {"image_path.txt": b"x"},
+        ]
+
+
+def test_plain_binary_columns(tmp_path: Path) -> None:
+    rows = {
+        "jpg": pa.array([picture(number) for number in range(3)], pa.large_binary()),
+        "raw": pa.array([b"", b"a", None]),
+    }
+    with open_reader(write_parquet(tmp_path / "images.parquet", pa.table(rows))) as reader:
+        assert [dict(record.fields) for record in reader] == [
+            {"jpg": picture(0), "raw.bin": b""},
+            {"jpg": picture(1), "raw.bin": b"a"},
+            {"jpg": picture(2)},
+        ]
+
+
+def test_bytes_within_lists_are_left_out(tmp_path: Path) -> None:
+    rows = columns(3) | {"views": pa.array([[b"a"], [b"b", b"c"], None])}
+    with open_reader(write_parquet(tmp_path / "images.parquet", table(rows))) as reader:
+        assert reader.left_out == (  # type: ignore[attr-defined]
+            "column 'views' (list<element: binary>) is left out: bytes within other values",
+        )
+
+
+def test_any_other_type_is_a_member_of_json(tmp_path: Path) -> None:
+    day = datetime.datetime(2026, 11, 26, 12, 30)
+    rows = columns(2) | {
+        "json": pa.array([1, 2], pa.int16()),
+        "when": pa.array([day, None], pa.timestamp("us")),
+        "binary_mask": pa.array([{"binary": [True]}, None]),
+        "word": pa.array(["a", "b"]).dictionary_encode(),
+        "odd": pa.array([float("nan"), None]),
+        "price": pa.array([decimal.Decimal("1.50"), None]),
+    }
+    with open_reader(write_arrow(tmp_path / "images.arrow", table(rows))) as reader:
+        assert reader.left_out == ()  # type: ignore[attr-defined]
+        first, second = (json.loads(record.fields["json"]) for record in reader)
+    assert first["json"] == 1
+    assert first["when"] == "2026-11-26T12:30:00"
+    assert first["binary_mask"] == {"binary": [True]}
+    assert (first["word"], first["price"]) == ("a", "1.50")
+    assert [second[name] for name in ("when", "binary_mask", "odd", "price")] == [None] * 4
+
+
+def test_a_list_of_image_files_stays_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(picture(0))
+    path = write_parquet(tmp_path / "list.parquet", pa.table({"path": ["a.jpg"], "label": ["cat"]}))
+    assert not is_container(path)
+    with open_reader(path) as reader:
+        assert reader.manifest.classes == ("cat",)
+
+
+def test_parquet_beside_class_folders_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "set" / "cat").mkdir(parents=True)
+    (tmp_path / "set" / "cat" / "a.jpg").write_bytes(picture(0))
+    write_parquet(tmp_path / "set" / "notes.parquet", pa.table({"path": ["a.jpg"]}))
+    assert not is_container(tmp_path / "set")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"_data_files": [{"filename": "../data.arrow"}]}, "impossible name '../data.arrow'"),
+        ({"_data_files": [{"filename": "data.bin"}]}, "which is no .arrow file"),
+        ({"_data_files": []}, "'_data_files' is no list with entries"),
+        (
+            {"_data_files": [{"filename": "d.arrow"}], "_indices_files": [{"filename": "i.arrow"}]},
+            "a selection of others",
+        ),
+        ([], "is no JSON object"),
+    ],
+)
+def test_impossible_states(tmp_path: Path, state: Any, words: str) -> None:
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(ContainerError, match=words):
+        open_reader(tmp_path)
+
+
+def test_refused_tables(tmp_path: Path) -> None:
+    compressed = write_arrow(tmp_path / "c.arrow", table(columns(300)), per_batch=300, compression="zstd")
+    with pytest.raises(ContainerError, match="is compressed: save it without compression"):
+        open_reader(compressed)
+    write_arrow(tmp_path / "a-0.arrow", table(columns(2)))
+    write_arrow(tmp_path / "a-1.arrow", table({"image": columns(2)["image"]}))
+    with pytest.raises(ContainerError, match="other columns than"):
+        open_reader(tmp_path / "a-*.arrow")
+    wrong = columns(4) | {"label": pa.array([0, 1, 2, 3], pa.int64())}
+    with pytest.raises(ContainerError, match="must have class indices from 0 to 2, or -1 for none, found 3 to 3"):
+        open_reader(write_arrow(tmp_path / "wrong.arrow", table(wrong)))
+    (tmp_path / "no.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match="not a Parquet file"):
+        open_reader(tmp_path / "no.parquet")
+    with pytest.raises(ContainerError, match="no column can be read"):
+        open_reader(write_arrow(tmp_path / "bare.arrow", pa.table({"label": [1, 2]})))
+
+
+@given(place=st.integers(0, 4000), byte=st.integers(0, 255))
+@settings(max_examples=60, deadline=None)
+def test_damaged_arrow(tmp_path_factory: pytest.TempPathFactory, place: int, byte: int) -> None:
+    """Any byte may be wrong: reading either works or says why, and reads nothing outside the file."""
+    path = write_arrow(tmp_path_factory.mktemp("d") / "a.arrow", table(columns(3)))
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] = byte
+    path.write_bytes(data)
+    with contextlib.suppress(IofastError), open_reader(path) as reader:
+        for record in reader:
+            assert all(isinstance(value, bytes) for value in record.fields.values())
