@@ -86,6 +86,15 @@ def _apply(spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: Bat
     return pixels.apply(images, spec.pipeline.ops, work=work, dtype=options.dtype, memory_format=layout, out=out)
 
 
+def arrays(batch: Any) -> Any:
+    """A batch with NumPy arrays in place of its tensors. They share memory, which stays while an array does."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numpy()
+    if isinstance(batch, dict):
+        return {name: arrays(column) for name, column in batch.items()}
+    return type(batch)(map(arrays, batch)) if type(batch) in (tuple, list) else batch
+
+
 def sizes_of(images: Any) -> NDArray[np.float64]:
     """Height and width of each image of a batch, float64 (N, 2)."""
     if isinstance(images, PlannedImages):

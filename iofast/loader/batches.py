@@ -15,7 +15,7 @@ from iofast.choices import generator
 from iofast.errors import DecodeError
 from iofast.gpu import Bus
 from iofast.gpu.decode import WHOLE, Divided, Rates
-from iofast.loader.assemble import Batch, assemble
+from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import parameters
 from iofast.loader.samples import LoaderParts, Samples
@@ -149,8 +149,10 @@ def name_of(epoch: int, batch: int) -> str:
 
 
 def mapped(parts: LoaderParts, batch: Batch, epoch: int, number: int) -> Batch:
-    """Call the user's `map_batch`, if there is one, with batch `number` of an epoch."""
+    """Batch `number` of an epoch as `output` asks for it, given to the user's `map_batch`, if there is one."""
     function, epochs = parts.spec.options.map_batch, parts.epochs
+    if parts.spec.options.output == "numpy":
+        batch = arrays(batch)
     if function is None:
         return batch
     position = int(epochs.drawn_at(epochs.schedule.positions(number)[0][:1])[0])

@@ -71,6 +71,12 @@ class LoaderOptions:
         "where batches go; on a CUDA GPU two are finished ahead of the consumer. 'cuda' is the device that is current "
         "in the consumer's thread when its first epoch begins",
     )
+    output: Literal["torch", "numpy"] = option(
+        "torch",
+        "what batches are made of: 'torch' for tensors, 'numpy' for arrays, for JAX, TensorFlow and others; on the CPU "
+        "only, as other frameworks take a tensor on a GPU by DLPack",
+        choices=("torch", "numpy"),
+    )
     cache: Literal["device"] | None = option(
         None, "'device': decode the whole dataset once, and keep it on the device as uint8", choices=("device", None)
     )
@@ -175,6 +181,7 @@ class LoaderOptions:
         for view in pipeline.each:
             pixels.check_dtype(view.ops, self.dtype)
         object.__setattr__(self, "device", _checked_device(self.device))
+        self._check_output()
 
     def _check_numbers(self) -> None:
         """Convert whole numbers of any type to int, so that a state is fit for JSON."""
@@ -197,6 +204,15 @@ class LoaderOptions:
             )
         if self.max_errors is not None and self.on_error == "raise":
             raise OptionError("max_errors goes with on_error='replace' or 'drop': with 'raise' the first one raises")
+
+    def _check_output(self) -> None:
+        device = torch.device(self.device)
+        if self.output == "numpy" and (device.type != "cpu" or self.dtype == torch.bfloat16):
+            found = f"dtype={self.dtype}" if device.type == "cpu" else f"device='{device}'"
+            raise OptionError(
+                f"output='numpy' is for batches on the CPU, of a type that NumPy has, found {found}: leave output out, "
+                "and hand tensors over by DLPack"
+            )
 
     def given(self) -> str:
         """The options that differ from their defaults, as code, each behind a comma."""

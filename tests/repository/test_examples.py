@@ -119,6 +119,19 @@ def test_detection(squares: Path, recipe: str) -> None:
 
 
 @pytest.mark.interop
+@pytest.mark.parametrize("framework", ["jax", "keras"])
+def test_other_frameworks(squares: Path, framework: str) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip(framework)
+    command = [sys.executable, str(EXAMPLES / f"train_{framework}.py"), str(squares), "--epochs=12", "--batch-size=4"]
+    own = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run([*command, "--size=64"], capture_output=True, text=True, env=own)
+    assert run.returncode == 0, run.stderr
+    first, *_, last = [float(text) for text in re.findall(r"loss:? ([\d.]+)", run.stdout)]
+    assert last < first
+
+
+@pytest.mark.interop
 @pytest.mark.parametrize("cluster", ["dask", "spark"])
 def test_parts_on_other_clusters(tmp_path: Path, cluster: str) -> None:
     pytest.importorskip({"dask": "distributed", "spark": "pyspark"}[cluster])
