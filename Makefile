@@ -8,6 +8,7 @@
 #   make interop       our files read by other programs, docs/coming-from/ with them, our loader in Lightning, Accelerate, Trainer, timm
 #   make bench         every benchmark; NAME=load for one. Results: benchmarks/results/
 #   make bench-rivals  every rival, each in an environment of its own (some gigabytes). Result: benchmarks/results/rivals.md
+#   make docs          the documentation as a site in build/site
 #   make wheel         a wheel with libjpeg-turbo inside, tested where there is no system libjpeg
 #   make test-simd     the tests on Pillow-SIMD in Pillow's place, in an environment of its own
 #   make test-neon     the pixel loops for 64-bit ARM, cross-compiled, against the scalar ones under qemu
@@ -30,7 +31,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 
-.PHONY: demo test check torture interop bench bench-rivals wheel clean system-deps test-simd test-neon sanitize environment kernel lint
+.PHONY: demo test check torture interop bench bench-rivals docs wheel clean system-deps test-simd test-neon sanitize environment kernel lint
 
 demo: kernel
 	$(BIN)/python -m tools.demo
@@ -67,9 +68,13 @@ bench-rivals: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation
 	PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m benchmarks.rivals
 
+docs: environment
+	$(PIP) -e '.[docs]' --no-build-isolation
+	$(BIN)/python -m tools.site
+
 wheel: environment
 	$(PIP) -e '.[wheel]' --no-build-isolation
-	$(BIN)/python -m tools.wheel
+	$(BIN)/python -m tools.wheel $(if $(LIBJPEG),--libjpeg $(LIBJPEG))
 
 test-simd: environment
 	@[ "$(SYSTEM_DEPS)" = 0 ] || tools/system_deps.sh $(PYTHON) offer pillow

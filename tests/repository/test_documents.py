@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +18,14 @@ from places import ROOT
 from iofast import FastDataset, FastLoader, order, pack, transforms
 from iofast.order import Mode
 from tools import option_tables
+from tools.interop import pages
 
 SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments are no programs
+TUTORIAL = ROOT / "docs" / "tutorial.md"  # has commands between its programs
 DOCUMENTS = [
-    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.name not in SPECIFICATIONS
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if path.name not in SPECIFICATIONS and path != TUTORIAL
 ]
 CLASSES, PER_CLASS = ("left", "right"), 40
 
@@ -67,6 +73,22 @@ def test_python_in_documents_runs(
     names: dict[str, object] = {"__name__": "__main__"}
     exec(compile(program, name, "exec", dont_inherit=True), names)
     names.clear()  # an iterator among them ends its threads now, not during another test
+
+
+def test_tutorial(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and programs in turn, as a reader types them; the first program is torchvision's."""
+    shutil.copytree(folder / "images", tmp_path / "images")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {"__name__": "__main__"}
+    assert [language for language, _ in blocks].count("bash") == 2
+    for language, text in blocks:
+        if language == "bash":
+            lines = [line for line in text.splitlines() if not line.startswith("pip ")]
+            pages.run(pages.Snippet("", "bash", "\n".join(lines)), tmp_path, Path(sys.executable))
+        elif "torchvision" not in text or importlib.util.find_spec("torchvision"):
+            exec(compile(text, TUTORIAL.name, "exec", dont_inherit=True), names)
+    names.clear()
 
 
 def test_every_option_of_loading_is_documented() -> None:
