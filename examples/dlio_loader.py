@@ -1,0 +1,63 @@
+"""FastLoader in the MLPerf Storage benchmark: a data loader for DLIO, the program that runs its workloads.
+
+    pip install 'iofast[torch]' mpi4py mpich pydftracer==1.0.2 hydra-core h5py pandas
+    pip install --no-deps dlio-benchmark==2.0.0
+    dlio_benchmark workload=resnet50_h100 ++workload.framework=pytorch ++workload.dataset.format=jpeg \
+        ++workload.dataset.num_samples_per_file=1 ++workload.workflow.generate_data=True ++workload.workflow.train=False
+    iofast pack data/resnet50/train train.lmdb --format keep
+    PYTHONPATH=examples IOFAST_DATA=train.lmdb dlio_benchmark workload=resnet50_h100 ++workload.framework=pytorch \
+        ++workload.dataset.format=jpeg ++workload.dataset.num_samples_per_file=1 \
+        ++workload.reader.data_loader=pytorch ++workload.reader.data_loader_sampler=iterative \
+        ++workload.reader.data_loader_classname=dlio_loader.IofastLoader
+
+Without IOFAST_DATA it reads DLIO's own files. The workload's TFRecords have random bytes for images, which no loader
+can decode, so they are replaced by the JPEGs that DLIO makes. DLIO gives batch size, threads, rank and epoch; `AU` in
+its report is the share of time in which its emulated accelerator had a batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType
+from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+SIZE = 224  # pixels
+
+
+class IofastLoader(BaseDataLoader):  # type: ignore[misc]  # untyped
+    """DLIO makes one for each epoch, calls `read`, then goes through `next` until it has had its steps."""
+
+    def __init__(self, format_type: Any, dataset_type: DatasetType, epoch_number: int) -> None:
+        super().__init__(format_type, dataset_type, epoch_number, DataLoaderType.PYTORCH)
+
+    def read(self) -> None:
+        """Open the data set."""
+        is_training = self.dataset_type is DatasetType.TRAIN
+        folder = Path(self._args.data_folder, f"{self.dataset_type}")
+        self._loader = FastLoader(
+            FastDataset((is_training and os.environ.get("IOFAST_DATA")) or folder),
+            self.batch_size,
+            shuffle=is_training,
+            drop_last=True,
+            seed=self._args.seed,
+            transform=T.train(SIZE) if is_training else T.evaluate(SIZE),
+            num_workers=max(1, self._args.read_threads),
+            rank=self._args.my_rank,
+            world_size=self._args.comm_size,
+        )
+        self._loader.set_epoch(self.epoch_number)
+
+    def next(self) -> Iterator[Any]:
+        """The batches of the epoch."""
+        yield from self._loader
+
+    def finalize(self) -> None:
+        """End the epoch: files and threads go with the loader."""
+        del self._loader
