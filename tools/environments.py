@@ -69,6 +69,7 @@ class Environment:
 
     def _install(self, *requirements: str) -> None:
         options = ["--quiet", "--disable-pip-version-check", *shlex.split(os.environ.get("PIP_ARGS", ""))]
+        options += ["--no-cache-dir"] if self.flags else []  # pip keeps what it has built, with whatever flags
         try:
             made = subprocess.run(
                 [self.folder / "bin" / "python", "-m", "pip", "install", *options, *requirements],
