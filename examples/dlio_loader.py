@@ -1,13 +1,13 @@
 """FastLoader in the MLPerf Storage benchmark: a data loader for DLIO, the program that runs its workloads.
 
-    pip install 'iofast[torch]' mpi4py mpich pydftracer==1.0.2 hydra-core h5py pandas
+    pip install 'iofast[torch]' mpi4py mpich pydftracer==1.0.2 hydra-core h5py pandas tensorflow-cpu
     pip install --no-deps dlio-benchmark==2.0.0
-    dlio_benchmark workload=resnet50_h100 ++workload.framework=pytorch ++workload.dataset.format=jpeg \
-        ++workload.dataset.num_samples_per_file=1 ++workload.workflow.generate_data=True ++workload.workflow.train=False
+    export DFTRACER_ENABLE=0 PYTHONPATH=examples IOFAST_DATA=train.lmdb
+    OPTIONS="workload=resnet50_h100 ++workload.framework=pytorch ++workload.reader.data_loader=pytorch
+        ++workload.dataset.format=jpeg ++workload.dataset.num_samples_per_file=1"
+    dlio_benchmark $OPTIONS ++workload.workflow.generate_data=True ++workload.workflow.train=False
     iofast pack data/resnet50/train train.lmdb --format keep
-    PYTHONPATH=examples IOFAST_DATA=train.lmdb dlio_benchmark workload=resnet50_h100 ++workload.framework=pytorch \
-        ++workload.dataset.format=jpeg ++workload.dataset.num_samples_per_file=1 \
-        ++workload.reader.data_loader=pytorch ++workload.reader.data_loader_sampler=iterative \
+    dlio_benchmark $OPTIONS ++workload.reader.data_loader_sampler=iterative \
         ++workload.reader.data_loader_classname=dlio_loader.IofastLoader
 
 Without IOFAST_DATA it reads DLIO's own files. The workload's TFRecords have random bytes for images, which no loader
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 
@@ -32,7 +33,7 @@ SIZE = 224  # pixels
 
 
 class IofastLoader(BaseDataLoader):  # type: ignore[misc]  # untyped
-    """DLIO makes one for each epoch, calls `read`, then goes through `next` until it has had its steps."""
+    """DLIO calls `read` once, and goes through `next` in each epoch until it has had its steps."""
 
     def __init__(self, format_type: Any, dataset_type: DatasetType, epoch_number: int) -> None:
         super().__init__(format_type, dataset_type, epoch_number, DataLoaderType.PYTORCH)
@@ -48,6 +49,7 @@ class IofastLoader(BaseDataLoader):  # type: ignore[misc]  # untyped
             drop_last=True,
             seed=self._args.seed,
             transform=T.train(SIZE) if is_training else T.evaluate(SIZE),
+            dtype=torch.float32,
             num_workers=max(1, self._args.read_threads),
             rank=self._args.my_rank,
             world_size=self._args.comm_size,
@@ -59,5 +61,4 @@ class IofastLoader(BaseDataLoader):  # type: ignore[misc]  # untyped
         yield from self._loader
 
     def finalize(self) -> None:
-        """End the epoch: files and threads go with the loader."""
-        del self._loader
+        """Called after each epoch; the loader goes on with the next."""
