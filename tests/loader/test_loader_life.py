@@ -178,10 +178,7 @@ def test_epochs_leave_no_descriptor_open(dataset: FastDataset) -> None:
 
 
 def test_failed_batches_are_not_kept(tmp_path: Path) -> None:
-    """Each is 12 MiB: twenty that live until the garbage collector runs would be 240.
-
-    On a busy machine threads of a few loaders have not ended yet: 64 MiB were seen.
-    """
+    """Each is 12 MiB: twenty that live until the garbage collector runs would show."""
     images = [jpeg(photo(64, 64, i % 4)) for i in range(64)]
     dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", images, [63]))
     gc.collect()
@@ -192,7 +189,7 @@ def test_failed_batches_are_not_kept(tmp_path: Path) -> None:
             with pytest.raises(DecodeError, match=r": 0+63: "):
                 next(iter(FastLoader(dataset, 64, transform=[T.RandomResizedCrop(256)], num_workers=2)))
             before = resident() if number == 4 else before
-        assert resident() - before < 120
+        assert eventually(lambda: resident() - before < 40), "threads of the last loaders may still be ending"
     finally:
         gc.enable()
 
