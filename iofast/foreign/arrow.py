@@ -1,7 +1,7 @@
 """Tables with images as a Reader: Arrow files, as `datasets` saves them, and Parquet files, as on the Hugging Face Hub.
 
 Images are a column of structs with the member `bytes`, or a binary column. Values of an uncompressed Arrow file are
-read where they are; of any other file a copy is made, see `plain_copies`.
+read where they are, compressed ones are refused; of a Parquet file a copy is made, see `plain_copies`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iofast.errors import ContainerError
 from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, Same
 from iofast.foreign.columns import LABEL_NAMES, TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.plain_copies import copy_name, is_plain, plain_copies, plain_table
+from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
 from iofast.foreign.table_files import TableFile, has_bytes, is_binary, is_image
 from iofast.record import JSON_FIELD
 from iofast.source.arrays import Strings
@@ -73,12 +73,11 @@ class ArrowTables(Format):
 
     def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sizes of the files that are read; 0 for a copy that is gone."""
-        return np.array([_size(path) for path in self._read(stamped)], np.int64)
+        return np.array([_size(path) for path in read_instead(self.paths, stamped)], np.int64)
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
         """The files that are read: these, or their copies."""
-        read = self._read(stamped)
-        return OpenFiles(read, SameOrCopy(self.paths, stamped, [path not in self.paths for path in read]))
+        return OpenFiles(read_instead(self.paths, stamped), SameOrCopy(self.paths, stamped))
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
         """Copy what must be, and note the place of every value."""
@@ -101,20 +100,12 @@ class ArrowTables(Format):
         texts = Strings.gather(text for part in parts for text in part.others) if schema.others else None
         return replace(index, classes=schema.classes, class_order="file", json=texts)
 
-    def _read(self, stamped: NDArray[np.int64]) -> list[str]:
-        rows = stamped[: len(self.paths)].tolist()
-        return [path if is_plain(path) else copy_name(path, *row) for path, row in zip(self.paths, rows, strict=True)]
-
 
 class SameOrCopy(Same):
     """Compare an opened file with its stamp, unless it is a copy: its name has the stamp of its original."""
 
-    def __init__(self, paths: Sequence[str], stamped: NDArray[np.int64], copies: Sequence[bool]) -> None:
-        super().__init__(paths, stamped)
-        self._copies = copies
-
     def __call__(self, number: int, status: os.stat_result) -> None:
-        if not self._copies[number]:
+        if is_plain(self._paths[number]):
             super().__call__(number, status)
 
 
@@ -223,6 +214,7 @@ def _read_file(path: str, number: int, schema: TableSchema, shown: str) -> Table
     size = os.path.getsize(path)
     with plain_table(path, shown) as (_, address, batches):
         for batch in batches:
+            batch.validate(full=True)  # offsets that rise within their buffers, text that is UTF-8
             for leaf, found in zip(schema.leaves, places, strict=True):
                 offset, length = _places(batch, leaf, address)
                 if ((offset < 0) | (offset + length > size)).any():

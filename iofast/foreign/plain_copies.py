@@ -22,9 +22,11 @@ from iofast.containers.container_suffixes import ARROW, PARQUET
 from iofast.errors import ContainerError, SourceError, because, reason_of
 from iofast.source.cache import SETTLED, locked
 from iofast.source.listing import printable
+from iofast.source.parquet import arrow, opened, row_batches
 from iofast.source.text_files import check_file
 
 ROWS = 64  # of a batch: some MB of photographs
+PAGES = {"buffer_size": 1 << 20, "pre_buffer": False}  # read one by one: a row group may be larger than memory
 MAGIC = b"ARROW1"  # an Arrow file with an index at its end; `datasets` writes streams, without one
 
 
@@ -33,14 +35,25 @@ def is_plain(path: str) -> bool:
     return not path.lower().endswith(PARQUET)
 
 
-def copy_name(path: str, size: int, changed: int) -> str:
-    """The copy of a Parquet file with this stamp. Raises `SourceError` if there is no folder for it."""
+def read_instead(paths: Sequence[str], stamped: NDArray[np.int64]) -> list[str]:
+    """The file to read for each table with these stamps: itself, or a copy, which may be missing.
+
+    Raises `SourceError` if there is no folder for copies.
+    """
+    if all(map(is_plain, paths)):
+        return [*paths]
     folder = owned.cache_folder()
     if folder is None:
-        raise SourceError(f"{path} needs a folder for its copy: set XDG_CACHE_HOME to one that only you may write to")
+        raise SourceError(
+            f"{paths[0]} needs a folder for its copy: set XDG_CACHE_HOME to one that only you may write to"
+        )
+    rows = zip(paths, stamped[: len(paths)].tolist(), strict=True)
+    return [path if is_plain(path) else os.fspath(folder / _copy_name(path, *stamp)) for path, stamp in rows]
+
+
+def _copy_name(path: str, size: int, changed: int) -> str:
     words = f"{os.path.realpath(path)}\0{size}\0{changed}"
-    digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:32]
-    return os.fspath(folder / f"{digest}-{Path(path).stem[:100]}{ARROW}")
+    return f"{hashlib.sha256(os.fsencode(words)).hexdigest()[:32]}-{Path(path).stem[:100]}{ARROW}"
 
 
 def copies() -> list[tuple[Path, str]]:
@@ -56,11 +69,10 @@ def plain_copies(paths: Sequence[str], stamped: NDArray[np.int64]) -> list[str]:
     Several processes may call this at once: one copies a file, the others wait. Raises `SourceError` for a file that
     cannot be read or a full disk; then nothing is left.
     """
-    stamps = [tuple(stamp) for stamp in stamped[: len(paths)].tolist()]
-    read = [path if is_plain(path) else copy_name(path, *stamp) for path, stamp in zip(paths, stamps, strict=True)]
+    read = read_instead(paths, stamped)
     missing = [
         (path, copy)
-        for path, copy, (_, changed) in zip(paths, read, stamps, strict=True)
+        for path, copy, changed in zip(paths, read, stamped[: len(paths), 1].tolist(), strict=True)
         if path != copy and not _is_there(copy, changed)
     ]
     if missing:
@@ -78,30 +90,29 @@ def plain_table(path: str, shown: str) -> Iterator[tuple[Any, int, Iterator[Any]
     `shown` is what messages call the file. Raises `ContainerError` for bytes that are no such file, also while
     batches are taken.
     """
-    import pyarrow
-
+    pyarrow = arrow(shown)
     try:
         check_file(path)
         with open(path, "rb") as file, pyarrow.memory_map(path) as mapped:
             data = mapped.read_buffer()
             is_file = file.read(len(MAGIC)) == MAGIC
-            opened = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(pyarrow.BufferReader(data))
-            yield opened.schema, data.address, _batches(opened, is_file)
+            reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(pyarrow.BufferReader(data))
+            yield reader.schema, data.address, _batches(reader, is_file)
     except pyarrow.ArrowException as error:
         raise ContainerError(f"{shown} is not an Arrow file that can be read: {printable(reason_of(error))}") from None
     except OSError as error:
         raise SourceError(f"{shown} cannot be read: {because(error)}") from None
 
 
-def _batches(opened: Any, is_file: bool) -> Iterator[Any]:
-    batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
+def _batches(reader: Any, is_file: bool) -> Iterator[Any]:
+    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
     for batch in batches:
-        batch.validate(full=True)  # offsets that rise within their buffers, text that is UTF-8
+        batch.validate()  # sizes of buffers; what is in them, only where it is used
         yield batch
 
 
 def _rows(path: str) -> int:
-    with _parquet(path) as file:
+    with opened(path) as file:
         return int(file.metadata.num_rows)
 
 
@@ -114,33 +125,17 @@ def _is_there(copy: str, changed: int) -> bool:
 
 
 def _copy(path: str, copy: Path, copied: Callable[[int], object]) -> None:
-    import pyarrow
-
     with locked(copy):
         if _is_there(os.fspath(copy), os.stat(path).st_mtime_ns):
             return  # another process has made it
         try:
             with (
-                _parquet(path) as file,
+                opened(path, **PAGES) as file,
                 owned.writing(copy, 0o600) as out,
-                pyarrow.ipc.new_stream(out, file.schema_arrow) as stream,
+                arrow(path).ipc.new_stream(out, file.schema_arrow) as stream,
             ):
-                for group in range(file.num_row_groups):  # one request for all groups keeps what was read of each
-                    for batch in file.iter_batches(batch_size=ROWS, row_groups=[group]):
-                        stream.write_batch(batch)
-                        copied(batch.num_rows)
+                for batch in row_batches(file, ROWS):
+                    stream.write_batch(batch)
+                    copied(batch.num_rows)
         except OSError as error:
             raise SourceError(f"{path} cannot be copied to {copy}: {because(error)}") from None
-
-
-@contextlib.contextmanager
-def _parquet(path: str) -> Iterator[Any]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        # With a buffer, pages are read one by one: a row group may be larger than memory.
-        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            yield file
-    except pyarrow.ArrowException as error:
-        raise SourceError(f"{path} is not a Parquet file that can be read: {printable(reason_of(error))}") from None

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from iofast.containers.container_suffixes import ARROW, PARQUET
 from iofast.containers.manifest import WHOLE, check_split_name
-from iofast.errors import ContainerError, SourceError, because, reason_of
-from iofast.source.listing import SPLIT_ORDER, printable, split_rank
+from iofast.errors import ContainerError, SourceError, because
+from iofast.source.listing import SPLIT_ORDER, split_rank
+from iofast.source.parquet import opened
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.text_files import check_file
 
@@ -63,17 +64,11 @@ def has_images(path: str) -> bool:
     Raises `SourceError` if that cannot be read.
     """
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise SourceError(f"{path} needs pyarrow: pip install 'iofast[parquet]'") from None
-    try:
         check_file(path)
-        schema = pyarrow.parquet.read_schema(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = because(error) if isinstance(error, OSError) else printable(reason_of(error))
-        raise SourceError(f"{path} is not a Parquet file that can be read: {reason}") from None
-    return any(is_image(each) for each in schema)
+        with opened(path) as file:
+            return any(is_image(each) for each in file.schema_arrow)
+    except OSError as error:
+        raise SourceError(f"{path} is not a Parquet file that can be read: {because(error)}") from None
 
 
 def is_image(column: Any) -> bool:

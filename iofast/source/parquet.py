@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,39 @@ MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # kinds of a manifest's values
 _ROWS = 4096  # of a batch
 
 
-def batches(path: Path) -> Iterator[Any]:
-    """Batches of rows. Raises `SourceError`."""
+def arrow(path: Path | str) -> Any:
+    """The module pyarrow, which `path` needs. Raises `SourceError` if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
+    return pyarrow
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, **options: Any) -> Iterator[Any]:
+    """A `ParquetFile` with `options`. Raises `SourceError`, also for damage that is found within the block."""
+    pyarrow = arrow(path)
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
-                raise SourceError(f"{path} has two columns of the same name: {', '.join(file.schema_arrow.names):.200}")
-            for group in range(file.num_row_groups):  # one request for all groups keeps what was read of each
-                yield from file.iter_batches(batch_size=_ROWS, row_groups=[group])
+        with pyarrow.parquet.ParquetFile(path, **options) as file:
+            yield file
     except pyarrow.ArrowException as error:
         raise SourceError(f"{path} is not a Parquet file that can be read: {printable(reason_of(error))}") from None
+
+
+def row_batches(file: Any, rows: int) -> Iterator[Any]:
+    """Batches of up to `rows` rows of a `ParquetFile`."""
+    for group in range(file.num_row_groups):  # one request for all groups keeps what was read of each
+        yield from file.iter_batches(batch_size=rows, row_groups=[group])
+
+
+def batches(path: Path) -> Iterator[Any]:
+    """Batches of rows. Raises `SourceError`."""
+    with opened(path) as file:
+        if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
+            raise SourceError(f"{path} has two columns of the same name: {', '.join(file.schema_arrow.names):.200}")
+        yield from row_batches(file, _ROWS)
 
 
 def rows_of(path: Path, batch: Any, before: int) -> list[dict[str, object]]:
