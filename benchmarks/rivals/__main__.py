@@ -3,9 +3,10 @@
     python -m benchmarks.rivals [--photos FOLDER] [--only NAME…] [--cases CASE…] [--rounds 3] [--quick]
 
 The photographs are packed with `iofast pack --resize 256 --quality 90`; all rivals get the same JPEGs, or write their
-own containers of them. For each case all contenders are started, run an epoch to warm up, and then one epoch in each
-round, in turn; between its turns a contender is stopped. A run that lost more than 2 % of the processors to other
-machines is repeated. Environments are made under build/rivals/ when they are first used: some gigabytes.
+own containers of them. For each case all contenders are started, run an epoch to warm up, and then as many epochs as
+fill four seconds in each round, in turn; between its turns a contender is stopped. A run that lost more than 2 % of the
+processors to other machines is repeated. Environments are made under build/rivals/ when they are first used: some
+gigabytes.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ def figures_of(case: Case, chosen: list[Contender], folder: Path, rounds: int, w
         figures = None
         while figures is None:
             try:
-                figures = measure.in_turn({name: each.epoch for name, each in running.items()}, rounds)
+                figures = measure.in_turn({name: each.again for name, each in running.items()}, rounds)
             except ContenderError as error:
                 dead = next(name for name, each in running.items() if not each.is_alive)
                 print(f"{dead}: left out: {error}", file=sys.stderr)
-                missing[dead] = "an epoch did not end"
+                missing[dead] = "a run did not end"
                 del running[dead]
         if case.is_cold:
             for name, runs in [*figures.items()]:

@@ -130,7 +130,8 @@ read the same JPEGs, or containers that they wrote of them (FFCV's jpg encodes t
 squares). iofast's crops are those of Pillow to one level of 255. FFCV, tf.data, DALI, simplejpeg and what uses it
 decode with the faster, less exact inverse DCT; tf.data, TurboLoader and OpenCV resize without antialiasing.
 
-Contenders take turns; each ratio is the median over the rounds, and the epoch before them does not count. Processor
-time is of all processes of a contender, memory the most of them in that first epoch, shared pages counted in part. The
-first batch is timed from the making of the loader, after all imports.
+Contenders take turns, each with as many epochs as fill four seconds (from a cold disk, with one); each ratio is the
+median over the rounds, and the epoch before them does not count. Processor time is of all processes of a contender,
+memory the most of them in that first epoch, shared pages counted in part. The first batch is timed from the making of
+the loader, after all imports.
 """

@@ -20,12 +20,12 @@ from benchmarks.slow_device import evict, files_of, fill
 from tools.environments import ROOT
 from tools.processes import proportional
 
-TIMEOUT = 300  # seconds for one epoch
+TIMEOUT = 300  # seconds for one run
 _LOOK_S = 0.1  # between two looks at the memory
 
 
 class Measured(float):
-    """Images a second of an epoch, with what else was seen of it."""
+    """Images a second of a run, with what else was seen of it."""
 
     cpu_s: float  # processor time of all processes, per 1000 images
     read: int  # bytes that devices gave to all processes
@@ -62,10 +62,10 @@ class Running:
             raise
         self.peak = max(peak)
 
-    def epoch(self) -> Measured:
-        """Run an epoch; before it all its files enter the page cache, or leave it if the epoch is to be cold.
+    def again(self) -> Measured:
+        """Run again; before it all its files enter the page cache, or leave it if the run is to be cold.
 
-        Some systems reclaim pages that nobody has used for a minute, and there are minutes between two epochs.
+        Some systems reclaim pages that nobody has used for a minute, and there are minutes between two runs.
         """
         (evict if self._options.is_cold else fill)(Path(self._options.data))
         os.killpg(self._process.pid, signal.SIGCONT)
@@ -133,7 +133,7 @@ class Running:
     def _watched(self) -> Iterator[list[int]]:
         """The memory of the tree in bytes, shared pages counted in part, looked at now and then.
 
-        Looking holds a process up, so only the first epoch is watched.
+        Looking holds a process up, so only the first run is watched.
         """
         peak, end = [0], threading.Event()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import simplejpeg
-from protocol import Options, serve
+from protocol import SECONDS, Options, serve
 
 from benchmarks import bench_load
 from iofast import FastDataset
@@ -65,13 +65,16 @@ LIMITS = {"turbojpeg": turbojpeg, "simplejpeg": decoder, "resampler": resampler,
 
 def main() -> None:
     options = Options(**json.loads(sys.argv[-1]))
-    run = LIMITS[options.variant](options)
+    once = LIMITS[options.variant](options)
 
-    def epoch(*_: object) -> dict[str, Any]:
-        images, seconds = run()
+    def run(_: float, is_first: bool) -> dict[str, Any]:
+        images, seconds = once()
+        while seconds < SECONDS and not is_first:
+            more, took = once()
+            images, seconds = images + more, seconds + took
         return {"images": images, "seconds": seconds, "first": 0.0}
 
-    serve(epoch)
+    serve(run)
 
 
 if __name__ == "__main__":
