@@ -26,6 +26,7 @@ OF_IMAGE = ("image", "crop")  # fields that every sample with an image has besid
 PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # the others are those of every sample
 MAX_TEXT = 64 << 20  # bytes of JSON or text, the limit of a manifest; JSON takes ten times as much as objects
 
+_OPAQUE = {*IMAGE_FIELDS, *RAW_FIELDS} - {"image.npy"}  # an image, but its values are the array
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "avif")
 _WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch hardly supports
 _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
@@ -70,7 +71,7 @@ def decode_field(name: str, payload: bytes) -> Any:
     numbers, EXIF ignored. Other names → bytes: unknown ones, pickled data, and the record's own image (`jpg`, `png`,
     `webp`, `rgb`, `yuv`), whose pixels are the field "image". Raises `DecodeError` naming the field.
     """
-    decode = None if name in (*IMAGE_FIELDS, *RAW_FIELDS) else _DECODERS.get(name.rpartition(".")[2])
+    decode = None if name in _OPAQUE else _DECODERS.get(name.rpartition(".")[2])
     if decode is None:
         return payload
     try:

@@ -17,10 +17,11 @@ MAX_FIELD_NAME = 64  # an LMDB key has 511 bytes and a USTAR name 100; key + "."
 MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length both end here
 LONGEST_SIDE = (1 << 21) - 1  # pixels; a row of the index has 21 bits for each side
 
-IMAGE_FIELDS = ("jpg", "png", "webp")  # encoded images; a record's image is the first of these
+IMAGE_FIELDS = ("jpg", "png", "webp", "image.npy")  # files; a record's image is the first of these, or raw pixels
 RAW_FIELDS = ("rgb", "yuv")  # raw pixels, with width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
-KINDS = (*IMAGE_FIELDS, *RAW_FIELDS)  # of images, in the order in which `image_field` looks for them
+# of images, in the order in which `image_field` looks for them, and of the numbers in an index
+KINDS = (*IMAGE_FIELDS[:3], *RAW_FIELDS, *IMAGE_FIELDS[3:])
 PICKLED = (
     "pkl",
     "pyd",
@@ -109,7 +110,7 @@ def raw_length(field: str, width: int, height: int) -> int:
 
 
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
-    """The name of the field with the image: the first of jpg, png, webp, rgb, yuv."""
+    """The name of the field with the image: the first of jpg, png, webp, rgb, yuv, image.npy."""
     for name in KINDS:  # a loop, because this runs several times per record
         if name in fields:
             return name

@@ -27,7 +27,7 @@ from iofast.record import (
     raw_length,
 )
 
-_FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
+_FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp", "image.npy": "npy"}
 
 Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
 

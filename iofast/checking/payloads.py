@@ -115,11 +115,14 @@ class PayloadCheck:
                     reason = _contradiction(header, located, row)
                 if header.width * header.height > MAX_PIXELS:
                     reason = f"the image has {header.width}×{header.height} pixels, more than {MAX_PIXELS}"
+                if header.format == "npy":  # it need not be one that RGB can show
+                    kernel.kind_of(value)
+                    self._findings.count(images=1)
             except DecodeError as error:
                 header, reason = None, str(error)
             if reason:
                 self._report(name, located, row, reason)
-            elif header is not None:
+            elif header is not None and header.format != "npy":
                 (large if header.width * header.height > LARGE else small)[row] = header
         self._pixels(name, located, values, small)
         for row, header in large.items():

@@ -45,7 +45,7 @@ class IndexView:
         self._heads = _Heads(data, manifest, find, where)
         self._sections: dict[int, _Section] = {}
         names = enumerate(KINDS, 1)
-        self._kinds = np.array([True, *(name in manifest.fields for _, name in names), False, False])
+        self._kinds = np.array([True, *(name in manifest.fields for _, name in names), False])
 
     def stamp(self) -> Stamp:
         """The stamp that all chunks share; zeros if there are no records."""

@@ -19,7 +19,8 @@ from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, I
 
 LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
-_FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP"}
+_FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP", "image.npy": b"NPY"}
+_COLOURS: dict[str, bytes | int] = {"image/channels": 3, "image/colorspace": b"RGB"}  # of what a decoder makes
 _OWN = "iofast/"
 _KEY = _OWN + "key"
 _KEY_FIELD = _OWN + "field/key"  # a field called `key`
@@ -106,7 +107,7 @@ class TfrecordWriter(ShardWriter):
         features: dict[str, bytes | int] = dict(zip(names, fields.values(), strict=True))
         features[_KEY] = key.encode()
         if image in IMAGE_FIELDS:
-            features |= {"image/format": _FORMATS[image], "image/channels": 3, "image/colorspace": b"RGB"}
+            features |= {"image/format": _FORMATS[image]} | ({} if image == "image.npy" else _COLOURS)
         if image is not None and info.width and info.height:
             features |= {"image/width": info.width, "image/height": info.height}
         if info.label >= 0:

@@ -22,7 +22,7 @@ SLICE_BYTES = 16 << 20  # bytes of payloads that are read together
 SLICE_RECORDS = 1024
 STEP = 65_536  # rows of the index that are read together
 
-_FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
+_FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": "image.npy"}
 _MAX_KEY = 20  # digits
 
 

@@ -21,7 +21,7 @@ MAX_PATH = 2048  # bytes of a path below the folder
 MAX_DEPTH = 32
 
 _CHANGED = ("encoded", "resized")  # values of `packed`: the stored bytes differ from the file's
-_SUFFIXES = {"jpg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",)}
+_SUFFIXES = {"jpg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",), "image.npy": (".npy",)}
 _FORMATS = ("bmp", "gif", "tif", "ppm", "avif")  # images in other fields
 
 
@@ -168,6 +168,7 @@ def _with_suffix(name: str, image: str | None, members: Mapping[str, Any]) -> st
     if image is None:
         return os.path.splitext(name)[0] or name
     suffix = os.path.splitext(name)[1].lower()
-    if not suffix or (members.get("packed") in _CHANGED and suffix not in _SUFFIXES.get(image, (f".{image}",))):
-        return f"{name}.{image}"
+    fitting = _SUFFIXES.get(image, (f".{image}",))
+    if not suffix or (members.get("packed") in _CHANGED and suffix not in fitting):
+        return f"{name}{fitting[0]}"
     return name

@@ -35,8 +35,9 @@ from iofast.kernel.contract import (
     Transcoded,
     TranscodeRecipe,
 )
+from iofast.kernel.lossless import kind_of
 from iofast.kernel.payload import HEAD, StoredPayload
-from iofast.kernel.twin import decode_wide
+from iofast.kernel.twin import decode_arrays, decode_wide
 
 __all__ = [
     "Context",
@@ -44,6 +45,8 @@ __all__ = [
     "decode_each",
     "decode_into",
     "decode_wide",
+    "decode_arrays",
+    "kind_of",
     "decode",
     "finish_batch",
     "part_batch",

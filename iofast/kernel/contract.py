@@ -249,7 +249,8 @@ class TranscodeRecipe:
                   of `size`; `crop` resizes the short side to `size` and cuts out the centre square; `pad` resizes
                   the long side and centres the image on a square of `pad_color` (None: black); `none` keeps the size
     format        `keep` stores a file unchanged if its pixels do not change (formats that no container stores become
-                  PNG), and encodes all others as JPEG; `rgb` and `yuv420` store raw pixels
+                  PNG), and encodes all others as JPEG; `rgb` and `yuv420` store raw pixels; `npy` stores all channels
+                  and bits, as `png` does for samples of 16 bits
     restart       MCUs per restart interval of a JPEG; 0 = no markers, "auto" = best for decoding crops. A number or
                   "auto" also rewrites kept JPEGs, with the same coefficients and metadata; 0 and None keep them. For
                   encoded JPEGs None means "auto"
@@ -283,7 +284,7 @@ class TranscodeRecipe:
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
         _one_of("filter", self.filter, FILTERS)
-        _one_of("format", self.format, ("jpeg", "png", "webp", "rgb", "yuv420", "keep"))
+        _one_of("format", self.format, ("jpeg", "png", "webp", "npy", "rgb", "yuv420", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
         _one_of("check", self.check or "decode", ("decode", "end"))
         if self.size is not None and not _is_whole(self.size, 1, MAX_SIDE):

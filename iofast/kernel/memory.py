@@ -19,7 +19,7 @@ Size = tuple[int, int]
 
 _PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # by Pillow's mode; others: 4
 _WITH_ALPHA = 9  # the image, its alpha, its colours
-_DECODERS = {"webp": 12, "avif": 16, "heic": 16, "ppm": 8}  # beyond the image; others work by rows
+_DECODERS = {"webp": 12, "avif": 16, "heic": 16, "jxl": 16, "ppm": 8}  # beyond the image; others work by rows
 ENCODED = {"jpeg": 11, "png": 5, "webp": 30, "rgb": 11, "yuv420": 13}  # the image and its encoder
 NATIVE = {"jpeg": 4, "rgb": 11, "yuv420": 6}  # encoded by the C code
 BY_BOTH = {kind: figure + 11 for kind, figure in ENCODED.items()}  # decoded by the C code, encoded by Pillow

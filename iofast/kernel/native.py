@@ -105,7 +105,7 @@ def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> 
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
-    header = _header(data)
+    header = None if recipe.format == "npy" else _header(data)
     if header is None:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     width, height = original = header.width, header.height

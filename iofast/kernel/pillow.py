@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from io import BytesIO
 
 import numpy as np
@@ -22,11 +23,11 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel import depth, exif, markers, png, strangers
+from iofast.kernel import arrays, depth, exif, jxl, markers, png, strangers
 from iofast.kernel.contract import TURNED, Header, Status
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
@@ -111,9 +112,13 @@ _MAGIC = (
     (b"II+\0", "tiff"),
     (b"MM\0+", "tiff"),
     (b"BM", "bmp"),
+    (arrays.MAGIC, "npy"),
+    (jxl.CODESTREAM, "jxl"),
+    (jxl.CONTAINER, "jxl"),
 )
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-_WIDTH, _HEIGHT, _ORIENTATION, _XMP = 256, 257, 274, 700  # TIFF tags
+_WIDTH, _HEIGHT, _ORIENTATION, _SAMPLES, _XMP = 256, 257, 274, 277, 700  # TIFF tags
+_BIG_TIFF, _MOST_CHANNELS = 43, 6  # the version of a TIFF; as many channels as Pillow looks at
 _PACKET = b"http://ns.adobe.com/xap/1.0/\0"  # precedes the XMP of a JPEG
 
 
@@ -149,7 +154,7 @@ def decode_error(error: Exception) -> DecodeError:
 class Opened:
     """An image after its header was read and before its pixels are. `size` is the stored (width, height)."""
 
-    image: ImageFile
+    image: Image.Image
     data: Payload
     format: str
     size: tuple[int, int]
@@ -170,23 +175,66 @@ def open_image(data: Payload, max_pixels: int) -> Opened:
     if not data:
         raise StatusError(Status.EMPTY)
     kind = format_of(data)
-    plugin = _heif() if kind == "heic" else _PLUGINS.get(kind)
+    if kind == "npy":
+        shown = arrays.displayed(data[:], max_pixels)
+        return Opened(shown, data, kind, shown.size, len(data))
+    plugin = _plugin(kind)
     if plugin is None:
         raise StatusError(Status.UNSUPPORTED, _refusal(data[:256], kind))
+    if kind == "tiff" and (channels := tiff_channels(data)) > _MOST_CHANNELS:  # Pillow logs an error, and fails
+        raise StatusError(
+            Status.UNSUPPORTED, f"{channels} channels: --format npy packs them, image_mode='array' loads them"
+        )
+    if kind == "jxl":
+        check_size(*jxl.header(data)[:2], max_pixels)  # opening decodes it
     source = _ShortReads(data[:]) if kind == "webp" else stream(data)
-    image = plugin(source)
+    try:
+        image = plugin(source)
+    except Exception as error:
+        if kind in _OPTIONAL:  # whose words do not say what was tried
+            raise StatusError(failure(error).status, f"{_name(kind)}: {error}") from error
+        raise
     if kind == "jpeg" and not image.tile:
         raise StatusError(Status.TRUNCATED, "the header ends before the pixels begin")
     width, height = image.size
     if isinstance(image, TiffImageFile):  # newer versions report the turned size
         width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
-    if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
-        raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
+    check_size(width, height, max_pixels)
     return Opened(image, data, kind, (width, height), source.tell())
 
 
-def _orientation(image: ImageFile, data: Payload) -> int:
+def tiff_channels(data: Payload) -> int:
+    """Return SamplesPerPixel of a TIFF, 1 if its tags cannot be read: Pillow will say so."""
+    start = data[:16]
+    try:
+        tags = ImageFileDirectory_v2(start if start[2] + start[3] == _BIG_TIFF else start[:8])
+        source = stream(data)
+        source.seek(tags.next)
+        tags.load(source)
+        return int(tags.get(_SAMPLES, 1))
+    except (SyntaxError, OSError, ValueError, TypeError, LookupError, struct.error):
+        return 1
+
+
+def can_open(kind: str) -> bool:
+    """Whether there is a plugin for a format."""
+    return _plugin(kind) is not None
+
+
+def _plugin(kind: str) -> type[ImageFile] | None:
+    return _optional(kind) if kind in _OPTIONAL else _PLUGINS.get(kind)
+
+
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raise `StatusError` if an image has too many pixels, or a side that an index cannot hold."""
+    if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
+        raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
+
+
+def _orientation(image: Image.Image, data: Payload) -> int:
     """Find the orientation in the metadata, whether or not this version of Pillow looks there."""
+    if image.format == "JXL":
+        return jxl.header(data).orientation
     if isinstance(image, PngImageFile):
         return exif.orientation(*png.metadata(data))
     if isinstance(image, TiffImageFile):
@@ -217,21 +265,32 @@ def format_of(data: Payload) -> str:
     return "ppm" if is_ppm else ""
 
 
+_OPTIONAL = {  # by format: package, module and class of a plugin that need not be installed
+    "heic": ("pillow-heif", "pillow_heif", "HeifImageFile"),
+    "jxl": ("pillow-jxl-plugin", "pillow_jxl.JpegXLImagePlugin", "JXLImageFile"),
+}
+
+
 @cache
-def _heif() -> type[ImageFile] | None:
-    """Return the plugin of pillow-heif if it is installed."""
+def _optional(kind: str) -> type[ImageFile] | None:
+    """Return a plugin of `_OPTIONAL` if it is installed."""
+    _, module, name = _OPTIONAL[kind]
     try:
-        from pillow_heif import HeifImageFile
+        plugin: type[ImageFile] = getattr(import_module(module), name)
     except ImportError:
         return None
-    plugin: type[ImageFile] = HeifImageFile
     return plugin
+
+
+def _name(kind: str) -> str:
+    return {"jxl": "JPEG XL"}.get(kind, kind.upper())
 
 
 def _refusal(start: bytes, kind: str) -> str:
     """Explain why a file is not decoded, as far as its first bytes allow."""
     if kind:
-        return f"this Pillow does not decode {kind.upper()}" + (": pip install pillow-heif" if kind == "heic" else "")
+        package = f": pip install {_OPTIONAL[kind][0]}" if kind in _OPTIONAL else ""
+        return f"this Pillow does not decode {_name(kind)}{package}"
     return strangers.described(start)
 
 

@@ -1,4 +1,4 @@
-"""EXIF and XMP of a PNG, from chunks before or behind its pixels.
+"""EXIF and XMP of a PNG, from chunks before or behind its pixels; and writing one, for Pillow writes no 16-bit colours.
 
 Pillow reads chunks behind the pixels only after decoding. Here the beginning and the last 64 KiB of a file are read,
 and more only if that does not reach back to the pixels.
@@ -6,11 +6,19 @@ and more only if that does not reach back to the pixels.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from iofast.kernel.payload import Payload
 
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by channels: gray, gray with alpha, RGB, RGBA
+
+_PAETH, _LEVEL = 4, 6  # a row's filter; zlib's level, as Pillow has it
 _TAIL = 1 << 16  # bytes; the last chunk of pixels usually begins in there: libpng's have 8 KiB
 _GUESSES = 16  # occurrences of the name IDAT to try: any data may contain it
 _MOST_CHUNKS = 1 << 16  # chunks to read, on either side of the pixels
@@ -100,3 +108,35 @@ def _unhexed(text: bytes) -> bytes:
         return bytes.fromhex("".join(text.decode("latin-1").split("\n")[3:]))
     except ValueError:
         return b""
+
+
+def write(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
+    """Return (height, width, 1 to 4 channels) as a PNG of 8 or 16 bits per sample.
+
+    Every row has the filter Paeth, of those that one can choose without a search the best for photographs.
+    """
+    height, width, channels = pixels.shape
+    big = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder(">"))
+    pixel = channels * big.itemsize
+    padded = np.zeros((height + 1, width + 1, pixel), np.uint8)  # with the zeros above and left of the image
+    padded[1:, 1:] = big.view(np.uint8).reshape(height, width, pixel)
+    rows = np.empty((height, 1 + width * pixel), np.uint8)
+    rows[:, 0] = _PAETH
+    for row in range(height):  # by rows, because the arithmetic takes ten times the memory of the pixels
+        above = padded[row].astype(np.int16)
+        left, up, corner = padded[row + 1, :-1], above[1:], above[:-1]
+        rows[row, 1:] = (padded[row + 1, 1:] - _predicted(left.astype(np.int16), up, corner).astype(np.uint8)).ravel()
+    head = struct.pack(">IIBBBBB", width, height, 8 * big.itemsize, COLOUR_TYPES[channels], 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), _LEVEL)), (b"IEND", b""))
+    return SIGNATURE + b"".join(_chunk(name, body) for name, body in chunks)
+
+
+def _predicted(left: NDArray[np.int16], up: NDArray[np.int16], corner: NDArray[np.int16]) -> NDArray[np.int16]:
+    """Of left, up and corner the nearest to left + up - corner (PNG specification, 9.4)."""
+    by_left, by_up = np.abs(up - corner), np.abs(left - corner)
+    by_corner = np.abs(left + up - 2 * corner)
+    return np.where((by_left <= by_up) & (by_left <= by_corner), left, np.where(by_up <= by_corner, up, corner))
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

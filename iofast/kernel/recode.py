@@ -12,7 +12,7 @@ from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, memory, pillow, raw, resampling
+from iofast.kernel import colour, lossless, memory, pillow, raw, resampling
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -23,7 +23,14 @@ from iofast.kernel.contract import (
     mcus_per_row,
 )
 
-FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp", "rgb": "rgb", "yuv420": "yuv"}  # by stored format
+FIELDS = {  # by stored format
+    "jpeg": "jpg",
+    "png": lossless.PNG,
+    "webp": "webp",
+    "npy": lossless.NPY,
+    "rgb": "rgb",
+    "yuv420": "yuv",
+}
 _SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
 _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 
@@ -61,9 +68,14 @@ def transcode_with(codec: Codec, data: bytes | bytearray | memoryview, recipe: T
 
 
 def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded:
+    to_array = recipe.format == "npy" or (recipe.format == "keep" and recipe.size is None)
+    if to_array and lossless.is_array(data, 1 << 62):
+        return lossless.transcode(lossless.read(data, recipe.max_pixels), recipe, lossless.NPY)
     opened = pillow.open_image(data, 1 << 62)
     original, mode = opened.upright(opened.orientation), opened.image.mode
     memory.check(recipe, original, memory.of_pillow(opened, original, (0, 0), "png", blended=False), mode)
+    if recipe.format == "npy":
+        return lossless.transcode(lossless.read(data, recipe.max_pixels), recipe, lossless.NPY)
     size = recipe.resized(*original)
     box = recipe.crop(*size)
     width, height = recipe.padded(box[2] - box[0], box[3] - box[1])
@@ -78,6 +90,8 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
     kind = recipe.format
     if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
+    if kind == "png" and lossless.is_deep(opened):
+        return lossless.transcode(lossless.read_levels(data, recipe.max_pixels), recipe, lossless.PNG)
     if (reason := excess(kind, width, height, recipe)) is not None:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing", reason)
     needed = memory.of_pillow(opened, size, (width, height), kind, blended=recipe.background != "drop")

@@ -1,12 +1,10 @@
-"""Names of unsupported files, by their first bytes."""
+"""Names of files that are not decoded as RGB, by their first bytes."""
 
 from __future__ import annotations
 
 _IMAGES = (  # unsupported image formats
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
     (b"\xff\x4f\xff\x51", "JPEG 2000"),
-    (b"\0\0\0\x0cJXL ", "JPEG XL"),
-    (b"\xff\x0a", "JPEG XL"),
     (b"II\xbc", "JPEG XR"),
     (b"8BPS", "Photoshop (PSD)"),
     (b"gimp xcf", "GIMP (XCF)"),
@@ -47,6 +45,8 @@ def image_format(start: bytes) -> str:
 
 def described(start: bytes) -> str:
     """Describe an unsupported file for an error message; "" if it is unknown."""
+    if start.startswith((b"II*\0", b"MM\0*", b"\x93NUMPY")):
+        return "an array that is no RGB image: image_mode='array' loads it beside others of its channels and type"
     if name := image_format(start):
         return f"{name}: not supported; convert it first"
     text = _text(start)

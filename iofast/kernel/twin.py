@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import depth, pillow, raw, resampling, strangers
+from iofast.kernel import depth, lossless, pillow, raw, resampling, strangers
 from iofast.kernel.contract import (
     ALL_FILTERS,
     MAX_PIXELS,
@@ -43,6 +43,7 @@ from iofast.work import within
 Buffer = bytes | bytearray | memoryview
 Box = tuple[int, ...]  # the eight numbers of a row of `boxes`
 Size = tuple[int, int]
+RowDecoder = Callable[[Payloads, int, Box, Size, DecodeOptions], NDArray[Any]]
 
 
 class Context:
@@ -109,13 +110,13 @@ def decode_rows(
     out: NDArray[Any],
     status: NDArray[np.int32],
     rows: Iterable[int],
-    load: Callable[[Image.Image], Image.Image] = pillow.plain,
-    store: Callable[[Image.Image], NDArray[Any]] = pillow.rgb,
+    make: RowDecoder | None = None,
 ) -> None:
     """Decode the given rows, as `decode_batch` does, of arrays that fit together.
 
-    `load` converts the stored image before it is resampled, `store` the resampled image to (height, width, ...).
+    `make` returns the pixels of a window (height, width, ...), without the flip; the default is RGB.
     """
+    make = make or _rgb_row
     for row in rows:
         try:
             mirrored, filter = flips[row] & 1, int(flips[row]) >> 1
@@ -125,9 +126,7 @@ def decode_rows(
             if options.clip:
                 box = tuple(within(boxes[row], (height, width)).tolist())
                 width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
-            stored = load(_stored_row(source, row, box, (width, height), own))
-            upright = pillow.turn(stored, int(source.orientations[row]))
-            pixels = store(resampling.resample(upright, box, (width, height), own.filter))
+            pixels = make(source, row, box, (width, height), own)
             out[row, :height, :width] = pixels[:, ::-1] if mirrored else pixels
             status[row] = Status.OK
         except Exception as error:  # damaged images raise anything; one row must never end a batch
@@ -148,14 +147,35 @@ def decode_wide(
     `out` is (N, height, width). Images with fewer bits or with colours are converted: white is 65,535.
     """
 
-    def load(image: Image.Image) -> Image.Image:
-        return Image.fromarray(depth.to_wide(image).astype(np.float32))
+    def make(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[np.uint16]:
+        levels = depth.to_wide(_stored_row(source, row, box, size, options))
+        upright = lossless.turned(levels[:, :, None], int(source.orientations[row]))
+        return lossless.resample(upright, box, size, options.filter)[:, :, 0]
 
-    def store(image: Image.Image) -> NDArray[np.uint16]:
-        return np.asarray(np.rint(np.asarray(image)).clip(0, 65_535), np.uint16)  # negative lobes overshoot
+    decode_rows(replace(options, clip=False), source, boxes, flips, out, status, range(len(status)), make)
 
-    rows = range(len(status))
-    decode_rows(replace(options, clip=False), source, boxes, flips, out, status, rows, load, store)
+
+def decode_arrays(
+    options: DecodeOptions,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[Any],
+    status: NDArray[np.int32],
+) -> None:
+    """Decode all rows, as `decode_batch` does without `clip`, with all their channels and bits.
+
+    `out` is (N, height, width, channels) of uint8, uint16 or float32. An image of other channels or of another type
+    fails with `Status.UNSUPPORTED`.
+    """
+
+    def make(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[Any]:
+        whole = _whole_row(source, row, box, size, options)
+        if whole.shape[2] != out.shape[3] or whole.dtype != out.dtype:
+            raise pillow.StatusError(Status.UNSUPPORTED)
+        return lossless.resample(whole, box, size, options.filter)
+
+    decode_rows(replace(options, clip=False), source, boxes, flips, out, status, range(len(status)), make)
 
 
 def decode_each(
@@ -258,6 +278,25 @@ def _read(fd: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def _rgb_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[np.uint8]:
+    stored = pillow.plain(_stored_row(source, row, box, size, options))
+    upright = pillow.turn(stored, int(source.orientations[row]))
+    return pillow.rgb(resampling.resample(upright, box, size, options.filter))
+
+
+def _whole_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[Any]:
+    """Read a row without loss and make it upright, if a window of `size` can be cut out of it. Raises `StatusError`."""
+    orientation = int(source.orientations[row])
+    if source.indexed_row(row)[0] != Kind.ENCODED:
+        return lossless.turned(np.asarray(_raw_row(source, row, box, size, options)), orientation)
+    whole = lossless.read(payload(source, row, options.max_bytes), options.max_pixels)
+    upright = lossless.Whole(whole.pixels, orientation).upright
+    if is_changed(source, row, upright, lambda: whole.orientation):
+        raise pillow.StatusError(Status.CHANGED)
+    _check_box(box, size, upright)
+    return lossless.turned(whole.pixels, orientation)
+
+
 def _stored_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> Image.Image:
     """Decode a row as it is stored, if a window of `size` can be cut out of it. Raises `StatusError`."""
     if source.indexed_row(row)[0] != Kind.ENCODED:
@@ -312,7 +351,7 @@ def read_header(data: Buffer | StoredPayload) -> Header:
     If it fails on the first part of a file, it may still succeed on the whole.
     """
     try:
-        return pillow.header(pillow.open_image(data if isinstance(data, StoredPayload) else as_bytes(data), 1 << 62))
+        return lossless.header(data if isinstance(data, StoredPayload) else as_bytes(data))
     except IofastError:  # raised while reading the file
         raise
     except Exception as error:  # Pillow's plugins raise anything on damaged headers

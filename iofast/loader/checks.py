@@ -10,6 +10,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.kernel.contract import ALIASED
 from iofast.loader.options import LoaderOptions
+from iofast.loader.singly import DeepSamples
 from iofast.loader.spec import BatchSpec
 from iofast.ops import Mix, Normalize
 from iofast.transforms import Pipeline
@@ -20,8 +21,10 @@ def check_spec(spec: BatchSpec) -> None:
     _check_fields(spec)
     if spec.pipeline.views:
         _check_views(spec)
-    if spec.deep:
-        _check_deep(spec.pipeline, spec.options)
+    if spec.deep is not None:
+        _check_deep(spec.deep, spec.pipeline, spec.options)
+    else:
+        _check_three(spec.pipeline)
     if spec.pipeline.mix is not None:
         _check_mixing(spec.pipeline.mix, spec.options, spec.dataset.classes)
     if spec.options.cache is not None:
@@ -126,18 +129,27 @@ def _check_cache(spec: BatchSpec) -> None:
     _refuse("cache='device' does not", conflicts, "it decodes whole images once, into memory of the device")
 
 
-def _check_deep(pipeline: Pipeline, options: LoaderOptions) -> None:
+def _check_three(pipeline: Pipeline) -> None:
+    for op in (op for each in pipeline.each for op in each.ops):
+        if isinstance(op, Normalize) and len(op.mean) != 3:
+            raise OptionError(f"Normalize of {len(op.mean)} channels needs image_mode='array': batches here have three")
+
+
+def _check_deep(samples: DeepSamples, pipeline: Pipeline, options: LoaderOptions) -> None:
     others = [op for op in pipeline.ops if not isinstance(op, Normalize)]
-    means = {len(set(each)) for op in pipeline.ops if isinstance(op, Normalize) for each in (op.mean, op.std)}
+    normalized = [op for op in pipeline.ops if isinstance(op, Normalize)]
+    alike = all(len(set(each)) == 1 for op in normalized for each in (op.mean, op.std))
     conflicts = {
         f"{others[:1]!r}"[1:-1]: others,
         f"{(pipeline.zoom or pipeline.crop)!r}": pipeline.pads,
         "Views": pipeline.views,
         "interpolation without antialias": pipeline.filter == ALIASED,
-        "Normalize of several channels": means - {1},
+        f"Normalize of several channels, beside images of {samples.channels}": not alike
+        and any(len(op.mean) != samples.channels for op in normalized),
         f"ragged={options.ragged!r}": options.ragged != "raise",
         f"cache={options.cache!r}": options.cache is not None,
         f"decode={options.decode!r}": options.decode != "cpu",
     }
     allowed = "expected resizes, crops, RandomHorizontalFlip and Normalize of one mean and std"
-    _refuse("image_mode='I;16' does not", conflicts, allowed)
+    each = "" if samples.as_gray else f", or of {samples.channels}"
+    _refuse(f"image_mode={options.image_mode!r} does not", conflicts, allowed + each)

@@ -139,8 +139,11 @@ class LoaderOptions:
         "images of different sizes: 'raise', a 'list' of (3, h, w) tensors, or 'pad' with zeros to the largest",
         choices=("raise", "list", "pad"),
     )
-    image_mode: Literal["RGB", "L", "I;16"] = option(
-        "RGB", "'L' for gray, 'I;16' for gray images of 16 bits: batches of one channel", choices=("RGB", "L", "I;16")
+    image_mode: Literal["RGB", "L", "I;16", "array"] = option(
+        "RGB",
+        "'L' for gray, 'I;16' for gray images of 16 bits: batches of one channel; 'array' for all channels and bits of "
+        "images alike: uint8, uint16 (as int32) or float32",
+        choices=("RGB", "L", "I;16", "array"),
     )
     targets: Mapping[str, str] | None = option(
         None, "{field: 'mask', 'boxes' or 'keypoints'}: fields that follow the image through crops, flips and warps"

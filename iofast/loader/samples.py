@@ -213,7 +213,7 @@ class Samples:
     def _canvas(self, instead: Samples | None) -> Canvas:
         spec, resources, rows, pipeline = self._spec, self.parts.resources, len(self), self._spec.pipeline
         if spec.deep:
-            return Deep(rows, pipeline.size or size_of(self.boxes), spec.options.dtype, pipeline.ops)
+            return Deep(rows, pipeline.size or size_of(self.boxes), spec.deep, spec.options.dtype)
         memory = resources.float_memory if spec.finishes else resources.memory
         if instead is not None:
             memory = BatchMemory(pinned=False, spare=1)

@@ -1,4 +1,4 @@
-"""Canvases whose images are made one by one: several views of each image, and gray images of 16 bits."""
+"""Canvases whose images are made one by one: several views of each image, and images of other bits and channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from iofast.ops import Op, affine
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, no_work
 
-_LEVELS = 257  # levels of 16 bits per level of 8: white is 255 and 65,535
+_WHITE = {"uint8": 255, "uint16": 65_535, "float32": 1}  # what becomes 1.0 in a batch of floats
+_LEVELS = {"uint8": torch.uint8, "uint16": torch.int32, "float32": torch.float32}  # torch hardly supports uint16
 _KEPT = 48 << 20  # bytes of scratch memory that a thread keeps: 16 million pixels
 _DRAWN = ("steps", "numbers", "erased", "fills", "noise")  # columns of `Work`; views are not mixed
 
@@ -145,24 +146,43 @@ class Several(Singly):
         return {view.name: block[0] if view.count is None else list(block) for view, block in groups}
 
 
-class Deep(Singly):
-    """Gray images of 16 bits, decoded by Pillow, (N, 1, height, width).
+class DeepSamples(NamedTuple):
+    """What the images of a batch consist of, and their `Normalize`. `as_gray` converts them to one channel."""
 
-    int32 levels of 0 to 65,535; with a float `dtype` levels in [0, 1], after `ops`.
+    channels: int
+    type: str  # uint8, uint16 or float32
+    as_gray: bool
+    ops: Sequence[Op]
+
+
+class Deep(Singly):
+    """Images with all their channels and bits, decoded by the kernel's twin, (N, channels, height, width).
+
+    Levels as they are, those of uint16 as int32; with a float `dtype` pixels of which the greatest level is 1.0 (those
+    of float32 are not scaled), after `ops`.
     """
 
-    def __init__(self, rows: int, size: tuple[int, int], dtype: torch.dtype, ops: Sequence[Op]) -> None:
-        self.size = size
-        self._images = torch.zeros((rows, 1, *size), dtype=torch.int32 if dtype == torch.uint8 else dtype)
-        self._scale, self._bias = affine(ops)[:, 0].tolist()
+    def __init__(self, rows: int, size: tuple[int, int], samples: DeepSamples, dtype: torch.dtype) -> None:
+        self._size, self._samples = size, samples
+        levels = _LEVELS[samples.type] if dtype == torch.uint8 else dtype
+        self._images = torch.zeros((rows, samples.channels, *size), dtype=levels)
+        scale, bias = torch.from_numpy(affine(samples.ops, samples.channels))
+        self._scale = (scale * (255 / _WHITE[samples.type])).to(torch.float32).view(-1, 1, 1)
+        self._bias = bias.to(torch.float32).view(-1, 1, 1)
+        self._finishes = levels.is_floating_point and (samples.type != "float32" or dtype != torch.uint8)
 
     def make(self, wanted: RowsToDecode) -> int:
         """See `Singly`."""
-        out, status = np.zeros((1, *self.size), np.uint16), np.zeros(1, np.int32)
-        kernel.decode_wide(wanted.context.options, wanted.source, wanted.boxes, wanted.flips, out, status)
-        levels = torch.from_numpy(out.astype(np.int32))
-        if self._images.dtype.is_floating_point:
-            levels = levels.to(torch.float32) * (self._scale / _LEVELS) + self._bias
+        out = np.zeros((1, *self._size, self._samples.channels), self._samples.type)
+        status, what = np.zeros(1, np.int32), (wanted.context.options, wanted.source, wanted.boxes, wanted.flips)
+        if self._samples.as_gray:
+            kernel.decode_wide(*what, out[..., 0], status)
+        else:
+            kernel.decode_arrays(*what, out, status)
+        plain = out[0].astype(np.int32) if out.dtype == np.uint16 else out[0]
+        levels = torch.from_numpy(plain).permute(2, 0, 1)
+        if self._finishes:
+            levels = levels.to(torch.float32) * self._scale + self._bias
         self._images[int(wanted.rows[0])] = levels
         return int(status[0])
 

@@ -138,7 +138,7 @@ def _bound(work: PackWork) -> float | None:
 
 def _most_per_image(recipe: TranscodeRecipe) -> float | None:
     """Bytes that images of this recipe hardly reach on average; None if the size of the sources decides."""
-    if recipe.size is None:
+    if recipe.size is None or recipe.format == "npy":  # channels and type are those of the sources
         return None
     aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
     compressed = recipe.format in ("jpeg", "webp") and recipe.quality <= 95

@@ -37,7 +37,9 @@ class PixelFields:
     only_shrink: bool = _option(False, "do not enlarge smaller images")
     filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual="bilinear")
     format: str | None = _option(
-        None, "jpeg (the default with --resize), png, webp, keep (the default without), or raw: rgb, yuv420"
+        None,
+        "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or raw: "
+        "rgb, yuv420",
     )
     quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=90)
     subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual="420")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MOST_AHEAD = 32 << 20  # bytes of a chunk's images that are read at once; chunks are made for 8 MiB
 # images that no container of ours stores, but other programs' do; kernel.transcode reads them
-OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif")
+OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif", "jxl")
 
 
 class Origin(ABC):

@@ -32,7 +32,7 @@ IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever i
 # into memory: 35 us for a file of 110 KiB, mostly for fresh memory, where opening costs 4.
 MAX_DESCRIPTORS = 64
 
-_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif"}
+_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif", "npy": "image.npy"}
 
 
 class FolderReader(Reader):

@@ -16,7 +16,7 @@ from iofast.source.listing import few
 # ImageFolder's, and some that it lacks
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".gif", ".avif", ".heic", ".heif", ".jfif", ".jpe", ".pnm", ".pbm", ".dib"),
+    *(".gif", ".avif", ".heic", ".heif", ".jxl", ".jfif", ".jpe", ".pnm", ".pbm", ".dib"),
 )
 # Never opened: reading a million captions beside a million images would take as long as reading the images' headers.
 _NO_IMAGES = (
@@ -27,7 +27,7 @@ _NO_IMAGES = (
 )
 # TIFF files by their first bytes, but decoders would take their thumbnail for the image.
 _CAMERA_RAW = (".3fr", ".arw", ".cr2", ".dng", ".erf", ".iiq", ".kdc", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".srw")
-_DECODED = ("jpeg", "png", "webp", "gif", "tiff", "avif", "heic", "ppm", "bmp")
+_DECODED = ("jpeg", "png", "webp", "gif", "tiff", "avif", "heic", "jxl", "ppm", "bmp")
 
 Read = Callable[[str, int], bytes | None]  # the first bytes of a file, None if it cannot be read
 
@@ -60,14 +60,19 @@ class Unusual:
     unsupported: dict[str, Files] = field(default_factory=dict)  # by format: images that are not decoded
     other: dict[str, Files] = field(default_factory=dict)  # by suffix: no images
 
-    def images(self, paths: Sequence[str], read: Read) -> list[str]:
-        """The names of those of `paths` that are images; the others are counted."""
+    def images(self, paths: Sequence[str], read: Read, *, arrays: bool) -> list[str]:
+        """The names of those of `paths` that are images; the others are counted.
+
+        With `arrays`, so are `.npy` files of an image's shape. Beside images they are usually features.
+        """
         images = []
-        for path, format in zip(paths, _formats(paths, read), strict=True):
+        for path, format in zip(paths, _formats(paths, read, arrays), strict=True):
             name = os.path.basename(path)
             suffix = os.path.splitext(name)[1].lower() or "without a suffix"
             if format == "":
                 self.other.setdefault(suffix, Files()).add(path)
+            elif format == "npy":
+                images.append(name)
             elif format in _DECODED:
                 self.known.setdefault(suffix, Files()).add(path)
                 images.append(name)
@@ -102,18 +107,20 @@ def listed(files: Mapping[str, Files]) -> str:
     return ", ".join(lines) + (f", {rest:,} others" if rest else "")
 
 
-def _formats(paths: Sequence[str], read: Read) -> Iterator[str]:
-    """For each file one of `_DECODED`, the name of another format, or "" for no image."""
+def _formats(paths: Sequence[str], read: Read, arrays: bool) -> Iterator[str]:
+    """For each file one of `_DECODED`, npy, the name of another format, or "" for no image."""
     chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
     if len(chunks) < 2:
-        return (_format(path, read) for path in paths)
+        return (_format(path, read, arrays) for path in paths)
     with ThreadPoolExecutor(_THREADS, "iofast-formats") as pool:
-        found = pool.map(lambda chunk: [_format(path, read) for path in chunk], chunks)
+        found = pool.map(lambda chunk: [_format(path, read, arrays) for path in chunk], chunks)
         return iter([each for chunk in found for each in chunk])
 
 
-def _format(path: str, read: Read) -> str:
+def _format(path: str, read: Read, arrays: bool) -> str:
     suffix = os.path.splitext(path)[1].lower()
+    if arrays and suffix == ".npy":
+        return "npy" if _has_header(read(path, HEAD) or b"") else ""
     if suffix in _NO_IMAGES:
         return ""
     start = read(path, _START) or b""

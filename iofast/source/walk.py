@@ -114,7 +114,7 @@ class Walk:
             place = os.path.join(self.tree.root, prefix)
             raise SourceError(f"cannot list folder {place}: {error.strerror or error}") from None
         paths = [os.path.join(prefix, name) for name in sorted(others)]
-        images += self.unusual.images(paths, self.tree.beginning)
+        images += self.unusual.images(paths, self.tree.beginning, arrays=not images)
         return Folder(sorted(images), sorted(folders), (*ancestors, identity))
 
     def images(self, prefix: str, ancestors: Ancestors) -> FoundImages:

@@ -91,7 +91,7 @@ def test_black_is_black_and_white_is_white(kernel: ModuleType, data: bytes) -> N
         (tiff((RAMP / 255).astype("<f4").tobytes(), 32, FLOAT), "floating-point samples of 32 bits"),
         (tiff(RAMP.astype("<f4").tobytes(), 32, FLOAT, span=(0, 0)), "floating-point samples of 32 bits"),
         (tiff(RAMP.astype("<f4").tobytes(), 32, FLOAT, span=(0, np.inf)), "floating-point samples of 32 bits"),
-        (tiff(RAMP.astype("<f8").tobytes(), 64, FLOAT), "unknown pixel mode"),
+        (tiff(RAMP.astype("<f8").tobytes(), 64, FLOAT), "(unknown pixel mode|a TIFF of shape .* and float64)"),
     ],
 )
 def test_an_undeclared_range_is_an_error(kernel: ModuleType, data: bytes, kind: str) -> None:

@@ -150,7 +150,6 @@ def test_a_header_that_contradicts_the_index(kernel: ModuleType, name: str, outs
 UNSUPPORTED = [
     (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
     (b"\xff\x4f\xff\x51", "JPEG 2000"),
-    (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
     (b"8BPS\0\1", "Photoshop (PSD)"),
     (b"  <SVG xmlns=''>", "SVG"),
     (b"\xef\xbb\xbf<?xml version='1.0'?><svg>", "SVG"),

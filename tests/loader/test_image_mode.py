@@ -16,6 +16,7 @@ from iofast import FastDataset, FastLoader, LoaderOptions, open_writer
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import checks
+from iofast.loader.singly import DeepSamples
 
 N = 10
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
@@ -169,4 +170,6 @@ class TestDeep:
 
     def test_no_device_decodes_it(self) -> None:
         with pytest.raises(OptionError, match="image_mode='I;16' does not go with decode"):
-            checks._check_deep(T.compile([]), LoaderOptions(image_mode="I;16", decode="gpu"))
+            checks._check_deep(
+                DeepSamples(1, "uint16", True, ()), T.compile([]), LoaderOptions(image_mode="I;16", decode="gpu")
+            )

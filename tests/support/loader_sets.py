@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import os
@@ -106,7 +107,8 @@ def descriptors() -> int:
 
 
 def resident() -> int:
-    """MiB of memory in use."""
+    """MiB of memory in use, without what the allocator keeps of freed blocks: threads leave 12 MiB each, or none."""
+    ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 

@@ -92,7 +92,7 @@ WRONG: dict[str, list[Any]] = {
     "transforms": [[], T.Grayscale(), [T.Normalize.imagenet()], [T.CenterCrop(3)]],
     "value": ["pink", (1, 2)],
     "count": [0, (3, 1), 65, True, (True, 2), 2.5],
-    "mean": [(0.5, 0.5), 0.5],
+    "mean": [(), (0.5,) * 17, 0.5],
     "std": [(0.5, math.inf, 1), (0.0,)],
     "max_value": [0, "255"],
     "alpha": [0, -1, math.inf, "x"],

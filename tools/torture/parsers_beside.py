@@ -1,8 +1,9 @@
-"""Nothing that lies beside images crashes what reads it, hangs it or fills the memory.
+"""Nothing that lies beside images crashes what reads it, hangs it or fills the memory; nor do arrays.
 
 Ten minutes each, on a build with address and undefined-behaviour sanitizers: indexes in the cache folder with other
 contents and right checksums, annotations that follow their image, and EXIF blocks, in which kernel and twin must find
-the same orientation. Rules and limits as in `parsers_foreign`; a damaged index in the cache is never used.
+the same orientation; and images of many bits and channels (`.npy`, PNG, TIFF), read without loss. Rules and limits as
+in `parsers_foreign`; a damaged index in the cache is never used.
 """
 
 from __future__ import annotations
@@ -11,4 +12,4 @@ from tools.torture.drivers import campaign
 
 
 def run() -> list[str]:
-    return campaign.run("cache", "annotations")
+    return campaign.run("cache", "annotations", "arrays")

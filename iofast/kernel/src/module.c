@@ -612,4 +612,10 @@ static PyMethodDef METHODS[] = {
 
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = 0, .m_methods = METHODS};
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&MODULE); }
+PyMODINIT_FUNC PyInit__native(void) {
+  PyObject *module = PyModule_Create(&MODULE);
+#ifdef Py_GIL_DISABLED  // nothing is shared but contexts, and two threads in one of them are refused (`enter`)
+  if (module) PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+  return module;
+}

@@ -26,6 +26,7 @@ PARSERS = {
     "cache": "caches.Caches",
     "table": "tables.Tables",
     "annotations": "annotations.Annotations",
+    "arrays": "arrays.Arrays",
 }
 NATIVE = {"images": "images.Anywhere", "regions": "images.InPlaces", "steps": "kernel_steps.Steps"}  # need the C kernel
 DRIVERS = PARSERS | NATIVE

@@ -1,0 +1,159 @@
+"""Files of arrays: `.npy`, and TIFFs that Pillow cannot open. Images of 1 to 16 channels, uint8, uint16 or float32.
+
+`.npy` is NumPy's own format (NEP 1). TIFFs are read by tifffile, which need not be installed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast.kernel.contract import MAX_BYTES, Status, StatusError
+from iofast.kernel.payload import Payload, stream
+from iofast.ops.arguments import MAX_CHANNELS
+from iofast.record import LONGEST_SIDE
+
+Pixels = NDArray[Any]  # (height, width, channels)
+
+MAGIC = b"\x93NUMPY"
+TYPES = ("uint8", "uint16", "float32")
+INSTALL = "pip install iofast[arrays]"  # tifffile, and what it needs for compressed files
+
+T = TypeVar("T")
+
+_MAX_HEADER = 1 << 12  # bytes of the header of a .npy; one of three dimensions has 128
+_ORIENTATION = 274  # TIFF tag
+
+
+class ArrayHeader(NamedTuple):
+    """What the header of an array says of an image. `width` and `height` are as stored."""
+
+    width: int
+    height: int
+    channels: int
+    type: str  # of TYPES
+    orientation: int = 1  # EXIF
+
+
+def npy_header(data: Payload) -> ArrayHeader:
+    """Read the header of a `.npy`. Raises `StatusError` if it is no image."""
+    shape, _, dtype, _ = _npy_layout(data)
+    return ArrayHeader(shape[1], shape[0], shape[2], dtype.name)
+
+
+def read_npy(data: bytes, max_pixels: int) -> Pixels:
+    """Return the pixels of a `.npy`, a view of `data` if its order is C's. Raises `StatusError`."""
+    shape, fortran, dtype, start = _npy_layout(data)
+    _check_limits(ArrayHeader(shape[1], shape[0], shape[2], dtype.name), max_pixels)
+    count = shape[0] * shape[1] * shape[2]
+    if len(data) - start != count * dtype.itemsize:
+        status = Status.TRUNCATED if len(data) - start < count * dtype.itemsize else Status.CORRUPT
+        raise StatusError(status, f"{count * dtype.itemsize} bytes of pixels expected, found {len(data) - start}")
+    flat = np.frombuffer(data, dtype, count, start)
+    pixels = flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
+    return pixels.astype(dtype.newbyteorder("="), copy=False)
+
+
+def write_npy(pixels: Pixels) -> bytes:
+    """Return (height, width, channels) as a `.npy` of version 1.0, little endian, in C order; gray has two axes."""
+    out = io.BytesIO()
+    plain = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    npy.write_array(out, np.ascontiguousarray(plain, plain.dtype.newbyteorder("<")), (1, 0), allow_pickle=False)
+    return out.getvalue()
+
+
+def tiff_header(data: Payload) -> ArrayHeader:
+    """Read the header of the first page of a TIFF. Raises `StatusError` if it is no image of `TYPES`."""
+    return _of_tiff(data, lambda page: _tiff_layout(page))
+
+
+def read_tiff(data: bytes, max_pixels: int) -> tuple[Pixels, int]:
+    """Return the pixels of the first page of a TIFF as stored, and its orientation. Raises `StatusError`."""
+
+    def read(page: Any) -> tuple[Pixels, int]:
+        header = _tiff_layout(page)
+        _check_limits(header, max_pixels)
+        pixels = np.asarray(page.asarray())
+        pixels = pixels if pixels.ndim == 3 else pixels[:, :, None]
+        return (pixels.transpose(1, 2, 0) if page.axes == "SYX" else pixels), header.orientation
+
+    return _of_tiff(data, read)
+
+
+def displayed(data: bytes, max_pixels: int) -> Image.Image:
+    """Return a `.npy` as Pillow's image if it is one: gray of 8 or 16 bits, RGB, RGBA. Raises `StatusError`."""
+    pixels = read_npy(data, max_pixels)
+    channels, kind = pixels.shape[2], pixels.dtype.name
+    if (kind == "uint8" and channels in (1, 3, 4)) or (kind == "uint16" and channels == 1):
+        return Image.fromarray(np.ascontiguousarray(pixels if channels > 1 else pixels[:, :, 0]))
+    raise StatusError(
+        Status.UNSUPPORTED,
+        f"an array of {named(channels, kind)}: pack it with --format npy, image_mode='array' loads it",
+    )
+
+
+def named(channels: int, kind: str) -> str:
+    """`13 channels of uint16`."""
+    return f"{channels} channel{'s' * (channels > 1)} of {kind}"
+
+
+def _npy_layout(data: Payload) -> tuple[tuple[int, int, int], bool, np.dtype[Any], int]:
+    """Shape (height, width, channels), whether it is in Fortran's order, type, and where the pixels begin."""
+    start = io.BytesIO(data[:_MAX_HEADER])
+    try:
+        version = npy.read_magic(start)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(start, max_header_size=_MAX_HEADER)
+    except ValueError as error:
+        status = Status.TRUNCATED if len(data) < _MAX_HEADER else Status.CORRUPT
+        raise StatusError(status, " ".join(str(error).split())[:200]) from None
+    sides = shape if len(shape) == 3 else (*shape, 1)
+    if len(sides) != 3 or dtype.name not in TYPES or not 1 <= sides[2] <= MAX_CHANNELS or min(sides) < 1:
+        expected = f"expected (height, width) or (height, width, 1 to {MAX_CHANNELS}) of {', '.join(TYPES)}"
+        raise StatusError(Status.UNSUPPORTED, f"an array of shape {shape} and {dtype.name} is no image: {expected}")
+    height, width, channels = map(int, sides)
+    return (height, width, channels), fortran, dtype, start.tell()
+
+
+def _of_tiff(data: Payload, read: Callable[[Any], T]) -> T:
+    """Call `read` with the first page of a TIFF."""
+    try:
+        import tifffile
+    except ImportError:
+        raise StatusError(
+            Status.UNSUPPORTED, f"Pillow does not read a TIFF of this kind without loss: {INSTALL}"
+        ) from None
+    try:
+        with tifffile.TiffFile(stream(data)) as file:
+            return read(file.pages[0])
+    except StatusError:
+        raise
+    except Exception as error:  # tifffile raises anything on damaged files
+        if "imagecodecs" in str(error):
+            raise StatusError(Status.UNSUPPORTED, f"a TIFF of this compression needs imagecodecs: {INSTALL}") from None
+        raise StatusError(Status.CORRUPT, " ".join(str(error).split())[:200] or type(error).__name__) from error
+
+
+def _tiff_layout(page: Any) -> ArrayHeader:
+    shape, axes, kind = page.shape, page.axes, getattr(page.dtype, "name", "an unknown type")
+    sides = {"YX": (*shape, 1), "YXS": shape, "SYX": (*shape[1:], shape[0])}.get(axes, ())
+    if len(sides) != 3 or kind not in TYPES or not 1 <= sides[2] <= MAX_CHANNELS:
+        expected = f"expected 1 to {MAX_CHANNELS} channels of {', '.join(TYPES)}"
+        raise StatusError(Status.UNSUPPORTED, f"a TIFF of shape {shape} ({axes}) and {kind}: {expected}")
+    tag = page.tags.get(_ORIENTATION)
+    orientation = int(tag.value) if tag is not None and tag.value in range(1, 9) else 1
+    return ArrayHeader(int(sides[1]), int(sides[0]), int(sides[2]), kind, orientation)
+
+
+def _check_limits(header: ArrayHeader, max_pixels: int) -> None:
+    pixels, shown = header.width * header.height, f"{header.width}x{header.height} pixels"
+    if pixels > max_pixels or max(header.width, header.height) > LONGEST_SIDE:
+        raise StatusError(Status.LIMIT, shown)
+    if pixels * header.channels * np.dtype(header.type).itemsize > MAX_BYTES:  # no loader would read it
+        raise StatusError(Status.LIMIT, f"{shown} of {named(header.channels, header.type)}")

@@ -1,0 +1,95 @@
+"""The size of a JPEG XL, from its first bytes (ISO/IEC 18181): the plugin decodes an image while opening it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iofast.kernel.contract import TURNED, Status, StatusError
+from iofast.kernel.payload import Payload
+
+CODESTREAM, CONTAINER = b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"
+
+_SIDES = ((9, 1), (13, 1), (18, 1), (30, 1))  # bits and offset, by the selector of a side
+_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))  # width to height
+_MOST_BOXES = 64
+_HEAD = 64  # bytes of the codestream; size and orientation are within 12
+
+
+class JxlHeader(NamedTuple):
+    """Width and height as the plugin gives them, and the orientation that it has not applied."""
+
+    width: int
+    height: int
+    orientation: int
+
+
+def header(data: Payload) -> JxlHeader:
+    """Read the header. Raises `StatusError`.
+
+    The plugin gives an image upright, unless the file is a JPEG that was packed without loss: that one it restores.
+    """
+    codestream, is_jpeg = _codestream(data)
+    bits = _Bits(codestream)
+    if bits.take(16) != 0x0AFF:
+        raise StatusError(Status.CORRUPT, "a JPEG XL without a codestream")
+    width, height = _size(bits)
+    orientation = 1
+    if not bits.take(1) and bits.take(1):  # not all by default, extra fields
+        orientation = 1 + bits.take(3)
+    if is_jpeg:
+        return JxlHeader(width, height, orientation)
+    return JxlHeader(*((height, width) if orientation in TURNED else (width, height)), 1)
+
+
+class _Bits:
+    """Bits of a codestream, the lowest of each byte first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._value, self._left = int.from_bytes(data, "little"), 8 * len(data)
+
+    def take(self, count: int) -> int:
+        """The next number of `count` bits."""
+        if count > self._left:
+            raise StatusError(Status.TRUNCATED, "the header of a JPEG XL")
+        value, self._value, self._left = self._value & ((1 << count) - 1), self._value >> count, self._left - count
+        return value
+
+
+def _size(bits: _Bits) -> tuple[int, int]:
+    small = bits.take(1)
+    height = _side(bits, small)
+    ratio = bits.take(3)
+    if not ratio:
+        return _side(bits, small), height
+    over, under = _RATIOS[ratio - 1]
+    return height * over // under, height
+
+
+def _side(bits: _Bits, small: int) -> int:
+    if small:
+        return 8 * (1 + bits.take(5))
+    count, offset = _SIDES[bits.take(2)]
+    return bits.take(count) + offset
+
+
+def _codestream(data: Payload) -> tuple[bytes, bool]:
+    """The beginning of the codestream, and whether a JPEG can be restored from the file."""
+    if data[:2] == CODESTREAM:
+        return data[:_HEAD], False
+    at, found, is_jpeg = 0, b"", False
+    for _ in range(_MOST_BOXES):
+        head = data[at : at + 16]
+        if len(head) < 8:
+            break
+        size, kind, skip = int.from_bytes(head[:4], "big"), head[4:8], 8
+        if size == 1:
+            size, skip = int.from_bytes(head[8:16], "big"), 16
+        size = size or len(data) - at  # 0: up to the end
+        if size < skip:
+            raise StatusError(Status.CORRUPT, f"a box of {size} bytes in a JPEG XL")
+        is_jpeg |= kind == b"jbrd"
+        if kind in (b"jxlc", b"jxlp") and not found:
+            start = at + skip + (4 if kind == b"jxlp" else 0)
+            found = data[start : min(start + _HEAD, at + size)]
+        at += size
+    return found, is_jpeg

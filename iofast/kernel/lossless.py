@@ -1,0 +1,267 @@
+"""Any image as an array of all its channels and bits; resampling and packing such arrays.
+
+Nothing is converted: no colour profile, no background, no palette of 8 bits beyond what the palette says. Values are
+resampled channel by channel in floating point, and those of whole numbers are rounded once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+from iofast.kernel import arrays, depth, jxl, memory, pillow, png, resampling
+from iofast.kernel.arrays import Pixels
+from iofast.kernel.contract import MAX_PIXELS, TURNED, Header, Status, StatusError, Transcoded, TranscodeRecipe
+from iofast.kernel.payload import Payload
+
+NPY, PNG = "image.npy", "png"  # fields of a record
+_SAMPLES, _FORMAT = 277, 339  # TIFF tags
+
+
+class Whole(NamedTuple):
+    """An image as it is stored, and the EXIF orientation that makes it upright."""
+
+    pixels: Pixels  # (height, width, channels)
+    orientation: int
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Width and height of the upright image."""
+        height, width = self.pixels.shape[:2]
+        return (height, width) if self.orientation in TURNED else (width, height)
+
+
+def header(data: Payload) -> Header:
+    """Read the header of an image of any format. Raises `StatusError`, or any error of Pillow."""
+    kind = pillow.format_of(data)
+    if kind == "npy":
+        return _header(kind, arrays.npy_header(data))
+    if kind == "jxl" and pillow.can_open(kind):  # without decoding it
+        width, height, orientation = jxl.header(data)
+        return _header(kind, arrays.ArrayHeader(width, height, 3, "uint8", orientation))
+    try:
+        return pillow.header(pillow.open_image(data, 1 << 62))
+    except Exception as error:
+        if kind == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
+            return _header(kind, arrays.tiff_header(data))
+        raise
+
+
+def _header(kind: str, found: arrays.ArrayHeader) -> Header:
+    size = (found.height, found.width) if found.orientation in TURNED else (found.width, found.height)
+    return Header(kind, *size, found.orientation, found.channels, False)
+
+
+def read(data: bytes, max_pixels: int) -> Whole:
+    """Read an image of any format without loss. Raises `StatusError`, or any error of Pillow."""
+    kind = pillow.format_of(data)
+    if kind == "npy":
+        return Whole(arrays.read_npy(data, max_pixels), 1)
+    opened = None if is_array(data, max_pixels) else pillow.open_image(data, max_pixels)
+    if opened is None or _drops_channels(opened.image):
+        return Whole(*arrays.read_tiff(data, max_pixels))
+    pillow.check_end(opened)
+    if (lower := _lower_bytes(data, opened.image, max_pixels)) is not None:
+        opened.image.load()
+        return Whole(np.asarray(opened.image).astype(np.uint16) << 8 | lower, opened.orientation)
+    opened.image.load()
+    return Whole(_samples(opened), opened.orientation)
+
+
+def kind_of(data: bytes) -> tuple[int, str]:
+    """Channels of an image, and the type of its samples: one of `arrays.TYPES`. Raises `DecodeError`."""
+    try:
+        pixels = read(data, MAX_PIXELS).pixels
+    except Exception as error:  # Pillow's plugins raise anything on damaged files
+        raise pillow.decode_error(error) from error
+    return pixels.shape[2], pixels.dtype.name
+
+
+def shown(data: bytes) -> NDArray[np.uint8]:
+    """An image for the eye, uint8 (height, width, 3): the first three channels, or the first alone.
+
+    Values of more than 8 bits are stretched from the least to the greatest. Raises `DecodeError`.
+    """
+    try:
+        whole = read(data, MAX_PIXELS)
+    except Exception as error:  # as above
+        raise pillow.decode_error(error) from error
+    pixels = turned(whole.pixels, whole.orientation)
+    chosen = pixels[:, :, [0, 1, 2] if pixels.shape[2] >= 3 else [0, 0, 0]]
+    if chosen.dtype == np.uint8:
+        return np.ascontiguousarray(chosen)
+    values = np.nan_to_num(chosen.astype(np.float64), posinf=0, neginf=0)
+    low, high = values.min(), values.max()
+    levels: NDArray[np.uint8] = np.rint((values - low) * (255 / max(high - low, 1e-300))).astype(np.uint8)
+    return levels
+
+
+def is_array(data: bytes, max_pixels: int) -> bool:
+    """Whether a file is an array of no kind that Pillow opens: a TIFF of 13 channels, say, or any `.npy`."""
+    kind = pillow.format_of(data)
+    if kind != "tiff":
+        return kind == "npy"
+    try:
+        pillow.open_image(data, max_pixels)
+    except Exception as error:  # of damage the caller's own call will tell
+        return pillow.failure(error).status == Status.UNSUPPORTED
+    return False
+
+
+def is_deep(opened: pillow.Opened) -> bool:
+    """Whether an image that Pillow opens has whole samples of 9 to 16 bits."""
+    image = opened.image
+    gray = image.mode.startswith("I;16") or (opened.format == "png" and image.mode == "I")  # I: before Pillow 11
+    return gray or _deep_mode(image) is not None
+
+
+def read_levels(data: bytes, max_pixels: int) -> Whole:
+    """As `read`, but white is 65,535 in gray of 9 to 16 bits: levels that a PNG shows as the image is meant."""
+    opened = pillow.open_image(data, max_pixels)
+    if _deep_mode(opened.image) is not None:
+        return read(data, max_pixels)
+    opened.image.load()
+    return Whole(depth.to_wide(opened.image)[:, :, None], opened.orientation)
+
+
+def transcode(stored: Whole, recipe: TranscodeRecipe, kind: str) -> Transcoded:
+    """Resize and pad an image as `recipe` says, without loss of bits, to the field `kind`: `NPY` or `PNG`.
+
+    Padding is 0. Raises `StatusError`.
+    """
+    original = stored.upright
+    size = recipe.resized(*original)
+    box = recipe.crop(*size)
+    window = (box[2] - box[0], box[3] - box[1])
+    canvas = recipe.padded(*window)
+    _check_memory(stored.pixels, recipe, original, size, canvas)
+    made = turned(stored.pixels, stored.orientation)
+    if size != original or window != size:
+        made = resample(made, (0, 0, *original, *size, *box[:2]), window, recipe.filter)
+    payload = _encoded(_padded(made, canvas), kind)
+    return Transcoded(payload, kind, *canvas, 1, *original)
+
+
+def turned(pixels: Pixels, orientation: int) -> Pixels:
+    """Make an array upright, given its EXIF orientation; a view."""
+    if orientation in TURNED:
+        pixels = pixels.transpose(1, 0, 2)
+    across, down = orientation in (2, 3, 7, 8), orientation in (3, 4, 6, 7)
+    if orientation in TURNED:  # of the transposed image
+        across, down = orientation in (6, 7), orientation in (7, 8)
+    return pixels[:: -1 if down else 1, :: -1 if across else 1]
+
+
+def resample(pixels: Pixels, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Pixels:
+    """Return a window, (width, height), of a resampled region, as `resampling.resample` describes it.
+
+    Pillow resamples in double precision and keeps float32 between its two passes.
+    """
+    x0, y0, x1, y1, *virtual, x, y = box
+    if (x1 - x0, y1 - y0) == tuple(virtual):
+        return pixels[y0 + y : y0 + y + size[1], x0 + x : x0 + x + size[0]]
+    out = np.empty((size[1], size[0], pixels.shape[2]), pixels.dtype)
+    for channel in range(pixels.shape[2]):
+        plane = Image.fromarray(np.ascontiguousarray(pixels[y0:y1, x0:x1, channel], np.float32))
+        made = np.asarray(resampling.resample(plane, (0, 0, *plane.size, *virtual, x, y), size, filter))
+        if out.dtype.kind == "u":
+            made = np.rint(made).clip(0, np.iinfo(out.dtype).max)  # negative lobes overshoot
+        out[:, :, channel] = made
+    return out
+
+
+def _samples(opened: pillow.Opened) -> Pixels:
+    """All channels of a decoded image; palettes become colours, CMYK and Lab RGB."""
+    image = opened.image
+    if image.mode in ("P", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
+    if image.mode == "F" or is_deep(opened):
+        return np.asarray(image).astype(np.float32 if image.mode == "F" else np.uint16, copy=False)[:, :, None]
+    if image.mode == "I" or _tag(image, _FORMAT) not in (1, 4):
+        raise StatusError(Status.UNSUPPORTED, f"signed or 32-bit samples: expected {', '.join(arrays.TYPES)}")
+    if image.mode == "1":
+        image = image.convert("L")
+    if image.mode not in ("L", "LA", "La", "RGB", "RGBA", "RGBa", "RGBX"):
+        image = pillow.plain(image)
+    samples = np.asarray(image)
+    return samples if samples.ndim == 3 else samples[:, :, None]
+
+
+def _drops_channels(image: Image.Image) -> bool:
+    """Whether Pillow leaves channels of a TIFF out: of five it opens the first three."""
+    return image.mode != "P" and _tag(image, _SAMPLES) > len(image.getbands())
+
+
+def _tag(image: Image.Image, tag: int) -> int:
+    """The least number in a TIFF's tag; 1 without it, and for other formats."""
+    found = image.tag_v2.get(tag, 1) if isinstance(image, TiffImageFile) else 1
+    return int(min(found) if isinstance(found, tuple) else found)
+
+
+def _deep_mode(image: Image.Image) -> str | None:
+    """Pillow's raw mode of colours of 16 bits, of which it keeps the upper 8: `RGB;16B`; None for other images."""
+    for tile in getattr(image, "tile", ()):
+        args = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+        if args and isinstance(args[0], str) and args[0][:-1].endswith(";16") and not image.mode.startswith("I"):
+            return args[0]
+    return None
+
+
+def _lower_bytes(data: bytes, image: Image.Image, max_pixels: int) -> NDArray[np.uint8] | None:
+    """The lower bytes of colours of 16 bits, by the raw mode of the other byte order; None for other images."""
+    mode = _deep_mode(image)
+    if mode is None:
+        return None
+    native = "L" if sys.byteorder == "little" else "B"
+    order = native if mode[-1] == "N" else mode[-1]
+    other = mode[:-1] + ("B" if order == "L" else "L")
+    again = pillow.open_image(data, max_pixels).image
+    assert isinstance(again, ImageFile)
+    for place, tile in enumerate(again.tile):
+        args = (other, *tile[3][1:]) if isinstance(tile[3], tuple) else other
+        again.tile[place] = tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args)  # type: ignore[assignment]
+    try:
+        again.load()
+    except ValueError:  # "unrecognized raw mode": gray with alpha
+        raise StatusError(Status.UNSUPPORTED, f"16 bits of {image.mode}: expected gray, RGB or RGBA") from None
+    return np.asarray(again)
+
+
+def _padded(pixels: Pixels, canvas: tuple[int, int]) -> Pixels:
+    height, width, channels = pixels.shape
+    if (width, height) == canvas:
+        return pixels
+    whole = np.zeros((canvas[1], canvas[0], channels), pixels.dtype)
+    top, left = (canvas[1] - height) // 2, (canvas[0] - width) // 2
+    whole[top : top + height, left : left + width] = pixels
+    return whole
+
+
+def _encoded(pixels: Pixels, kind: str) -> bytes:
+    if kind == NPY:
+        return arrays.write_npy(pixels)
+    channels = pixels.shape[2]
+    if pixels.dtype == np.float32 or channels not in png.COLOUR_TYPES:
+        expected = "--format png holds 1 to 4 of uint8 or uint16, --format npy every array"
+        raise StatusError(Status.UNSUPPORTED, f"{arrays.named(channels, pixels.dtype.name)}: {expected}")
+    return png.write(pixels)
+
+
+def _check_memory(
+    pixels: Pixels,
+    recipe: TranscodeRecipe,
+    original: tuple[int, int],
+    goal: tuple[int, int],
+    canvas: tuple[int, int],
+) -> None:
+    """Raise `StatusError` beyond `max_memory`: the file and its array, the result, its bytes, planes of float32."""
+    pixel = pixels.shape[2] * pixels.dtype.itemsize
+    planes = 4 * (pixels.shape[0] * pixels.shape[1] + goal[0] * original[1] + goal[0] * goal[1])
+    needed = 2 * pixels.nbytes + planes + 3 * pixel * canvas[0] * canvas[1]
+    memory.check(recipe, original, needed, arrays.named(pixels.shape[2], pixels.dtype.name))

@@ -1,0 +1,283 @@
+"""Images of all bits and channels: files, turning, resampling against a float64 oracle, packing, damage."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_images import exif, save
+from PIL import Image
+
+from iofast.errors import DecodeError
+from iofast.kernel import Payloads, TranscodeRecipe, arrays, lossless, pillow, png, read_header, transcode, twin
+from iofast.kernel.contract import DecodeOptions, Status, StatusError
+
+LIMIT = 1 << 20
+SHAPES = [
+    (1, "uint8"),
+    (1, "uint16"),
+    (1, "float32"),
+    (3, "uint16"),
+    (4, "uint8"),
+    (4, "uint16"),
+    (13, "uint16"),
+    (16, "float32"),
+]
+
+
+def pixels(channels: int, kind: str, height: int = 23, width: int = 31, seed: int = 0) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(seed)
+    if kind == "float32":
+        return rng.normal(300, 1000, (height, width, channels)).astype(np.float32)
+    return rng.integers(0, np.iinfo(kind).max + 1, (height, width, channels)).astype(kind)
+
+
+def saved(array: np.ndarray[Any, Any], version: tuple[int, int] | None = None) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, version)
+    return out.getvalue()
+
+
+def tiff(array: np.ndarray[Any, Any], **options: Any) -> bytes:
+    tifffile = pytest.importorskip("tifffile")
+    out = io.BytesIO()
+    tifffile.imwrite(out, array, **options)
+    return out.getvalue()
+
+
+class TestNpy:
+    @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 16), st.sampled_from(arrays.TYPES), st.booleans())
+    def test_round_trip(self, height: int, width: int, channels: int, kind: str, fortran: bool) -> None:
+        array = pixels(channels, kind, height, width)
+        stored = saved(np.asfortranarray(array) if fortran else array)
+        assert np.array_equal(arrays.read_npy(stored, LIMIT), array)
+        assert arrays.npy_header(stored) == (width, height, channels, kind, 1)
+        again = arrays.write_npy(array)
+        assert np.array_equal(arrays.read_npy(again, LIMIT), array)
+        assert np.array_equal(np.load(io.BytesIO(again)).reshape(array.shape), array)
+
+    def test_other_versions_and_byte_orders(self) -> None:
+        array = pixels(13, "uint16")
+        for stored in (saved(array, (2, 0)), saved(array, (3, 0)), saved(array.astype(">u2"))):
+            found = arrays.read_npy(stored, LIMIT)
+            assert np.array_equal(found, array)
+            assert found.dtype == np.uint16
+
+    @pytest.mark.parametrize(
+        ("array", "message"),
+        [
+            (np.zeros(768, np.float32), "is no image"),
+            (np.zeros((2, 2, 17), np.uint8), "is no image"),
+            (np.zeros((2, 2, 3), np.float64), "float64 is no image"),
+            (np.zeros((2, 0, 3), np.uint8), "is no image"),
+            (np.zeros((2, 2, 2, 2), np.uint8), "is no image"),
+            (np.zeros((1025, 1024), np.uint8), "1024x1025 pixels"),
+        ],
+    )
+    def test_what_is_no_image(self, array: np.ndarray[Any, Any], message: str) -> None:
+        with pytest.raises(StatusError, match=message):
+            arrays.read_npy(saved(array), LIMIT)
+
+    def test_pickles_are_not_loaded(self) -> None:
+        out = io.BytesIO()
+        np.save(out, np.array([[{}]], object), allow_pickle=True)
+        with pytest.raises(DecodeError, match="object is no image"):
+            read_header(out.getvalue())
+
+    def test_damage(self) -> None:
+        stored = saved(pixels(13, "uint16"))
+        for cut, status in ((len(stored) - 1, Status.TRUNCATED), (40, Status.TRUNCATED), (7, Status.TRUNCATED)):
+            with pytest.raises(StatusError) as caught:
+                arrays.read_npy(stored[:cut], LIMIT)
+            assert caught.value.status == status
+        with pytest.raises(StatusError, match="bytes of pixels expected"):
+            arrays.read_npy(stored + b"\0", LIMIT)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("channels", [1, 2, 3, 4])
+    @pytest.mark.parametrize("kind", ["uint8", "uint16"])
+    def test_png(self, channels: int, kind: str) -> None:
+        """What Pillow sees of them is the upper 8 bits, by an implementation of its own."""
+        array = pixels(channels, kind)
+        stored = png.write(array)
+        if (channels, kind) == (2, "uint16"):
+            with pytest.raises(StatusError, match="16 bits of"):
+                lossless.read(stored, LIMIT)
+            return
+        assert np.array_equal(lossless.read(stored, LIMIT).pixels, array)
+        seen = np.asarray(Image.open(io.BytesIO(stored)))
+        wanted = (array >> 8).astype(np.uint8) if kind == "uint16" and channels > 1 else array
+        assert np.array_equal(seen.reshape(array.shape), wanted)
+
+    @pytest.mark.parametrize(("channels", "kind"), SHAPES)
+    @pytest.mark.parametrize("order", "<>")
+    def test_tiff(self, channels: int, kind: str, order: str) -> None:
+        array = pixels(channels, kind)
+        plain = array[:, :, 0] if channels == 1 else array
+        photometric = "rgb" if channels in (3, 4) else "minisblack"
+        layouts: list[dict[str, Any]] = [{"planarconfig": "contig"}, {"planarconfig": "contig", "rowsperstrip": 5}]
+        for options in layouts if channels > 1 else [{}]:
+            stored = tiff(plain, byteorder=order, photometric=photometric, **options)
+            assert np.array_equal(lossless.read(stored, LIMIT).pixels, array)
+            header = read_header(stored)
+            assert (header.format, header.width, header.height) == ("tiff", 31, 23)
+        if channels > 4:
+            planes = tiff(array.transpose(2, 0, 1), byteorder=order, photometric="minisblack", planarconfig="separate")
+            assert np.array_equal(lossless.read(planes, LIMIT).pixels, array)
+
+    def test_channels_that_pillow_would_leave_out(self) -> None:
+        array = pixels(5, "uint8")
+        stored = tiff(array, photometric="rgb", planarconfig="contig")
+        assert np.array_equal(lossless.read(stored, LIMIT).pixels, array)
+
+    def test_compressed_by_libtiff(self) -> None:
+        array = pixels(1, "uint16")[:, :, 0]
+        for name in ("tiff_lzw", "tiff_deflate"):
+            stored = save(Image.fromarray(array), "TIFF", compression=name)
+            assert np.array_equal(lossless.read(stored, LIMIT).pixels[:, :, 0], array)
+
+    @pytest.mark.parametrize("kind", ["int32", "int16", "float64"])
+    def test_other_types_are_refused(self, kind: str) -> None:
+        with pytest.raises(DecodeError, match=r"expected|signed"):
+            lossless.kind_of(tiff(np.zeros((8, 9), kind)))
+
+    def test_usual_images(self) -> None:
+        array = pixels(3, "uint8")
+        for made, wanted in (
+            (Image.fromarray(array), array),
+            (Image.fromarray(array[:, :, 0]), array[:, :, :1]),
+            (Image.fromarray(array[:, :, :2], "LA"), array[:, :, :2]),
+            (Image.fromarray(array[:, :, 0] > 127), np.where(array[:, :, :1] > 127, 255, 0)),
+        ):
+            assert np.array_equal(lossless.read(save(made, "PNG"), LIMIT).pixels, wanted)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turns_are_pillows(orientation: int) -> None:
+    array = pixels(3, "uint8")
+    wanted = np.asarray(pillow.turn(Image.fromarray(array), orientation))
+    assert np.array_equal(lossless.turned(array, orientation), wanted)
+
+
+def oracle(array: np.ndarray[Any, Any], box: tuple[int, ...], size: tuple[int, int], filter: str) -> Any:
+    """The window of the antialiased resize in float64, by torch."""
+    x0, y0, x1, y1, width, height, x, y = box
+    region = torch.from_numpy(array[y0:y1, x0:x1].astype(np.float64)).permute(2, 0, 1)[None]
+    made = torch.nn.functional.interpolate(region, (height, width), mode=filter, antialias=True, align_corners=False)
+    return made[0].permute(1, 2, 0)[y : y + size[1], x : x + size[0]].numpy()
+
+
+@pytest.mark.parametrize(("channels", "kind"), SHAPES)
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_resampling_against_float64(channels: int, kind: str, filter: str) -> None:
+    array = pixels(channels, kind, 41, 57)
+    for box, size in (
+        ((0, 0, 57, 41, 30, 20, 0, 0), (30, 20)),
+        ((5, 3, 50, 40, 90, 74, 10, 20), (33, 21)),
+        ((7, 0, 31, 24, 24, 24, 4, 2), (12, 16)),
+    ):
+        made, wanted = lossless.resample(array, box, size, filter), oracle(array, box, size, filter)
+        assert made.dtype == array.dtype
+        if kind == "float32":
+            assert np.abs(made - wanted).max() <= 1e-6 * np.abs(array).max()
+        else:
+            wanted = np.rint(wanted).clip(0, np.iinfo(kind).max)
+            differs = made.astype(np.int64) != wanted.astype(np.int64)
+            assert differs.mean() <= 0.01  # nearly halves: float32 between the passes has a step of 1/256 at 65,535
+            assert np.abs(made.astype(np.int64) - wanted.astype(np.int64)).max() <= 1
+
+
+class TestTranscode:
+    @pytest.mark.parametrize(("channels", "kind"), SHAPES)
+    def test_npy_keeps_everything(self, channels: int, kind: str) -> None:
+        array = pixels(channels, kind)
+        stored = arrays.write_npy(array)
+        for recipe in (TranscodeRecipe(format="npy"), TranscodeRecipe(format="keep")):
+            made = transcode(stored, recipe)
+            assert (made.field, made.width, made.height) == ("image.npy", 31, 23)
+            assert made.data == stored
+        photometric = "rgb" if channels in (3, 4) else "minisblack"
+        plain = array[:, :, 0] if channels == 1 else array
+        options = {"planarconfig": "contig"} if channels > 1 else {}
+        packed = transcode(tiff(plain, photometric=photometric, **options), TranscodeRecipe(format="npy"))
+        assert np.array_equal(arrays.read_npy(packed.data, LIMIT), array)
+
+    def test_resized_cropped_padded(self) -> None:
+        array = pixels(13, "uint16", 40, 60)
+        stored = arrays.write_npy(array)
+        made = transcode(stored, TranscodeRecipe(size=20, mode="short", format="npy"))
+        assert (made.width, made.height) == (30, 20)
+        wanted = lossless.resample(array, (0, 0, 60, 40, 30, 20, 0, 0), (30, 20), "bilinear")
+        assert np.array_equal(arrays.read_npy(made.data, LIMIT), wanted)
+        cropped = transcode(stored, TranscodeRecipe(size=20, mode="crop", format="npy"))
+        assert np.array_equal(arrays.read_npy(cropped.data, LIMIT), wanted[:, 5:25])
+        padded = arrays.read_npy(transcode(stored, TranscodeRecipe(size=30, mode="pad", format="npy")).data, LIMIT)
+        assert np.array_equal(padded[5:25], wanted)
+        assert not padded[:5].any()
+        assert not padded[25:].any()
+
+    def test_jpeg_becomes_an_array(self) -> None:
+        array = pixels(3, "uint8")
+        stored = save(Image.fromarray(array), "JPEG", exif=exif(6))
+        made = transcode(stored, TranscodeRecipe(format="npy"))
+        wanted = np.rot90(np.asarray(Image.open(io.BytesIO(stored))), -1)
+        assert np.array_equal(arrays.read_npy(made.data, LIMIT), wanted)
+
+    @pytest.mark.parametrize("channels", [1, 3, 4])
+    def test_png_keeps_16_bits(self, channels: int) -> None:
+        array = pixels(channels, "uint16", 40, 60)
+        photometric = "minisblack" if channels == 1 else "rgb"
+        for stored in (png.write(array), tiff(array[:, :, 0] if channels == 1 else array, photometric=photometric)):
+            made = transcode(stored, TranscodeRecipe(format="png"))
+            assert np.array_equal(lossless.read(made.data, LIMIT).pixels, array)
+            small = transcode(stored, TranscodeRecipe(size=20, mode="short", format="png"))
+            wanted = lossless.resample(array, (0, 0, 60, 40, 30, 20, 0, 0), (30, 20), "bilinear")
+            assert np.array_equal(lossless.read(small.data, LIMIT).pixels, wanted)
+            kept = transcode(stored, TranscodeRecipe(format="keep"))
+            assert np.array_equal(lossless.read(kept.data, LIMIT).pixels, array)
+
+    @pytest.mark.parametrize(
+        ("array", "format", "message"),
+        [
+            (pixels(13, "uint16"), "jpeg", "13 channels of uint16: pack it with --format npy"),
+            (pixels(13, "uint16"), "png", "13 channels of uint16: pack it with --format npy"),
+            (pixels(1, "float32"), "jpeg", "1 channel of float32: pack it with --format npy"),
+        ],
+    )
+    def test_what_a_format_cannot_hold(self, array: np.ndarray[Any, Any], format: str, message: str) -> None:
+        with pytest.raises(DecodeError, match=message):
+            transcode(arrays.write_npy(array), TranscodeRecipe(format=format))
+
+    def test_limits(self) -> None:
+        stored = arrays.write_npy(pixels(13, "uint16"))
+        with pytest.raises(DecodeError, match="limit on pixels"):
+            transcode(stored, TranscodeRecipe(format="npy", max_pixels=100))
+        with pytest.raises(DecodeError, match="limit on memory"):
+            transcode(stored, TranscodeRecipe(format="npy", max_memory=1000))
+
+
+class TestRows:
+    def source(self, *stored: bytes, orientation: int = 1) -> tuple[Payloads, list[np.ndarray[Any, Any]]]:
+        held = [np.frombuffer(each, np.uint8) for each in stored]
+        places = np.array([each.ctypes.data for each in held], np.uint64)
+        lengths, n = np.array([each.size for each in held], np.uint64), len(held)
+        return Payloads(np.full(n, -1, np.int32), places, lengths, None, np.full(n, orientation, np.uint8), None), held
+
+    def test_other_channels_and_damage_fail_alone(self) -> None:
+        array = pixels(13, "uint16")
+        good = arrays.write_npy(array)
+        stored = (good, arrays.write_npy(pixels(12, "uint16")), good[:-2], arrays.write_npy(pixels(13, "float32")))
+        source, held = self.source(*stored)
+        out, status = np.ones((4, 23, 31, 13), np.uint16), np.zeros(4, np.int32)
+        boxes = np.tile(np.array([0, 0, 31, 23, 31, 23, 0, 0], np.int32), (4, 1))
+        twin.decode_arrays(DecodeOptions(), source, boxes, np.array([1, 0, 0, 0], np.uint8), out, status)
+        assert status.tolist() == [Status.OK, Status.UNSUPPORTED, Status.TRUNCATED, Status.UNSUPPORTED]
+        assert np.array_equal(out[0], array[:, ::-1])
+        assert not out[1:].any()
+        del held
