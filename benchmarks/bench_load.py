@@ -4,8 +4,7 @@ python -m benchmarks.bench_load [--photos FOLDER] [--rounds 7]
 packs the photographs with `iofast pack --resize 256 --quality 90` and runs all contenders in turn:
 
     FastLoader              to uint8 batches of 224 x 224, checksums on: from the container (JPEGs with restart markers,
-                            raw rgb, raw yuv), from the same JPEGs in Parquet and Arrow as Hugging Face has them, from
-                            plain files of the same pictures, from the original photographs
+                            raw rgb, raw yuv), from plain files of the same pictures, from the original photographs
     simplejpeg + cv2        a batch-wise dataset in torch's DataLoader, two workers, on the plain files
     Pillow                  an ImageFolder-style dataset in torch's DataLoader, two workers, on the plain files
     limit                   libjpeg-turbo decodes the plain files in full and does nothing else, in C threads
@@ -30,7 +29,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pyarrow.parquet
 from PIL import Image
 
 from benchmarks import measure, photographs
@@ -49,7 +47,6 @@ ORIGINALS = 1_500  # of the original photographs, which take five times as long
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 CENTRE = [T.Resize(256), T.CenterCrop(224)]
 OURS, LIMIT = "FastLoader, LMDB", "limit: full decode only"
-PARQUET, ARROW = "FastLoader, Parquet", "FastLoader, Arrow"
 ORIGINAL_LIMIT = "limit of the originals"
 RESAMPLER = "the resampler alone"
 
@@ -114,20 +111,6 @@ def fast(path: Path, transform: Any = CROP, workers: int = WORKERS, **options: A
     return rate(FastLoader(FastDataset(path), BATCH, shuffle=True, transform=transform, num_workers=workers, **options))
 
 
-def tables(container: Path, folder: Path) -> tuple[Path, Path]:
-    """The container's images as a Parquet file and as an Arrow file."""
-    with open_reader(container) as reader:
-        rows = np.arange(len(reader))
-        images = [{"bytes": payload, "path": None} for payload in reader.values(rows)]
-        columns = {"image": images, "label": reader.locate(rows).label.tolist()}
-    table = pyarrow.table(columns)
-    parquet, arrow = folder / "images.parquet", folder / "images.arrow"
-    pyarrow.parquet.write_table(table, parquet, row_group_size=100)
-    with pyarrow.ipc.new_stream(str(arrow), table.schema) as stream:
-        stream.write_table(table, max_chunksize=1000)
-    return parquet, arrow
-
-
 def resampler(rgb: Path) -> Callable[[], float]:
     """Images a second of the kernel alone on raw pixels in memory, on as many threads: boxes, resampling, the store."""
     dataset = FastDataset(rgb)
@@ -186,7 +169,6 @@ def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float
     container = pack(source, folder / "packed.lmdb")
     rgb = pack(source, folder / "rgb.lmdb", 256, "--format", "rgb")
     yuv = pack(source, folder / "yuv.lmdb", 256, "--format", "yuv420")
-    parquet, arrow = tables(container, folder)
     blob, files = plain(container, folder)
     write_blob(folder / "originals.blob", [path.read_bytes() for path in files_in(originals)])
     plain_bytes = float(np.mean([path.stat().st_size for path, _ in files]))
@@ -195,8 +177,6 @@ def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float
         OURS: fast(container),
         "FastLoader, LMDB, one worker": fast(container, workers=1),
         'FastLoader, LMDB, pixels="fast"': fast(container, pixels="fast"),
-        PARQUET: fast(parquet),
-        ARROW: fast(arrow),
         "FastLoader, plain files": fast(folder / "files"),
         LIMIT: limit(blob, folder),
         "limit, one thread": limit(blob, folder, 1),
@@ -218,8 +198,6 @@ ASKED = (  # (what is compared, one, other, at least)
     ("training crops: loader to full decode", OURS, LIMIT, 1.35),
     ('the same with pixels="fast"', 'FastLoader, LMDB, pixels="fast"', LIMIT, 1.6),
     ("loader to simplejpeg + cv2", OURS, "simplejpeg + cv2, DataLoader", 2.0),
-    ("Parquet to LMDB, the same bytes", PARQUET, OURS, 0.9),
-    ("Arrow to LMDB, the same bytes", ARROW, OURS, 0.9),
     ("evaluation crops: loader to full decode", "FastLoader, LMDB, Resize + CenterCrop", LIMIT, 1.3),
     ("original photographs: loader to full decode", "FastLoader, original photographs", ORIGINAL_LIMIT, 1.15),
     ("raw rgb: loader to the resampler alone", "FastLoader, LMDB of rgb", RESAMPLER, 0.7),
