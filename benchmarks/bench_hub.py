@@ -32,8 +32,9 @@ def written(photos: Path, folder: Path, images: int) -> dict[str, Path]:
     sets = {LMDB: folder / "kept.lmdb", FOLDER: folder / "files"}
     sets |= {PARQUET: folder / "hub.parquet", ARROW: folder / "hub"}
     subprocess.run(kept(sets[FOLDER], sets[LMDB]), check=True)
+    # -P: our own peers/datasets.py must not be found first
     writer = Path(__file__).parent / "peers" / "hub_writer.py"
-    command = [ENVIRONMENTS["torch"].python(), writer, sets[FOLDER], sets[PARQUET], sets[ARROW]]
+    command = [ENVIRONMENTS["torch"].python(), "-P", writer, sets[FOLDER], sets[PARQUET], sets[ARROW]]
     subprocess.run(command, check=True, capture_output=True)
     return sets
 
