@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,6 +27,8 @@ TYPES = ("uint8", "uint16", "float32")
 INSTALL = "pip install iofast[arrays]"  # tifffile, and what it needs for compressed files
 
 T = TypeVar("T")
+
+_SILENT = logging.NullHandler()
 
 _MAX_HEADER = 1 << 12  # bytes of the header of a .npy; one of three dimensions has 128
 _ORIENTATION = 274  # TIFF tag
@@ -129,6 +132,7 @@ def _of_tiff(data: Payload, read: Callable[[Any], T]) -> T:
         raise StatusError(
             Status.UNSUPPORTED, f"Pillow does not read a TIFF of this kind without loss: {INSTALL}"
         ) from None
+    logging.getLogger("tifffile").addHandler(_SILENT)  # else damage, which becomes an error here, is also printed
     try:
         with tifffile.TiffFile(stream(data)) as file:
             return read(file.pages[0])
