@@ -19,10 +19,12 @@ from pathlib import Path
 
 from benchmarks import measure, photographs
 from benchmarks.bench_load import BATCH, WORKERS, fast, plain
-from benchmarks.rivals.contenders import ENVIRONMENTS
+from benchmarks.rivals.contenders import FOLDER as RIVALS
 from iofast import FastDataset
+from tools.environments import Environment
 
 LMDB, FOLDER, PARQUET, ARROW = "LMDB", "a folder", "Parquet", "Arrow, save_to_disk"
+DATASETS = Environment(RIVALS / "datasets", ("datasets==5.2.0", "pillow==12.1.1"))
 ASKED = 0.9  # of the rate from LMDB
 
 
@@ -34,7 +36,7 @@ def written(photos: Path, folder: Path, images: int) -> dict[str, Path]:
     subprocess.run(kept(sets[FOLDER], sets[LMDB]), check=True)
     # -P: our own peers/datasets.py must not be found first
     writer = Path(__file__).parent / "peers" / "hub_writer.py"
-    command = [ENVIRONMENTS["torch"].python(), "-P", writer, sets[FOLDER], sets[PARQUET], sets[ARROW]]
+    command = [DATASETS.python(), "-P", writer, sets[FOLDER], sets[PARQUET], sets[ARROW]]
     subprocess.run(command, check=True, capture_output=True)
     return sets
 
