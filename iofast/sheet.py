@@ -17,7 +17,7 @@ from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.changed import follow
 from iofast.errors import DecodeError, IofastError, OptionError
-from iofast.kernel import arrays, lossless, pillow
+from iofast.kernel import lossless, pillow
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field
 
@@ -181,7 +181,7 @@ def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
     if not located.kind[0]:
         data = reader.view(index)
         follow(reader, located, 0, data)
-        if data[: len(arrays.MAGIC)] == arrays.MAGIC:
+        if lossless.is_array(bytes(data), MAX_PIXELS):
             return lossless.shown(bytes(data))
         return kernel.decode(data, int(located.orientation[0]))
     width, height = int(located.width[0]), int(located.height[0])

@@ -12,7 +12,7 @@ from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.index import ABSENT
 from iofast.errors import DecodeError, IofastError
-from iofast.kernel import pillow
+from iofast.kernel import lossless, pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 
@@ -108,21 +108,22 @@ class PayloadCheck:
         small: dict[int, Header] = {}
         large: dict[int, Header] = {}
         for row, value in _present(values):
-            reason = ""
+            reason, is_array = "", lossless.is_array(value, MAX_PIXELS)
             try:
                 header = kernel.read_header(value)
                 if is_image[row]:
                     reason = _contradiction(header, located, row)
                 if header.width * header.height > MAX_PIXELS:
                     reason = f"the image has {header.width}×{header.height} pixels, more than {MAX_PIXELS}"
-                if header.format == "npy":  # it need not be one that RGB can show
+                if is_array:  # RGB need not show it
                     kernel.kind_of(value)
-                    self._findings.count(images=1)
             except DecodeError as error:
                 header, reason = None, str(error)
             if reason:
                 self._report(name, located, row, reason)
-            elif header is not None and header.format != "npy":
+            elif is_array:
+                self._findings.count(images=1)
+            elif header is not None:
                 (large if header.width * header.height > LARGE else small)[row] = header
         self._pixels(name, located, values, small)
         for row, header in large.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ Pixels = NDArray[Any]  # (height, width, channels)
 
 MAGIC = b"\x93NUMPY"
 TYPES = ("uint8", "uint16", "float32")
-INSTALL = "pip install iofast[arrays]"  # tifffile, and what it needs for compressed files
+INSTALL = "pip install iofast[arrays]"  # tifffile
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ _SILENT = logging.NullHandler()
 
 _MAX_HEADER = 1 << 12  # bytes of the header of a .npy; one of three dimensions has 128
 _ORIENTATION = 274  # TIFF tag
+_NONE, _DEFLATE = 1, (8, 32946)  # compressions of a TIFF; others cannot be unpacked up to a limit
+_LARGEST_SEGMENT = 1 << 24  # bytes that a strip or tile may have beyond the image: a tile of 512 x 512 x 16 samples
 
 
 class ArrayHeader(NamedTuple):
@@ -42,6 +45,11 @@ class ArrayHeader(NamedTuple):
     channels: int
     type: str  # of TYPES
     orientation: int = 1  # EXIF
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pixels."""
+        return self.width * self.height * self.channels * np.dtype(self.type).itemsize
 
 
 def npy_header(data: Payload) -> ArrayHeader:
@@ -82,7 +90,8 @@ def read_tiff(data: bytes, max_pixels: int) -> tuple[Pixels, int]:
     def read(page: Any) -> tuple[Pixels, int]:
         header = _tiff_layout(page)
         _check_limits(header, max_pixels)
-        pixels = np.asarray(page.asarray())
+        _check_segments(page, data, header)
+        pixels = np.asarray(page.asarray(maxworkers=1))  # threads of its own would come on top of the loader's
         pixels = pixels if pixels.ndim == 3 else pixels[:, :, None]
         return (pixels.transpose(1, 2, 0) if page.axes == "SYX" else pixels), header.orientation
 
@@ -90,11 +99,12 @@ def read_tiff(data: bytes, max_pixels: int) -> tuple[Pixels, int]:
 
 
 def displayed(data: bytes, max_pixels: int) -> Image.Image:
-    """Return a `.npy` as Pillow's image if it is one: gray of 8 or 16 bits, RGB, RGBA. Raises `StatusError`."""
+    """Return a `.npy` as Pillow's image: gray of 8 or 16 bits, RGB or RGBA by their upper 8. Raises `StatusError`."""
     pixels = read_npy(data, max_pixels)
     channels, kind = pixels.shape[2], pixels.dtype.name
-    if (kind == "uint8" and channels in (1, 3, 4)) or (kind == "uint16" and channels == 1):
-        return Image.fromarray(np.ascontiguousarray(pixels if channels > 1 else pixels[:, :, 0]))
+    if kind != "float32" and channels in (1, 3, 4):
+        upper = (pixels >> 8).astype(np.uint8) if kind == "uint16" and channels > 1 else pixels
+        return Image.fromarray(np.ascontiguousarray(upper if channels > 1 else upper[:, :, 0]))
     raise StatusError(
         Status.UNSUPPORTED,
         f"an array of {named(channels, kind)}: pack it with --format npy, image_mode='array' loads it",
@@ -139,8 +149,6 @@ def _of_tiff(data: Payload, read: Callable[[Any], T]) -> T:
     except StatusError:
         raise
     except Exception as error:  # tifffile raises anything on damaged files
-        if "imagecodecs" in str(error):
-            raise StatusError(Status.UNSUPPORTED, f"a TIFF of this compression needs imagecodecs: {INSTALL}") from None
         raise StatusError(Status.CORRUPT, " ".join(str(error).split())[:200] or type(error).__name__) from error
 
 
@@ -155,9 +163,27 @@ def _tiff_layout(page: Any) -> ArrayHeader:
     return ArrayHeader(int(sides[1]), int(sides[0]), int(sides[2]), kind, orientation)
 
 
+def _check_segments(page: Any, data: bytes, header: ArrayHeader) -> None:
+    """Raise `StatusError` for strips and tiles that would unpack to more than the header says."""
+    across = page.tilewidth if page.is_tiled else page.imagewidth
+    down = page.tilelength if page.is_tiled else min(page.rowsperstrip, page.imagelength)
+    samples = header.channels if page.planarconfig == 1 else 1
+    size = int(across) * int(down) * samples * np.dtype(header.type).itemsize
+    if size > _LARGEST_SEGMENT + header.nbytes:
+        raise StatusError(Status.LIMIT, f"strips or tiles of {size} bytes in a TIFF of {header.nbytes}")
+    if page.compression not in (_NONE, *_DEFLATE):
+        raise StatusError(
+            Status.UNSUPPORTED, f"a TIFF of compression {int(page.compression)}: expected none or deflate"
+        )
+    for start, length in zip(page.dataoffsets, page.databytecounts, strict=True):
+        unpacker = zlib.decompressobj()
+        if page.compression in _DEFLATE and len(unpacker.decompress(data[start : start + length], size + 1)) > size:
+            raise StatusError(Status.LIMIT, f"a strip or tile of more than {size} bytes")
+
+
 def _check_limits(header: ArrayHeader, max_pixels: int) -> None:
     pixels, shown = header.width * header.height, f"{header.width}x{header.height} pixels"
     if pixels > max_pixels or max(header.width, header.height) > LONGEST_SIDE:
         raise StatusError(Status.LIMIT, shown)
-    if pixels * header.channels * np.dtype(header.type).itemsize > MAX_BYTES:  # no loader would read it
+    if header.nbytes > MAX_BYTES:  # no loader would read it
         raise StatusError(Status.LIMIT, f"{shown} of {named(header.channels, header.type)}")

@@ -6,6 +6,7 @@ resampled channel by channel in floating point, and those of whole numbers are r
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import NamedTuple
 
@@ -17,11 +18,22 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from iofast.kernel import arrays, depth, jxl, memory, pillow, png, resampling
 from iofast.kernel.arrays import Pixels
-from iofast.kernel.contract import MAX_PIXELS, TURNED, Header, Status, StatusError, Transcoded, TranscodeRecipe
+from iofast.kernel.contract import (
+    MAX_PIXELS,
+    TURNED,
+    Header,
+    Status,
+    StatusError,
+    Transcoded,
+    TranscodeRecipe,
+    levels_of,
+)
 from iofast.kernel.payload import Payload
 
 NPY, PNG = "image.npy", "png"  # fields of a record
-_SAMPLES, _FORMAT = 277, 339  # TIFF tags
+_PHOTOMETRIC, _FORMAT = 262, 339  # TIFF tags
+_ASSOCIATED, _PLANES, _RGB = 1, 2, 2  # values of ExtraSamples, PlanarConfiguration, PhotometricInterpretation
+_DEEP = re.compile("(RGB|RGBA|RGBX);16[BLN]")
 
 
 class Whole(NamedTuple):
@@ -63,14 +75,14 @@ def read(data: bytes, max_pixels: int) -> Whole:
     kind = pillow.format_of(data)
     if kind == "npy":
         return Whole(arrays.read_npy(data, max_pixels), 1)
-    opened = None if is_array(data, max_pixels) else pillow.open_image(data, max_pixels)
-    if opened is None or _drops_channels(opened.image):
+    if kind == "tiff" and (not _pillow_reads(data) or is_array(data, max_pixels)):
         return Whole(*arrays.read_tiff(data, max_pixels))
+    opened = pillow.open_image(data, max_pixels)
     pillow.check_end(opened)
-    if (lower := _lower_bytes(data, opened.image, max_pixels)) is not None:
-        opened.image.load()
-        return Whole(np.asarray(opened.image).astype(np.uint16) << 8 | lower, opened.orientation)
+    lower = _lower_bytes(data, opened.image, max_pixels)
     opened.image.load()
+    if lower is not None:
+        return Whole(np.asarray(opened.image).astype(np.uint16) << 8 | lower, opened.orientation)
     return Whole(_samples(opened), opened.orientation)
 
 
@@ -114,17 +126,27 @@ def is_array(data: bytes, max_pixels: int) -> bool:
     return False
 
 
+def check_array(data: bytes, recipe: TranscodeRecipe) -> None:
+    """Raise `StatusError` for an array, before it is read, that exceeds a limit of the recipe."""
+    found = arrays.npy_header(data) if pillow.format_of(data) == "npy" else arrays.tiff_header(data)
+    size = (found.width, found.height)
+    memory.check(recipe, size, len(data) + 2 * found.nbytes, arrays.named(found.channels, found.type))
+
+
 def is_deep(opened: pillow.Opened) -> bool:
-    """Whether an image that Pillow opens has whole samples of 9 to 16 bits."""
+    """Whether an image that Pillow opens is gray or RGB with whole samples of 9 to 16 bits."""
     image = opened.image
+    if opened.format == "npy":
+        found = arrays.npy_header(opened.data)
+        return found.type == "uint16" and found.channels in (1, 3)
     gray = image.mode.startswith("I;16") or (opened.format == "png" and image.mode == "I")  # I: before Pillow 11
-    return gray or _deep_mode(image) is not None
+    return gray or (image.mode == "RGB" and _deep_mode(image) is not None)
 
 
 def read_levels(data: bytes, max_pixels: int) -> Whole:
     """As `read`, but white is 65,535 in gray of 9 to 16 bits: levels that a PNG shows as the image is meant."""
     opened = pillow.open_image(data, max_pixels)
-    if _deep_mode(opened.image) is not None:
+    if opened.image.mode == "RGB":
         return read(data, max_pixels)
     opened.image.load()
     return Whole(depth.to_wide(opened.image)[:, :, None], opened.orientation)
@@ -133,7 +155,7 @@ def read_levels(data: bytes, max_pixels: int) -> Whole:
 def transcode(stored: Whole, recipe: TranscodeRecipe, kind: str) -> Transcoded:
     """Resize and pad an image as `recipe` says, without loss of bits, to the field `kind`: `NPY` or `PNG`.
 
-    Padding is 0. Raises `StatusError`.
+    Padding is 0, that of a PNG `pad_color`. Raises `StatusError`.
     """
     original = stored.upright
     size = recipe.resized(*original)
@@ -144,8 +166,9 @@ def transcode(stored: Whole, recipe: TranscodeRecipe, kind: str) -> Transcoded:
     made = turned(stored.pixels, stored.orientation)
     if size != original or window != size:
         made = resample(made, (0, 0, *original, *size, *box[:2]), window, recipe.filter)
-    payload = _encoded(_padded(made, canvas), kind)
-    return Transcoded(payload, kind, *canvas, 1, *original)
+    levels = levels_of(recipe.pad_color or "black") if kind == PNG else (0, 0, 0)
+    made = _padded(made, canvas, tuple(257 * level for level in levels))
+    return Transcoded(arrays.write_npy(made) if kind == NPY else png.write(made), kind, *canvas, 1, *original)
 
 
 def turned(pixels: Pixels, orientation: int) -> Pixels:
@@ -176,40 +199,57 @@ def resample(pixels: Pixels, box: tuple[int, ...], size: tuple[int, int], filter
     return out
 
 
+def _pillow_reads(data: bytes) -> bool:
+    """Whether Pillow decodes a TIFF without loss, if it opens it. What it does to the others was seen in 13.0."""
+    tags = pillow.tiff_tags(data)
+    samples, planar, compression, photometric = (tags.get(tag, 1) for tag in (277, 284, 259, 262))
+    bits, forms, extra = (tags.get(tag) or (default,) for tag, default in ((258, 1), (339, 1), (338, 0)))
+    if samples == 1:
+        swapped = data.startswith(b"MM") and compression != 1  # floats come in the wrong byte order
+        return not (swapped and 3 in forms)
+    if _ASSOCIATED in extra:  # colours are divided by it
+        return False
+    if planar == _PLANES:
+        return max(bits) <= 8 and samples in (3, 4)
+    return samples <= 4 and (max(bits) <= 8 or (max(bits) == 16 and photometric == _RGB))
+
+
 def _samples(opened: pillow.Opened) -> Pixels:
     """All channels of a decoded image; palettes become colours, CMYK and Lab RGB."""
     image = opened.image
+    if is_deep(opened) or image.mode == "F":
+        return np.asarray(image).astype(np.float32 if image.mode == "F" else np.uint16, copy=False)[:, :, None]
+    tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+    forms = tags.get(_FORMAT) or (1,)
+    if image.mode == "I" or any(form not in (1, 4) for form in forms):
+        raise StatusError(Status.UNSUPPORTED, f"signed or 32-bit samples: expected {', '.join(arrays.TYPES)}")
+    if any(";16" in mode for mode in _raw_modes(opened)):
+        raise StatusError(Status.UNSUPPORTED, "16 bits of gray with alpha: expected gray, RGB or RGBA")
     if image.mode in ("P", "PA") or "transparency" in image.info:
         image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
-    if image.mode == "F" or is_deep(opened):
-        return np.asarray(image).astype(np.float32 if image.mode == "F" else np.uint16, copy=False)[:, :, None]
-    if image.mode == "I" or _tag(image, _FORMAT) not in (1, 4):
-        raise StatusError(Status.UNSUPPORTED, f"signed or 32-bit samples: expected {', '.join(arrays.TYPES)}")
     if image.mode == "1":
         image = image.convert("L")
-    if image.mode not in ("L", "LA", "La", "RGB", "RGBA", "RGBa", "RGBX"):
+    if image.mode not in ("L", "LA", "RGB", "RGBA", "RGBX"):
         image = pillow.plain(image)
     samples = np.asarray(image)
+    if tags.get(_PHOTOMETRIC) == 0 and samples.ndim == 2:  # Pillow has inverted it
+        samples = 255 - samples
     return samples if samples.ndim == 3 else samples[:, :, None]
 
 
-def _drops_channels(image: Image.Image) -> bool:
-    """Whether Pillow leaves channels of a TIFF out: of five it opens the first three."""
-    return image.mode != "P" and _tag(image, _SAMPLES) > len(image.getbands())
-
-
-def _tag(image: Image.Image, tag: int) -> int:
-    """The least number in a TIFF's tag; 1 without it, and for other formats."""
-    found = image.tag_v2.get(tag, 1) if isinstance(image, TiffImageFile) else 1
-    return int(min(found) if isinstance(found, tuple) else found)
+def _raw_modes(opened: pillow.Opened) -> list[str]:
+    """Pillow's names for the layout of the stored samples: `RGB;16B`."""
+    image = opened.image if opened.image.tile else pillow.open_image(opened.data, 1 << 62).image  # type: ignore[attr-defined]
+    firsts = [tile[3][0] if isinstance(tile[3], tuple) else tile[3] for tile in image.tile]  # type: ignore[attr-defined]
+    return [first for first in firsts if isinstance(first, str)]
 
 
 def _deep_mode(image: Image.Image) -> str | None:
-    """Pillow's raw mode of colours of 16 bits, of which it keeps the upper 8: `RGB;16B`; None for other images."""
+    """Pillow's raw mode of colours of 16 bits, of which it keeps the upper 8; None for other images."""
     for tile in getattr(image, "tile", ()):
-        args = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
-        if args and isinstance(args[0], str) and args[0][:-1].endswith(";16") and not image.mode.startswith("I"):
-            return args[0]
+        first = tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3]
+        if isinstance(first, str) and _DEEP.fullmatch(first):
+            return first
     return None
 
 
@@ -226,31 +266,21 @@ def _lower_bytes(data: bytes, image: Image.Image, max_pixels: int) -> NDArray[np
     for place, tile in enumerate(again.tile):
         args = (other, *tile[3][1:]) if isinstance(tile[3], tuple) else other
         again.tile[place] = tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args)  # type: ignore[assignment]
-    try:
-        again.load()
-    except ValueError:  # "unrecognized raw mode": gray with alpha
-        raise StatusError(Status.UNSUPPORTED, f"16 bits of {image.mode}: expected gray, RGB or RGBA") from None
+    again.load()
     return np.asarray(again)
 
 
-def _padded(pixels: Pixels, canvas: tuple[int, int]) -> Pixels:
+def _padded(pixels: Pixels, canvas: tuple[int, int], levels: tuple[int, ...]) -> Pixels:
     height, width, channels = pixels.shape
     if (width, height) == canvas:
         return pixels
-    whole = np.zeros((canvas[1], canvas[0], channels), pixels.dtype)
+    if channels == 1 and len(set(levels)) > 1:  # gray on a colour
+        pixels, channels = pixels.repeat(3, axis=2), 3
+    fill = levels if channels == 3 else levels[0]
+    whole = np.full((canvas[1], canvas[0], channels), fill, pixels.dtype)
     top, left = (canvas[1] - height) // 2, (canvas[0] - width) // 2
     whole[top : top + height, left : left + width] = pixels
     return whole
-
-
-def _encoded(pixels: Pixels, kind: str) -> bytes:
-    if kind == NPY:
-        return arrays.write_npy(pixels)
-    channels = pixels.shape[2]
-    if pixels.dtype == np.float32 or channels not in png.COLOUR_TYPES:
-        expected = "--format png holds 1 to 4 of uint8 or uint16, --format npy every array"
-        raise StatusError(Status.UNSUPPORTED, f"{arrays.named(channels, pixels.dtype.name)}: {expected}")
-    return png.write(pixels)
 
 
 def _check_memory(

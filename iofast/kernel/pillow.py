@@ -9,10 +9,12 @@ Everything here works with Pillow 9.5 and later, and so with Pillow-SIMD 9.5.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,8 +119,8 @@ _MAGIC = (
     (jxl.CONTAINER, "jxl"),
 )
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-_WIDTH, _HEIGHT, _ORIENTATION, _SAMPLES, _XMP = 256, 257, 274, 277, 700  # TIFF tags
-_BIG_TIFF, _MOST_CHANNELS = 43, 6  # the version of a TIFF; as many channels as Pillow looks at
+_WIDTH, _HEIGHT, _ORIENTATION, _SAMPLES, _PLANAR, _XMP, _BITS = 256, 257, 274, 277, 284, 700, 258  # TIFF tags
+_BIG_TIFF, _MOST_CHANNELS = 43, 6  # the version of a TIFF; Pillow looks at no more channels
 _PACKET = b"http://ns.adobe.com/xap/1.0/\0"  # precedes the XMP of a JPEG
 
 
@@ -181,10 +183,8 @@ def open_image(data: Payload, max_pixels: int) -> Opened:
     plugin = _plugin(kind)
     if plugin is None:
         raise StatusError(Status.UNSUPPORTED, _refusal(data[:256], kind))
-    if kind == "tiff" and (channels := tiff_channels(data)) > _MOST_CHANNELS:  # Pillow logs an error, and fails
-        raise StatusError(
-            Status.UNSUPPORTED, f"{channels} channels: --format npy packs them, image_mode='array' loads them"
-        )
+    if kind == "tiff":
+        _check_tiff(tiff_tags(data))
     if kind == "jxl":
         check_size(*jxl.header(data)[:2], max_pixels)  # opening decodes it
     source = _ShortReads(data[:]) if kind == "webp" else stream(data)
@@ -203,17 +203,29 @@ def open_image(data: Payload, max_pixels: int) -> Opened:
     return Opened(image, data, kind, (width, height), source.tell())
 
 
-def tiff_channels(data: Payload) -> int:
-    """Return SamplesPerPixel of a TIFF, 1 if its tags cannot be read: Pillow will say so."""
+def _check_tiff(tags: Mapping[int, Any]) -> None:
+    """Refuse what Pillow would decode to something else, or log as an error of its own. Raises `StatusError`."""
+    samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS) or (1,))
+    if samples > _MOST_CHANNELS:
+        reason = f"{samples} channels"
+    elif tags.get(_PLANAR, 1) == 2 and samples > 1 and (bits > 8 or samples not in (3, 4)):
+        reason = f"{samples} planes of {bits} bits"
+    else:
+        return
+    raise StatusError(Status.UNSUPPORTED, f"{reason}: --format npy packs them, image_mode='array' loads them")
+
+
+def tiff_tags(data: Payload) -> Mapping[int, Any]:
+    """Return the tags of a TIFF's first page; none if they cannot be read, and Pillow will say so."""
     start = data[:16]
     try:
         tags = ImageFileDirectory_v2(start if start[2] + start[3] == _BIG_TIFF else start[:8])
         source = stream(data)
         source.seek(tags.next)
         tags.load(source)
-        return int(tags.get(_SAMPLES, 1))
+        return dict(tags.items())
     except (SyntaxError, OSError, ValueError, TypeError, LookupError, struct.error):
-        return 1
+        return {}
 
 
 def can_open(kind: str) -> bool:

@@ -70,6 +70,7 @@ def transcode_with(codec: Codec, data: bytes | bytearray | memoryview, recipe: T
 def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     to_array = recipe.format == "npy" or (recipe.format == "keep" and recipe.size is None)
     if to_array and lossless.is_array(data, 1 << 62):
+        lossless.check_array(data, recipe)
         return lossless.transcode(lossless.read(data, recipe.max_pixels), recipe, lossless.NPY)
     opened = pillow.open_image(data, 1 << 62)
     original, mode = opened.upright(opened.orientation), opened.image.mode
@@ -90,7 +91,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
     kind = recipe.format
     if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
-    if kind == "png" and lossless.is_deep(opened):
+    if kind == "png" and lossless.is_deep(opened) and not _needs_colours(opened.image, recipe):
         return lossless.transcode(lossless.read_levels(data, recipe.max_pixels), recipe, lossless.PNG)
     if (reason := excess(kind, width, height, recipe)) is not None:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing", reason)
@@ -98,6 +99,12 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
     memory.check(recipe, original, needed, mode)
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
     return finish(codec, _resized(codec, opened, size, box, recipe), kind, recipe, original, profile)
+
+
+def _needs_colours(image: Image.Image, recipe: TranscodeRecipe) -> bool:
+    """Whether a profile or transparency has to be dealt with, which is done in 8 bits."""
+    shown = colour.is_shown_otherwise(image, icc=recipe.icc != "drop", background=True)
+    return shown or (recipe.icc == "keep" and bool(colour.profile_of(image)))
 
 
 def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str | None:

@@ -21,6 +21,7 @@ from iofast.gpu.batch_memory import BatchMemory
 from iofast.gpu.decode import WHOLE, Divided, on_cpu
 from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
+from iofast.kernel.arrays import named
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.loader_stats import Failure
@@ -284,8 +285,15 @@ class Samples:
         self._decode_changed(canvas, wanted, status)
         failed = np.flatnonzero(status).tolist()
         for place in failed:
-            self.reasons.setdefault(int(rows[place]), kernel.failure(int(status[place]), source, place))
+            self.reasons.setdefault(int(rows[place]), self._reason(int(status[place]), source, place))
         return len(failed)
+
+    def _reason(self, status: int, source: Payloads, place: int) -> str:
+        """Why an image failed."""
+        deep = self._spec.deep
+        if deep is None or deep.as_gray or status != kernel.Status.UNSUPPORTED:
+            return kernel.failure(status, source, place)
+        return f"{kernel.status_message(status)}: expected {named(deep.channels, deep.type)}, as the first image has"
 
     def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
         """`payloads` of `rows`, without checksums if all of them have been compared already.

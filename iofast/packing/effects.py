@@ -19,7 +19,12 @@ def require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> Non
         ("subsampling", "format=jpeg", recipe.format == "jpeg" or encodes, formats),
         ("restart", "format=jpeg or keep", recipe.format == "jpeg" or kept, formats),
         ("check", "format=keep", kept, formats),
-        ("icc background", "a format other than npy", recipe.format != "npy", "format=npy, which changes no value"),
+        (
+            "icc background pad_color reducing_gap",
+            "a format other than npy",
+            recipe.format != "npy",
+            "format=npy, which changes no value",
+        ),
         ("filter only_shrink reducing_gap", "resize=", recipe.size is not None, "none"),
         ("pad_color mask_fill", "mode=pad", recipe.mode == "pad", f"mode={recipe.mode}"),
         ("box_format", "boxes=", given["boxes"] is not None, "none"),

@@ -98,8 +98,12 @@ def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source
     if column := options.path_column or options.label_column or options.split_column:
         raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
     sides = parse_sides(options.fields)
-    scan = _Scan(root, beside, options, Walk(tree, sides={side.suffix: {} for side in sides}))
+    suffixes = [side.suffix for side in sides]
+    scan = _Scan(root, beside, options, Walk(tree, sides={suffix: {} for suffix in suffixes}))
     splits = list(_splits(scan))
+    if not any(part.total for part in splits):  # beside other images, `.npy` files are features, masks or depths
+        scan = _Scan(root, beside, options, Walk(tree, arrays=True, sides={suffix: {} for suffix in suffixes}))
+        splits = list(_splits(scan))
     parts = [part for part in splits if part.total]
     if not parts:
         raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}")

@@ -63,7 +63,7 @@ class Unusual:
     def images(self, paths: Sequence[str], read: Read, *, arrays: bool) -> list[str]:
         """The names of those of `paths` that are images; the others are counted.
 
-        With `arrays`, so are `.npy` files of an image's shape. Beside images they are usually features.
+        With `arrays`, so are `.npy` files of an image's shape.
         """
         images = []
         for path, format in zip(paths, _formats(paths, read, arrays), strict=True):

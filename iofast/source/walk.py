@@ -94,6 +94,7 @@ class Walk:
     """One walk of a tree: lists folders, and counts the files that it leaves out."""
 
     tree: SourceTree
+    arrays: bool = False  # whether `.npy` files may be images
     hidden: int = 0  # images whose name begins with a dot
     sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
     unusual: Unusual = field(default_factory=Unusual)
@@ -114,7 +115,7 @@ class Walk:
             place = os.path.join(self.tree.root, prefix)
             raise SourceError(f"cannot list folder {place}: {error.strerror or error}") from None
         paths = [os.path.join(prefix, name) for name in sorted(others)]
-        images += self.unusual.images(paths, self.tree.beginning, arrays=not images)
+        images += self.unusual.images(paths, self.tree.beginning, arrays=self.arrays)
         return Folder(sorted(images), sorted(folders), (*ancestors, identity))
 
     def images(self, prefix: str, ancestors: Ancestors) -> FoundImages:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from PIL import Image
 from iofast.errors import DecodeError
 from iofast.kernel import Payloads, TranscodeRecipe, arrays, lossless, pillow, png, read_header, transcode, twin
 from iofast.kernel.contract import DecodeOptions, Status, StatusError
+from tools.odd_images.profiles import WIDE, rgb_profile
 
 LIMIT = 1 << 20
 SHAPES = [
@@ -131,6 +134,66 @@ class TestFiles:
             planes = tiff(array.transpose(2, 0, 1), byteorder=order, photometric="minisblack", planarconfig="separate")
             assert np.array_equal(lossless.read(planes, LIMIT).pixels, array)
 
+    @pytest.mark.parametrize("channels", [2, 3, 4, 5])
+    @pytest.mark.parametrize("kind", ["uint8", "uint16"])
+    @pytest.mark.parametrize("order", "<>")
+    @pytest.mark.parametrize("compression", [None, "zlib"])
+    @pytest.mark.parametrize("tile", [None, (16, 32)])
+    def test_planes(self, channels: int, kind: str, order: str, compression: str | None, tile: Any) -> None:
+        """Pillow takes 16-bit planes for bytes, without an error."""
+        array = pixels(channels, kind)
+        options = {"planarconfig": "separate", "compression": compression, "tile": tile, "byteorder": order}
+        photometric = "rgb" if channels in (3, 4) else "minisblack"
+        stored = tiff(array.transpose(2, 0, 1), photometric=photometric, **options)
+        assert np.array_equal(lossless.read(stored, LIMIT).pixels, array)
+        if kind == "uint16":
+            with pytest.raises(DecodeError, match="planes of 16 bits"):
+                transcode(stored, TranscodeRecipe())
+        if (channels, kind) != (4, "uint8"):  # which is laid over white, like any image with alpha
+            kept = transcode(stored, TranscodeRecipe(format="keep"))
+            assert np.array_equal(lossless.read(kept.data, LIMIT).pixels, array)
+
+    @pytest.mark.parametrize("order", "<>")
+    def test_floats_of_either_order(self, order: str) -> None:
+        array = pixels(1, "float32")[:, :, 0]
+        for compression in (None, "zlib"):
+            stored = tiff(array, byteorder=order, compression=compression)
+            assert np.array_equal(lossless.read(stored, LIMIT).pixels[:, :, 0], array)
+
+    @pytest.mark.parametrize("kind", ["uint8", "uint16"])
+    def test_values_as_stored(self, kind: str) -> None:
+        """Neither divided by alpha, nor inverted, nor converted from inks."""
+        array = pixels(4, kind)
+        for options in ({"photometric": "rgb", "extrasamples": ["assocalpha"]}, {"photometric": "separated"}):
+            if kind == "uint8" and "extrasamples" not in options:
+                continue  # inks of 8 bits become RGB, as those of a JPEG
+            stored = tiff(array, planarconfig="contig", **options)
+            assert np.array_equal(lossless.read(stored, LIMIT).pixels, array)
+        white = tiff(array[:, :, 0], photometric="miniswhite")
+        assert np.array_equal(lossless.read(white, LIMIT).pixels[:, :, 0], array[:, :, 0])
+
+    def test_transparent_level_of_gray(self) -> None:
+        array = pixels(1, "uint16")
+        stored = png.write(array)
+        chunk = png._chunk(b"tRNS", b"\0\5")
+        assert np.array_equal(lossless.read(stored[:33] + chunk + stored[33:], LIMIT).pixels, array)
+
+    def test_no_strip_unpacks_to_more_than_the_image(self) -> None:
+        """As would 600 MB of zeros in 600 kB."""
+        zeros = np.zeros((400, 400, 5), np.uint8)
+        stored = tiff(zeros, photometric="minisblack", planarconfig="contig", compression="zlib", rowsperstrip=400)
+        height, small = struct.pack("<HHII", 257, 4, 1, 400), struct.pack("<HHII", 257, 4, 1, 4)
+        rows, few = struct.pack("<HHII", 278, 4, 1, 400), struct.pack("<HHII", 278, 4, 1, 4)
+        assert rows in stored
+        assert height in stored
+        bomb = stored.replace(height, small).replace(rows, few)
+        with pytest.raises(StatusError, match="a strip or tile of more than 8000 bytes"):
+            lossless.read(bomb, LIMIT)
+        plain, lzw = struct.pack("<HHII", 259, 3, 1, 1), struct.pack("<HHII", 259, 3, 1, 5)
+        packed = tiff(np.zeros((8, 8, 7), np.uint8), photometric="minisblack", planarconfig="contig")
+        with pytest.raises(StatusError, match="compression 5: expected none or deflate"):
+            lossless.read(packed.replace(plain, lzw), LIMIT)
+
     def test_channels_that_pillow_would_leave_out(self) -> None:
         array = pixels(5, "uint8")
         stored = tiff(array, photometric="rgb", planarconfig="contig")
@@ -229,7 +292,7 @@ class TestTranscode:
         wanted = np.rot90(np.asarray(Image.open(io.BytesIO(stored))), -1)
         assert np.array_equal(arrays.read_npy(made.data, LIMIT), wanted)
 
-    @pytest.mark.parametrize("channels", [1, 3, 4])
+    @pytest.mark.parametrize("channels", [1, 3])
     def test_png_keeps_16_bits(self, channels: int) -> None:
         array = pixels(channels, "uint16", 40, 60)
         photometric = "minisblack" if channels == 1 else "rgb"
@@ -241,6 +304,24 @@ class TestTranscode:
             assert np.array_equal(lossless.read(small.data, LIMIT).pixels, wanted)
             kept = transcode(stored, TranscodeRecipe(format="keep"))
             assert np.array_equal(lossless.read(kept.data, LIMIT).pixels, array)
+
+    def test_png_of_16_bits_pads_with_a_colour(self) -> None:
+        recipe = TranscodeRecipe(size=60, mode="pad", format="png", pad_color="#ff8000")
+        for channels in (1, 3):
+            made = transcode(png.write(pixels(channels, "uint16", 40, 60)), recipe)
+            assert lossless.read(made.data, LIMIT).pixels[0, 0].tolist() == [65535, 128 * 257, 0]
+
+    def test_profiles_and_transparency_are_dealt_with_in_8_bits(self) -> None:
+        """A wide profile is converted, alpha is laid over the background, as in images of 8 bits."""
+        array = pixels(4, "uint16", 40, 60)
+        made = transcode(png.write(array), TranscodeRecipe(format="png"))
+        assert lossless.read(made.data, LIMIT).pixels.dtype == np.uint8
+        stored, profile = png.write(array[:, :, :3].copy()), rgb_profile(WIDE)
+        chunk = png._chunk(b"iCCP", b"wide\0\0" + zlib.compress(profile))
+        for icc, kind in ((None, "uint8"), ("keep", "uint8"), ("drop", "uint16")):
+            made = transcode(stored[:33] + chunk + stored[33:], TranscodeRecipe(format="png", icc=icc))
+            assert lossless.read(made.data, LIMIT).pixels.dtype == kind
+            assert bool(Image.open(io.BytesIO(made.data)).info.get("icc_profile")) == (icc == "keep")
 
     @pytest.mark.parametrize(
         ("array", "format", "message"),
