@@ -8,6 +8,7 @@ Runs from any folder, without a checkout, and imports nothing but what the wheel
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from iofast import kernel, pack
 from iofast.opening import open_reader
 
 COUNT = 40
+_BUSY = "while True: sum(range(100_000))"  # a program to watch
 
 
 def main() -> int:
@@ -39,12 +41,25 @@ def main() -> int:
         with open_reader(packed) as reader:
             if len(reader) != COUNT:
                 raise SystemExit(f"expected {COUNT} records, found {len(reader)}")
-        for words in (["info", packed], ["verify", packed], ["doctor"], ["monitor", "--help"]):
+        for words in (["info", packed], ["verify", packed], ["doctor"]):
             subprocess.run([sys.executable, "-m", "iofast", *map(os.fspath, words)], check=True, stdout=subprocess.PIPE)
+        watch()
         if importlib.util.find_spec("torch"):
             load(packed)
     print("it works")
     return 0
+
+
+def watch() -> None:
+    """A verdict on a busy process."""
+    with subprocess.Popen([sys.executable, "-c", _BUSY]) as busy:
+        try:
+            words = ["monitor", "--pid", str(busy.pid), "--once", "--seconds", "4", "--json"]
+            said = subprocess.run([sys.executable, "-m", "iofast", *words], check=True, capture_output=True, text=True)
+        finally:
+            busy.kill()
+    if "verdict" not in json.loads(said.stdout):
+        raise SystemExit(f"expected a verdict of the monitor, found {said.stdout:.200}")
 
 
 def load(packed: Path) -> None:
