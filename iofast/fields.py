@@ -20,13 +20,13 @@ from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import IMAGE_FIELDS, RAW_FIELDS, holds_places, image_field
+from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, RAW_FIELDS, holds_places, image_field
 
 OF_IMAGE = ("image", "crop")  # fields that every sample with an image has besides those of its record
 PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # the others are those of every sample
 MAX_TEXT = 64 << 20  # bytes of JSON or text, the limit of a manifest; JSON takes ten times as much as objects
 
-_OPAQUE = {*IMAGE_FIELDS, *RAW_FIELDS} - {"image.npy"}  # an image, but its values are the array
+_OPAQUE = {*IMAGE_FIELDS, *RAW_FIELDS} - {ARRAY_FIELD}  # an image, but its values are the array
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "avif")
 _WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch hardly supports
 _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")

@@ -17,11 +17,13 @@ MAX_FIELD_NAME = 64  # an LMDB key has 511 bytes and a USTAR name 100; key + "."
 MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length both end here
 LONGEST_SIDE = (1 << 21) - 1  # pixels; a row of the index has 21 bits for each side
 
-IMAGE_FIELDS = ("jpg", "png", "webp", "image.npy")  # files; a record's image is the first of these, or raw pixels
+ARRAY_FIELD = "image.npy"  # an image of any channels and bits
+FIELD_OF_FORMAT = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": ARRAY_FIELD}  # image files that are stored
+IMAGE_FIELDS = tuple(FIELD_OF_FORMAT.values())  # a record's image is the first of these, or raw pixels
 RAW_FIELDS = ("rgb", "yuv")  # raw pixels, with width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
 # of images, in the order in which `image_field` looks for them, and of the numbers in an index
-KINDS = (*IMAGE_FIELDS[:3], *RAW_FIELDS, *IMAGE_FIELDS[3:])
+KINDS = ("jpg", "png", "webp", *RAW_FIELDS, ARRAY_FIELD)
 PICKLED = (
     "pkl",
     "pyd",

@@ -16,6 +16,7 @@ from iofast.containers.shards import ShardCut
 from iofast.containers.targets import target_of, writer_of
 from iofast.errors import ContainerError
 from iofast.record import (
+    FIELD_OF_FORMAT,
     IMAGE_FIELDS,
     JSON_FIELD,
     LABEL_FIELD,
@@ -27,7 +28,7 @@ from iofast.record import (
     raw_length,
 )
 
-_FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp", "image.npy": "npy"}
+_FORMATS = {field: format for format, field in FIELD_OF_FORMAT.items()}
 
 Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
 

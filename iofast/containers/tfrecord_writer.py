@@ -15,11 +15,11 @@ from iofast.containers.shards import ShardCut, stem_with
 from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
+from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
 
 LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
-_FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP", "image.npy": b"NPY"}
+_FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP", ARRAY_FIELD: b"NPY"}
 _COLOURS: dict[str, bytes | int] = {"image/channels": 3, "image/colorspace": b"RGB"}  # of what a decoder makes
 _OWN = "iofast/"
 _KEY = _OWN + "key"
@@ -107,7 +107,7 @@ class TfrecordWriter(ShardWriter):
         features: dict[str, bytes | int] = dict(zip(names, fields.values(), strict=True))
         features[_KEY] = key.encode()
         if image in IMAGE_FIELDS:
-            features |= {"image/format": _FORMATS[image]} | ({} if image == "image.npy" else _COLOURS)
+            features |= {"image/format": _FORMATS[image]} | ({} if image == ARRAY_FIELD else _COLOURS)
         if image is not None and info.width and info.height:
             features |= {"image/width": info.width, "image/height": info.height}
         if info.label >= 0:

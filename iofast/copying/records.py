@@ -16,13 +16,22 @@ from iofast.containers.changed import follow
 from iofast.containers.identity import is_ours, left_out
 from iofast.containers.index import ABSENT
 from iofast.errors import ContainerError
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, PICKLED, ImageInfo, image_field, is_stored
+from iofast.record import (
+    FIELD_OF_FORMAT,
+    IMAGE_FIELDS,
+    JSON_FIELD,
+    KEY_WIDTH,
+    LABEL_FIELD,
+    PICKLED,
+    ImageInfo,
+    image_field,
+    is_stored,
+)
 
 SLICE_BYTES = 16 << 20  # bytes of payloads that are read together
 SLICE_RECORDS = 1024
 STEP = 65_536  # rows of the index that are read together
 
-_FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": "image.npy"}
 _MAX_KEY = 20  # digits
 
 
@@ -149,7 +158,7 @@ def _name_image(fields: dict[str, bytes], header: kernel.Header | None) -> None:
     image = image_field(fields)
     if image not in IMAGE_FIELDS or header is None:
         return
-    real = _FIELD_OF.get(header.format, image)
+    real = FIELD_OF_FORMAT.get(header.format, image)
     if real not in fields:
         fields[real] = fields.pop(image)
 

@@ -13,7 +13,16 @@ from iofast import owned
 from iofast.containers.manifest import WHOLE
 from iofast.containers.publish import Target
 from iofast.errors import ContainerError, TargetError
-from iofast.record import JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, ImageInfo, format_key, image_field
+from iofast.record import (
+    ARRAY_FIELD,
+    JSON_FIELD,
+    JSON_MEMBERS,
+    LABEL_FIELD,
+    RAW_FIELDS,
+    ImageInfo,
+    format_key,
+    image_field,
+)
 
 CLASS_FILE = "classes.txt"
 MAX_NAME = 255  # bytes of one component, the limit of file systems
@@ -21,7 +30,7 @@ MAX_PATH = 2048  # bytes of a path below the folder
 MAX_DEPTH = 32
 
 _CHANGED = ("encoded", "resized")  # values of `packed`: the stored bytes differ from the file's
-_SUFFIXES = {"jpg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",), "image.npy": (".npy",)}
+_SUFFIXES = {"jpg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",), ARRAY_FIELD: (".npy",)}
 _FORMATS = ("bmp", "gif", "tif", "ppm", "avif")  # images in other fields
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +30,9 @@ from iofast.kernel.contract import (
     levels_of,
 )
 from iofast.kernel.payload import Payload
+from iofast.record import ARRAY_FIELD, FIELD_OF_FORMAT
 
-NPY, PNG = "image.npy", "png"  # fields of a record
+NPY, PNG = ARRAY_FIELD, FIELD_OF_FORMAT["png"]
 _PHOTOMETRIC, _FORMAT = 262, 339  # TIFF tags
 _ASSOCIATED, _PLANES, _RGB = 1, 2, 2  # values of ExtraSamples, PlanarConfiguration, PhotometricInterpretation
 _DEEP = re.compile("(RGB|RGBA|RGBX);16[BLN]")
@@ -57,11 +59,17 @@ def header(data: Payload) -> Header:
     if kind == "jxl" and pillow.can_open(kind):  # without decoding it
         width, height, orientation = jxl.header(data)
         return _header(kind, arrays.ArrayHeader(width, height, 3, "uint8", orientation))
+    opened = _opened(data, 1 << 62)
+    return _header(kind, arrays.tiff_header(data)) if opened is None else pillow.header(opened)
+
+
+def _opened(data: Payload, max_pixels: int) -> pillow.Opened | None:
+    """Open an image by Pillow; None for a TIFF of channels or types that it does not know. Raises like `read`."""
     try:
-        return pillow.header(pillow.open_image(data, 1 << 62))
+        return pillow.open_image(data, max_pixels)
     except Exception as error:
-        if kind == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
-            return _header(kind, arrays.tiff_header(data))
+        if pillow.format_of(data) == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
+            return None
         raise
 
 
@@ -75,15 +83,16 @@ def read(data: bytes, max_pixels: int) -> Whole:
     kind = pillow.format_of(data)
     if kind == "npy":
         return Whole(arrays.read_npy(data, max_pixels), 1)
-    if kind == "tiff" and (not _pillow_reads(data) or is_array(data, max_pixels)):
+    opened = None if kind == "tiff" and not _pillow_reads(data) else _opened(data, max_pixels)
+    if opened is None:
         return Whole(*arrays.read_tiff(data, max_pixels))
-    opened = pillow.open_image(data, max_pixels)
     pillow.check_end(opened)
+    modes = _raw_modes(opened.image)  # loading forgets them
     lower = _lower_bytes(data, opened.image, max_pixels)
     opened.image.load()
     if lower is not None:
         return Whole(np.asarray(opened.image).astype(np.uint16) << 8 | lower, opened.orientation)
-    return Whole(_samples(opened), opened.orientation)
+    return Whole(_samples(opened, modes), opened.orientation)
 
 
 def kind_of(data: bytes) -> tuple[int, str]:
@@ -120,10 +129,9 @@ def is_array(data: bytes, max_pixels: int) -> bool:
     if kind != "tiff":
         return kind == "npy"
     try:
-        pillow.open_image(data, max_pixels)
-    except Exception as error:  # of damage the caller's own call will tell
-        return pillow.failure(error).status == Status.UNSUPPORTED
-    return False
+        return _opened(data, max_pixels) is None
+    except Exception:  # of damage the caller's own call will tell
+        return False
 
 
 def check_array(data: bytes, recipe: TranscodeRecipe) -> None:
@@ -214,8 +222,8 @@ def _pillow_reads(data: bytes) -> bool:
     return samples <= 4 and (max(bits) <= 8 or (max(bits) == 16 and photometric == _RGB))
 
 
-def _samples(opened: pillow.Opened) -> Pixels:
-    """All channels of a decoded image; palettes become colours, CMYK and Lab RGB."""
+def _samples(opened: pillow.Opened, modes: Sequence[str]) -> Pixels:
+    """All channels of a decoded image with these raw modes; palettes become colours, CMYK and Lab RGB."""
     image = opened.image
     if is_deep(opened) or image.mode == "F":
         return np.asarray(image).astype(np.float32 if image.mode == "F" else np.uint16, copy=False)[:, :, None]
@@ -223,7 +231,7 @@ def _samples(opened: pillow.Opened) -> Pixels:
     forms = tags.get(_FORMAT) or (1,)
     if image.mode == "I" or any(form not in (1, 4) for form in forms):
         raise StatusError(Status.UNSUPPORTED, f"signed or 32-bit samples: expected {', '.join(arrays.TYPES)}")
-    if any(";16" in mode for mode in _raw_modes(opened)):
+    if any(";16" in mode for mode in modes):
         raise StatusError(Status.UNSUPPORTED, "16 bits of gray with alpha: expected gray, RGB or RGBA")
     if image.mode in ("P", "PA") or "transparency" in image.info:
         image = image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
@@ -237,20 +245,15 @@ def _samples(opened: pillow.Opened) -> Pixels:
     return samples if samples.ndim == 3 else samples[:, :, None]
 
 
-def _raw_modes(opened: pillow.Opened) -> list[str]:
-    """Pillow's names for the layout of the stored samples: `RGB;16B`."""
-    image = opened.image if opened.image.tile else pillow.open_image(opened.data, 1 << 62).image  # type: ignore[attr-defined]
-    firsts = [tile[3][0] if isinstance(tile[3], tuple) else tile[3] for tile in image.tile]  # type: ignore[attr-defined]
+def _raw_modes(image: Image.Image) -> list[str]:
+    """Pillow's names for the layout of the samples of an image that is not loaded yet: `RGB;16B`."""
+    firsts = [tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3] for tile in getattr(image, "tile", ())]
     return [first for first in firsts if isinstance(first, str)]
 
 
 def _deep_mode(image: Image.Image) -> str | None:
-    """Pillow's raw mode of colours of 16 bits, of which it keeps the upper 8; None for other images."""
-    for tile in getattr(image, "tile", ()):
-        first = tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3]
-        if isinstance(first, str) and _DEEP.fullmatch(first):
-            return first
-    return None
+    """The raw mode of colours of 16 bits, of which Pillow keeps the upper 8; None for other images."""
+    return next((mode for mode in _raw_modes(image) if _DEEP.fullmatch(mode)), None)
 
 
 def _lower_bytes(data: bytes, image: Image.Image, max_pixels: int) -> NDArray[np.uint8] | None:

@@ -22,15 +22,9 @@ from iofast.kernel.contract import (
     levels_of,
     mcus_per_row,
 )
+from iofast.record import FIELD_OF_FORMAT
 
-FIELDS = {  # by stored format
-    "jpeg": "jpg",
-    "png": lossless.PNG,
-    "webp": "webp",
-    "npy": lossless.NPY,
-    "rgb": "rgb",
-    "yuv420": "yuv",
-}
+FIELDS = {**FIELD_OF_FORMAT, "rgb": "rgb", "yuv420": "yuv"}  # by stored format
 _SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
 _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 

@@ -169,7 +169,7 @@ class Deep(Singly):
         scale, bias = torch.from_numpy(affine(samples.ops, samples.channels))
         self._scale = (scale * (255 / _WHITE[samples.type])).to(torch.float32).view(-1, 1, 1)
         self._bias = bias.to(torch.float32).view(-1, 1, 1)
-        self._finishes = levels.is_floating_point and (samples.type != "float32" or dtype != torch.uint8)
+        self._finishes = dtype != torch.uint8
 
     def make(self, wanted: RowsToDecode) -> int:
         """See `Singly`."""

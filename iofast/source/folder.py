@@ -19,7 +19,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel import Payloads
-from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
+from iofast.record import ARRAY_FIELD, JSON_FIELD, LABEL_FIELD, Record, format_key
 from iofast.source.cache import outdate
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
@@ -32,7 +32,7 @@ IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever i
 # into memory: 35 us for a file of 110 KiB, mostly for fresh memory, where opening costs 4.
 MAX_DESCRIPTORS = 64
 
-_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif", "npy": "image.npy"}
+_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif", "npy": ARRAY_FIELD}
 
 
 class FolderReader(Reader):
