@@ -88,21 +88,32 @@ async def bring(blocks: Collection[WantedBlock]) -> bool:
 async def fetch_again(blocks: Collection[WantedBlock]) -> None:
     """Fetch blocks again as far as they are here, because their bytes were found damaged. Raises as `bring` does.
 
-    That is done once for each block of an open copy: bytes that are damaged in the store stay so.
+    That is done once for a block until it is evicted: bytes that are damaged in the store stay so.
     """
-    for each in blocks:
-        if each.block not in each.copy.again:
-            task = each.copy.again[each.block] = asyncio.ensure_future(_fetch_again(each))
-            task.add_done_callback(_heard)
-    await asyncio.gather(*(asyncio.shield(each.copy.again[each.block]) for each in blocks))
+    await asyncio.gather(*(asyncio.shield(_again(each)) for each in blocks))
 
 
-async def _fetch_again(wanted: WantedBlock) -> None:
+def _again(wanted: WantedBlock) -> asyncio.Task[bool]:
+    """The task that fetches a block again, or did so."""
+    again, block = wanted.copy.again, wanted.block
+    if block not in again:
+        task = again[block] = asyncio.ensure_future(_fetch_again(wanted))
+
+        def end(ended: asyncio.Task[bool]) -> None:
+            _heard(ended)
+            if again.get(block) is ended and not ended.cancelled() and not ended.exception() and not ended.result():
+                del again[block]  # it was not here: it may be damaged when it comes
+
+        task.add_done_callback(end)
+    return again[block]
+
+
+async def _fetch_again(wanted: WantedBlock) -> bool:
     place = wanted.copy, wanted.block
     while place in _flying and place not in _damaged:  # perhaps it has just stored the damaged bytes
         await asyncio.wait([_flying[place]])
     _damaged.add(place)
-    await asyncio.shield(_task(wanted))
+    return await asyncio.shield(_task(wanted))
 
 
 def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
@@ -156,6 +167,7 @@ async def _fetch(wanted: WantedBlock) -> bool:
         for _ in range(2):
             try:
                 await asyncio.to_thread(copy.store, block, data)
+                copy.again.pop(block, None)
                 kept = True
                 break
             except OSError:  # the disk is full, earlier than the limit says

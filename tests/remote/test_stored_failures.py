@@ -19,6 +19,7 @@ from iofast import FastDataset, open_reader
 from iofast.checking import verify
 from iofast.errors import ContainerError, DecodeError, StorageError
 from iofast.mirror import cache, stored
+from iofast.mirror.stored import StoredObject
 from iofast.order import Blocks, Sequential
 from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import ObjectInfo, Store
@@ -79,6 +80,22 @@ def test_bytes_damaged_on_their_way_past_the_cache(
     monkeypatch.setenv(cache.SIZE, limit)
     damaged.plan = damaging(1, 9)  # not each: header and directory of an index are two requests
     check_fields(f"{damaged.url}/train{suffix}", sets / f"train{suffix}")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_block_that_was_away_is_fetched_again_when_it_comes_damaged(sets: Path, damaged: FaultProxy) -> None:
+    """Bytes past the cache were damaged before the cache had their block."""
+    path = sets / "train-000000.tar"
+    whole = path.read_bytes()
+    each = StoredObject(f"{damaged.url}/{path.name}")
+    place = stored.Wanted(each, 0, 512)
+    for _ in range(2):
+        stored.fetch_again([place])  # nothing is here
+    damaged.plan = lambda _: Fault(flips=(64,))
+    assert each.read(0, 512) != whole[:512]
+    damaged.plan = lambda _: None
+    stored.fetch_again([place])
+    assert each.read(0, 512) == whole[:512]
 
 
 def check_fields(url: str, path: Path) -> None:
