@@ -83,11 +83,9 @@ static AVX2 void spread(const int16_t *sums, int n, int even, int odd, uint8_t *
   }
 }
 
-/* 16 pixels, their chroma as 16-bit numbers around zero. ((2x * f >> 16) + 1) >> 1 is x * f / 2^16, rounded. */
-static inline __attribute__((target("avx2"), always_inline)) __m256i rounded(__m256i twice, int factor) {
-  __m256i product = _mm256_mulhi_epi16(twice, _mm256_set1_epi16((short)factor));
-  return _mm256_srai_epi16(_mm256_add_epi16(product, _mm256_set1_epi16(1)), 1);
-}
+/* For chroma x around zero, x * 13172 / 2^15 and x * -7471 / 2^15, rounded, are the scalar loop's 0.402 x and -0.228 x. */
+#define RED 13172
+#define BLUE (-7471)
 
 /* 16 pixels as 16-bit numbers that may lie outside 0 to 255. */
 typedef struct {
@@ -100,13 +98,14 @@ static inline __attribute__((target("avx2"), always_inline)) sixteen colours(con
   __m256i luma = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)y));
   __m256i b = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)cb)), middle);
   __m256i r = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)cr)), middle);
-  __m256i twice_b = _mm256_add_epi16(b, b), twice_r = _mm256_add_epi16(r, r);
   __m256i low = _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(b, r), green), half), 16);
   __m256i high = _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(b, r), green), half), 16);
   return (sixteen){
-      .red = _mm256_add_epi16(_mm256_add_epi16(luma, r), rounded(twice_r, 26345)),          /* 1.402 = 1 + 0.402 */
+      .red = _mm256_add_epi16(_mm256_add_epi16(luma, r), /* 1.402 = 1 + 0.402 */
+                              _mm256_mulhrs_epi16(r, _mm256_set1_epi16(RED))),
       .green = _mm256_sub_epi16(_mm256_add_epi16(luma, _mm256_packs_epi32(low, high)), r), /* 0.714 = 1 - 0.286 */
-      .blue = _mm256_add_epi16(_mm256_add_epi16(luma, twice_b), rounded(twice_b, -14942))}; /* 1.772 = 2 - 0.228 */
+      .blue = _mm256_add_epi16(_mm256_add_epi16(luma, _mm256_add_epi16(b, b)), /* 1.772 = 2 - 0.228 */
+                               _mm256_mulhrs_epi16(b, _mm256_set1_epi16(BLUE)))};
 }
 
 static AVX2 void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx) {
@@ -122,9 +121,22 @@ static AVX2 void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
   }
 }
 
+static inline __attribute__((target("avx2"), always_inline)) void put_32(__m256i low, __m256i high, __m256i flip,
+                                                                          uint8_t *to) {
+  __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), _MM_SHUFFLE(3, 1, 2, 0));
+  _mm256_storeu_si256((__m256i *)to, _mm256_xor_si256(bytes, flip));
+}
+
 static AVX2 void planes(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, int flip, uint8_t *to, size_t plane) {
   __m256i by = _mm256_set1_epi8((char)flip);
-  for (int i = 0; i < n; i += 16) {
+  int i = 0;
+  for (; i + 16 < n; i += 32) {
+    sixteen c = colours(y + i, cb + i, cr + i), d = colours(y + i + 16, cb + i + 16, cr + i + 16);
+    put_32(c.red, d.red, by, to + i);
+    put_32(c.green, d.green, by, to + plane + i);
+    put_32(c.blue, d.blue, by, to + 2 * plane + i);
+  }
+  if (i < n) { /* the last 16: nothing is read or written beyond their reach */
     sixteen c = colours(y + i, cb + i, cr + i);
     __m256i rg = _mm256_xor_si256(_mm256_permute4x64_epi64(_mm256_packus_epi16(c.red, c.green), _MM_SHUFFLE(3, 1, 2, 0)), by);
     __m256i bb = _mm256_xor_si256(_mm256_permute4x64_epi64(_mm256_packus_epi16(c.blue, c.blue), _MM_SHUFFLE(3, 1, 2, 0)), by);
@@ -162,11 +174,6 @@ static AVX512 void spread_avx512(const int16_t *sums, int n, int even, int odd, 
   if (i < n) spread(sums + i, n - i, even, odd, to + 2 * i);
 }
 
-static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) __m512i rounded_wide(__m512i twice, int factor) {
-  __m512i product = _mm512_mulhi_epi16(twice, _mm512_set1_epi16((short)factor));
-  return _mm512_srai_epi16(_mm512_add_epi16(product, _mm512_set1_epi16(1)), 1);
-}
-
 static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) __m512i centred(const uint8_t *p) {
   return _mm512_sub_epi16(_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p)), _mm512_set1_epi16(128));
 }
@@ -180,12 +187,13 @@ static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) thirty
   const __m512i half = _mm512_set1_epi32(32768);
   const __m512i green = _mm512_set1_epi32((int)(((uint32_t)18734 << 16) | (uint16_t)-22554));
   __m512i luma = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)y));
-  __m512i b = centred(cb), r = centred(cr), twice_b = _mm512_add_epi16(b, b), twice_r = _mm512_add_epi16(r, r);
+  __m512i b = centred(cb), r = centred(cr);
   __m512i low = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpacklo_epi16(b, r), green), half), 16);
   __m512i high = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpackhi_epi16(b, r), green), half), 16);
-  return (thirty_two){.red = _mm512_add_epi16(_mm512_add_epi16(luma, r), rounded_wide(twice_r, 26345)),
+  return (thirty_two){.red = _mm512_add_epi16(_mm512_add_epi16(luma, r), _mm512_mulhrs_epi16(r, _mm512_set1_epi16(RED))),
                       .green = _mm512_sub_epi16(_mm512_add_epi16(luma, _mm512_packs_epi32(low, high)), r),
-                      .blue = _mm512_add_epi16(_mm512_add_epi16(luma, twice_b), rounded_wide(twice_b, -14942))};
+                      .blue = _mm512_add_epi16(_mm512_add_epi16(luma, _mm512_add_epi16(b, b)),
+                                               _mm512_mulhrs_epi16(b, _mm512_set1_epi16(BLUE)))};
 }
 
 static AVX512 void colour_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx) {

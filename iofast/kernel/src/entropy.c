@@ -2,14 +2,14 @@
 
 The loop is one dependent chain: bits -> table -> length -> bits. Two things keep it short. Tables hold run, length and
 the value itself if code and value fit IOF_LOOK bits, and two coefficients at once if both fit. And the input has no
-stuffing: after one load there are at least 56 bits, enough for two coefficients of the longest kind (16 + 10 bits
-each). */
+stuffing: after one load there are at least 56 bits, enough for four lookups, or for a DC coefficient (16 + 11 bits at
+most) and two lookups. An AC coefficient that is not in the pairs (16 + 10 bits at most) loads before and after. */
 #include <string.h>
 
 #include "region.h"
 
-#define END_OF_BLOCK 128 /* as a run: beyond the last coefficient */
-#define TOO_LONG 255     /* as a run: not in `two` */
+#define END_OF_BLOCK 128 /* as a run or advance: beyond the last coefficient */
+#define TOO_LONG 255     /* as the place of the second value: not even the first is in `two` */
 #define NO_CODE 63       /* as a run: beyond the block, and not its end */
 
 /* The value in the first `size` bits (T.81, F.2.2.1: EXTEND); 0 if `size` is 0. */
@@ -25,28 +25,33 @@ static uint32_t entry_of(int symbol, uint32_t length, int ac) {
   return (length + size) | run << 8 | length << 16 | size << 24;
 }
 
+/* An entry of `two`. */
+static uint64_t pair(uint32_t length, uint32_t run, uint32_t behind, int32_t first, int32_t second, uint32_t advance) {
+  return length | run << 8 | behind << 16 | (uint64_t)(uint16_t)first << 24 | (uint64_t)(uint16_t)second << 40 |
+         (uint64_t)advance << 56;
+}
+
 /* Make pairs of symbols with their values from single ones. */
 static void make_pairs(iof_codes *codes) {
   const uint32_t mask = (1 << IOF_LOOK) - 1;
   for (uint32_t i = 0; i <= mask; i++) {
-    uint32_t a = codes->one[i], length = a & 255, run = a >> 8 & 255, advance = run + 1, offset = 1;
-    int32_t first = 0, second = 0;
+    uint32_t a = codes->one[i], length = a & 255, run = a >> 8 & 255, behind = run + 1, advance = run + 1;
     if (length > IOF_LOOK) {
-      length = 0, run = TOO_LONG;
+      codes->two[i] = pair(0, 0, TOO_LONG, 0, 0, 0);
     } else if (run == END_OF_BLOCK) {
-      run = 0, offset = 0, advance = END_OF_BLOCK;
+      codes->two[i] = pair(length, 0, 0, 0, 0, END_OF_BLOCK);
     } else {
-      uint32_t b = codes->one[i << length & mask], behind = b >> 8 & 255, both = length + (b & 255);
-      first = value_of((uint64_t)i << (63 - IOF_LOOK + (a >> 16 & 255)) << 1, a >> 24); /* a shift by 64 is undefined */
+      uint32_t b = codes->one[i << length & mask], skipped = b >> 8 & 255, both = length + (b & 255);
+      uint32_t at = 63 - IOF_LOOK + (a >> 16 & 255); /* and one more: a shift by 64 is undefined */
+      int32_t first = value_of((uint64_t)i << at << 1, a >> 24), second = 0;
       if (both <= IOF_LOOK) {
-        if (behind != END_OF_BLOCK) offset = behind + 1;
         second = value_of((uint64_t)i << (63 - IOF_LOOK + length + (b >> 16 & 255)) << 1, b >> 24);
-        advance += behind + (behind != END_OF_BLOCK);
+        if (skipped != END_OF_BLOCK) behind += skipped;
+        advance += skipped + (skipped != END_OF_BLOCK);
         length = both;
       }
+      codes->two[i] = pair(length, run, behind, first, second, advance);
     }
-    codes->two[i] = (uint64_t)(length | run << 8 | offset << 16 | advance << 24) | (uint64_t)(uint16_t)first << 32 |
-                    (uint64_t)(uint16_t)second << 48;
   }
 }
 
@@ -90,35 +95,42 @@ static __attribute__((noinline)) uint32_t long_code(const iof_codes *codes, uint
 
 #define INLINE __attribute__((always_inline)) inline
 
-static INLINE void refill(iof_bits *b) {
-  uint64_t next;
-  memcpy(&next, b->at, 8);
+/* A reading position in registers. Only the lowest 6 bits of `count` are meant, so that it can be counted in whole
+entries of tables, whose lowest bits are a length. */
+typedef struct {
+  uint64_t bits, count;
+  const uint8_t *at;
+  int damaged;
+} stream;
+
+static INLINE void refill(stream *s) {
+  uint64_t next, count = s->count & 63;
+  memcpy(&next, s->at, 8);
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
   next = __builtin_bswap64(next);
 #endif
-  b->bits |= next >> b->count;
-  b->at += (63 - b->count) >> 3;
-  b->count |= 56;
+  s->bits |= next >> count;
+  s->at += (63 - count) >> 3;
+  s->count = count | 56;
 }
 
-static INLINE void skip(iof_bits *b, uint32_t n) {
-  b->bits <<= n & 63;
-  b->count -= (int)(n & 63);
+static INLINE void skip(stream *s, uint64_t entry) {
+  s->bits <<= entry & 63;
+  s->count -= entry;
 }
 
 /* Take a symbol's run and value. The value is extracted beside the dependency chain to the next symbol. */
-static INLINE uint32_t take(iof_bits *b, const iof_codes *codes, int ac, int32_t *value) {
-  uint32_t entry = codes->one[b->bits >> (64 - IOF_LOOK)];
-  if (__builtin_expect(entry & IOF_LONG, 0)) entry = long_code(codes, b->bits, ac);
-  *value = value_of(b->bits << (entry >> 16 & 63), entry >> 24);
-  skip(b, entry);
+static INLINE uint32_t take(stream *s, const iof_codes *codes, int ac, int32_t *value) {
+  uint32_t entry = codes->one[s->bits >> (64 - IOF_LOOK)];
+  if (__builtin_expect(entry & IOF_LONG, 0)) entry = long_code(codes, s->bits, ac);
+  *value = value_of(s->bits << (entry >> 16 & 63), entry >> 24);
+  skip(s, entry);
   return entry >> 8 & 255;
 }
 
-/* Coefficient k of a block is at STEP[k] from the block's first. Coefficients beyond its end, which only damaged data
-has, go to the first. */
+/* Coefficient k of a block is at STEP[k] from the block's first. Places behind the block are only pointed to. */
 #define AT(k, natural) [k] = 32 * ((natural) >> 3) + ((natural) & 7)
-static const uint8_t STEP[64 + 16] = {
+static const uint8_t STEP[64 + 256] = {
     AT(0, 0),   AT(1, 1),   AT(2, 8),   AT(3, 16),  AT(4, 9),   AT(5, 2),   AT(6, 3),   AT(7, 10),  AT(8, 17),  AT(9, 24),
     AT(10, 32), AT(11, 25), AT(12, 18), AT(13, 11), AT(14, 4),  AT(15, 5),  AT(16, 12), AT(17, 19), AT(18, 26), AT(19, 33),
     AT(20, 40), AT(21, 48), AT(22, 41), AT(23, 34), AT(24, 27), AT(25, 20), AT(26, 13), AT(27, 6),  AT(28, 7),  AT(29, 14),
@@ -127,105 +139,105 @@ static const uint8_t STEP[64 + 16] = {
     AT(50, 52), AT(51, 45), AT(52, 38), AT(53, 31), AT(54, 39), AT(55, 46), AT(56, 53), AT(57, 60), AT(58, 61), AT(59, 54),
     AT(60, 47), AT(61, 55), AT(62, 62), AT(63, 63)};
 
+static INLINE int ended(const uint8_t *k) { return k > STEP + 63; }
+
 /* Take one AC coefficient, or the end of the block, if the pair table does not have it: a long one, or the last of a
-block, where the next bits belong to another block. Returns the next k, at least END_OF_BLOCK at the end. */
-static INLINE uint32_t take_one(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
+block, where the next bits belong to another block. `k` is where STEP has the next coefficient; returns the next k. */
+static INLINE const uint8_t *take_one(stream *s, const iof_codes *ac, const uint8_t *k, int16_t *block, const int keep) {
   int32_t value;
-  k += take(b, ac, 1, &value);
-  if (keep && k < 64) block[STEP[k]] = (int16_t)value;
-  return k < END_OF_BLOCK ? k + 1 : k;
+  refill(s);
+  uint32_t run = take(s, ac, 1, &value);
+  refill(s);
+  k += run;
+  s->damaged |= ended(k) && run != END_OF_BLOCK;
+  if (keep && !ended(k)) block[*k] = (int16_t)value;
+  return k + 1;
 }
 
-static INLINE uint32_t take_two(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
-  uint64_t entry = ac->two[b->bits >> (64 - IOF_LOOK)];
-  uint32_t first = k + ((uint32_t)entry >> 8 & 255);
-  if (__builtin_expect(first > 62, 0)) return take_one(b, ac, k, block, keep);
+static INLINE const uint8_t *take_two(stream *s, const iof_codes *ac, const uint8_t *k, int16_t *block, const int keep) {
+  uint64_t entry = ac->two[s->bits >> (64 - IOF_LOOK)];
+  const uint8_t *behind = k + (entry >> 16 & 255);
+  if (__builtin_expect(ended(behind), 0)) return take_one(s, ac, k, block, keep);
   if (keep) {
-    block[STEP[first]] = (int16_t)(entry >> 32);
-    block[STEP[first + ((uint32_t)entry >> 16 & 255)]] = (int16_t)(entry >> 48);
+    block[k[entry >> 8 & 255]] = (int16_t)(entry >> 24);
+    block[*behind] = (int16_t)(entry >> 40);
   }
-  skip(b, (uint32_t)entry);
-  return k + ((uint32_t)entry >> 24);
+  skip(s, entry);
+  return k + (entry >> 56);
 }
 
-/* Returns 0 if the code does not exist. */
-static INLINE int take_dc(iof_bits *b, const iof_codes *dc, int32_t *last, int16_t *block, const int keep) {
+/* Returns the next k. */
+static INLINE const uint8_t *take_dc(stream *s, const iof_codes *dc, int32_t *last, int16_t *block, const int keep) {
   int32_t difference;
-  uint32_t run = take(b, dc, 0, &difference);
+  refill(s);
+  s->damaged |= take(s, dc, 0, &difference) != 0;
   *last = (int32_t)((uint32_t)*last + (uint32_t)difference); /* unsigned: many damaged blocks could overflow it */
   if (keep) block[0] = (int16_t)*last;
-  return !run;
+  return STEP + 1;
 }
 
-static INLINE uint32_t finish_block(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
-  while (k < 64) { /* a refill is enough for any two lookups */
-    refill(b);
-    k = take_two(b, ac, k, block, keep);
-    if (k > 63) break;
-    k = take_two(b, ac, k, block, keep);
+static INLINE void finish_block(stream *s, const iof_codes *ac, const uint8_t *k, int16_t *block, const int keep) {
+  while (!ended(k)) {
+    refill(s);
+    for (int i = 0; i < 4 && !ended(k); i++) k = take_two(s, ac, k, block, keep);
   }
-  return k;
 }
-
-/* Whether a block that ended at k is valid. */
-static INLINE int ended(uint32_t k) { return k == 64 || k >= END_OF_BLOCK; }
 
 /* Decode one block; with `keep` 0, skip it. */
-static INLINE int decode_block(iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component, int16_t *block,
-                               const int keep) {
-  refill(b);
-  int known = take_dc(b, dc, &b->dc[component], block, keep);
-  return known & ended(finish_block(b, ac, take_two(b, ac, 1, block, keep), block, keep));
+static INLINE void decode_block(stream *s, const iof_codes *dc, const iof_codes *ac, int32_t *last, int16_t *block,
+                                const int keep) {
+  finish_block(s, ac, take_two(s, ac, take_dc(s, dc, last, block, keep), block, keep), block, keep);
 }
 
-static INLINE int decode_blocks(iof_bits *a, iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component,
-                                int16_t *block_a, int16_t *block_b, const int keep) {
-  refill(a);
-  refill(b);
-  int known = take_dc(a, dc, &a->dc[component], block_a, keep);
-  known &= take_dc(b, dc, &b->dc[component], block_b, keep);
-  uint32_t i = take_two(a, ac, 1, block_a, keep), j = take_two(b, ac, 1, block_b, keep);
-  while (!((i | j) >> 6)) {
+static INLINE void decode_blocks(stream *a, stream *b, const iof_codes *dc, const iof_codes *ac, int32_t *last_a,
+                                 int32_t *last_b, int16_t *block_a, int16_t *block_b, const int keep) {
+  const uint8_t *i = take_dc(a, dc, last_a, block_a, keep), *j = take_dc(b, dc, last_b, block_b, keep);
+  int left = 2; /* lookups until the next load */
+  for (;;) {
+    for (; left && !(ended(i) | ended(j)); left--) {
+      i = take_two(a, ac, i, block_a, keep);
+      j = take_two(b, ac, j, block_b, keep);
+    }
+    if (left) break;
     refill(a);
     refill(b);
-    i = take_two(a, ac, i, block_a, keep);
-    j = take_two(b, ac, j, block_b, keep);
-    if ((i | j) >> 6) break;
-    i = take_two(a, ac, i, block_a, keep);
-    j = take_two(b, ac, j, block_b, keep);
+    left = 4;
   }
-  i = finish_block(a, ac, i, block_a, keep);
-  j = finish_block(b, ac, j, block_b, keep);
-  return known & ended(i) & ended(j);
+  finish_block(a, ac, i, block_a, keep);
+  finish_block(b, ac, j, block_b, keep);
 }
+
+static INLINE stream begin(const iof_bits *b) { return (stream){b->bits, (uint64_t)b->count, b->at, 0}; }
+
+static INLINE void end(const stream *s, iof_bits *b) { b->bits = s->bits, b->at = s->at, b->count = (int)(s->count & 63); }
 
 /* Block row v of component c at this block column of the wanted MCUs. */
 static INLINE int16_t *block_at(const iof_mcu_row *row, int c, int v, int column) {
   return row->rows[c][v] + (size_t)(column >> 2) * IOF_FOUR + 8 * (column & 3);
 }
 
-static INLINE int within(const iof_bits *b) { return b->at <= b->end + 8; }
+static INLINE int within(const stream *s, const iof_bits *b) { return s->at <= b->end + 8 && !s->damaged; }
 
 static INLINE int all_there(const iof_bits *b) { return (b->at - b->end) * 8 <= b->count; }
 
 static INLINE int decode_mcus(const iof_mcu_row *row, iof_bits *bits, int first, int count, const int keep) {
-  iof_bits b = *bits; /* in registers */
+  stream s = begin(bits);
   int whole = 1;
   for (int mcu = first; mcu < first + count && whole; mcu++) {
     for (int c = 0; c < row->frame->components; c++) {
       const iof_component *k = &row->frame->component[c];
       for (int v = 0; v < k->v; v++)
         for (int h = 0; h < k->h; h++)
-          whole &= decode_block(&b, row->dc[c], row->ac[c], c, keep ? block_at(row, c, v, mcu * k->h + h) : NULL, keep);
+          decode_block(&s, row->dc[c], row->ac[c], &bits->dc[c], keep ? block_at(row, c, v, mcu * k->h + h) : NULL, keep);
     }
-    whole &= within(&b);
+    whole = within(&s, bits);
   }
-  *bits = b;
-  return whole && all_there(&b);
+  end(&s, bits);
+  return whole && all_there(bits);
 }
 
 static INLINE int decode_two(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count, const int keep) {
-  iof_bits a = bits[0], b = bits[1];
+  stream a = begin(&bits[0]), b = begin(&bits[1]);
   const iof_mcu_row *row = &rows[0];
   int whole = 1;
   for (int mcu = first; mcu < first + count && whole; mcu++) {
@@ -234,15 +246,17 @@ static INLINE int decode_two(const iof_mcu_row rows[2], iof_bits bits[2], int fi
       for (int v = 0; v < k->v; v++) {
         for (int h = 0; h < k->h; h++) {
           int column = mcu * k->h + h;
-          int16_t *block_a = keep ? block_at(row, c, v, column) : NULL, *block_b = keep ? block_at(&rows[1], c, v, column) : NULL;
-          whole &= decode_blocks(&a, &b, row->dc[c], row->ac[c], c, block_a, block_b, keep);
+          int16_t *block_a = keep ? block_at(row, c, v, column) : NULL;
+          int16_t *block_b = keep ? block_at(&rows[1], c, v, column) : NULL;
+          decode_blocks(&a, &b, row->dc[c], row->ac[c], &bits[0].dc[c], &bits[1].dc[c], block_a, block_b, keep);
         }
       }
     }
-    whole &= within(&a) & within(&b);
+    whole = within(&a, &bits[0]) & within(&b, &bits[1]);
   }
-  bits[0] = a, bits[1] = b;
-  return whole && all_there(&a) && all_there(&b);
+  end(&a, &bits[0]);
+  end(&b, &bits[1]);
+  return whole && all_there(&bits[0]) && all_there(&bits[1]);
 }
 
 #define TWICE(decode, to, from) first < 0 ? decode(to, from, 0, count, 0) : decode(to, from, first, count, 1)
