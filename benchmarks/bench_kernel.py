@@ -23,7 +23,7 @@ from iofast.transforms import compile as compile_transform
 IMAGES = 500
 SIZES = (256, 384, 512)  # short sides in pixels
 AREAS = (0.1, 0.25, 0.5, 1.0)  # of the picture, as squares
-SIMD = ("avx512", "avx2", "scalar")
+SIMD = {"avx512": ("avx512", "avx2", "scalar"), "avx2": ("avx2", "scalar"), "neon": ("neon", "scalar")}  # by machine
 
 Times = dict[str, float]
 
@@ -92,7 +92,7 @@ def page(photos: Path, folder: Path, passes: int, name: str) -> str:
     plain = pack(source, folder / "plain.lmdb", 256, "--restart", "none")
     decoders["rows (no markers)"] = Row(sample_of(plain, train))
     by_simd = {}
-    for simd in SIMD:
+    for simd in SIMD.get(kernel.simd, ("scalar",)):
         with patch.dict(os.environ, IOFAST_SIMD=simd):
             by_simd[simd] = Row(crops, "segments")
     by_area = {}
