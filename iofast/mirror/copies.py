@@ -107,7 +107,7 @@ class SparseCopy:
         if len(view) != stop - start:
             raise ValueError(f"block {block} has {stop - start} bytes, found {len(view)}")
         try:
-            with contextlib.suppress(OSError):  # where the file system can, the write then takes two thirds of the time
+            with contextlib.suppress(OSError):  # with ext4 the write then takes two thirds of the time
                 self._fallocate(_KEEP_SIZE, block)
             done = 0
             while done < len(view):

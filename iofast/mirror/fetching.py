@@ -88,7 +88,7 @@ async def bring(blocks: Collection[WantedBlock]) -> bool:
 async def fetch_again(blocks: Collection[WantedBlock]) -> None:
     """Fetch blocks again as far as they are here, because their bytes were found damaged. Raises as `bring` does.
 
-    That is done once for a block until it is evicted: bytes that are damaged in the store stay so.
+    That is done once for a block until it is brought anew: bytes that are damaged in the store stay so.
     """
     await asyncio.gather(*(asyncio.shield(_again(each)) for each in blocks))
 
@@ -102,7 +102,7 @@ def _again(wanted: WantedBlock) -> asyncio.Task[bool]:
         def end(ended: asyncio.Task[bool]) -> None:
             _heard(ended)
             if again.get(block) is ended and not ended.cancelled() and not ended.exception() and not ended.result():
-                del again[block]  # it was not here: it may be damaged when it comes
+                del again[block]  # it was not here, or could not be replaced: it may be damaged when it comes
 
         task.add_done_callback(end)
     return again[block]
@@ -135,6 +135,8 @@ def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
 
 async def _bring(wanted: WantedBlock, *, again: bool) -> bool:
     cache, copy, block = wanted.cache, wanted.copy, wanted.block
+    if not again:
+        copy.again.pop(block, None)
     pause, longest = _LOOK
     end = time.monotonic() + STUCK
     while (copy, block) in cache.leaving or not try_lock(copy.fd, block):
@@ -167,7 +169,6 @@ async def _fetch(wanted: WantedBlock) -> bool:
         for _ in range(2):
             try:
                 await asyncio.to_thread(copy.store, block, data)
-                copy.again.pop(block, None)
                 kept = True
                 break
             except OSError:  # the disk is full, earlier than the limit says

@@ -133,7 +133,7 @@ def held(wanted: Sequence[Wanted]) -> Iterator[dict[int, bytes]]:
 def fetch_again(wanted: Sequence[Wanted]) -> None:
     """Fetch the blocks with these bytes again, as far as they are here, because the bytes were found damaged.
 
-    A connection may have damaged them on their way. Each block is fetched again once until it is evicted. If the
+    A connection may have damaged them on their way. Each block is fetched again once until it is brought anew. If the
     store fails, the damage is what is reported.
     """
     spans = [(each.object, range(each.start // BLOCK, (each.stop - 1) // BLOCK + 1)) for each in wanted]

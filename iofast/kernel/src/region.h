@@ -61,8 +61,9 @@ void iof_segments_free(iof_segments *segments);
 run; length of the code; size of the value. End of block is run 128.
 
 `two[next bits]`, of AC codes, is two symbols with their values if they fit, else one. From the lowest byte: length of
-all; run of the first; distance to the second value, or 255 if not even the first fits; the two values, of two bytes;
-advance of both. If there is one symbol, the second value is a harmless zero. */
+all; run of the first (0 for an end of block); distance from the next coefficient to the second value, or 255 if not
+even the first fits; the two values, of two bytes; advance of both, at least 128 with an end of block. If there is one
+symbol, the second value is a harmless zero. */
 #define IOF_LONG 0x80u
 typedef struct {
   uint64_t two[1 << IOF_LOOK];
