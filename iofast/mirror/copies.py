@@ -59,7 +59,7 @@ class SparseCopy:
         weakref.finalize(self, os.close, fd).atexit = False
         self.blocks = -(-size // BLOCK)
         self._table = -(-size // _ALIGN) * _ALIGN
-        self.again: dict[int, asyncio.Task[bool]] = {}  # blocks that seemed damaged, and how they are fetched again
+        self.again: dict[int, asyncio.Task[None]] = {}  # blocks that seemed damaged, and how they are fetched again
         # the number of evictions, and for each block whether it was here after so many
         self._seen: tuple[int, NDArray[np.bool_]] = (-1, np.zeros(self.blocks, np.bool_))
 

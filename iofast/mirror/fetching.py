@@ -90,30 +90,20 @@ async def fetch_again(blocks: Collection[WantedBlock]) -> None:
 
     That is done once for a block until it is brought anew: bytes that are damaged in the store stay so.
     """
-    await asyncio.gather(*(asyncio.shield(_again(each)) for each in blocks))
+    for each in blocks:
+        if each.block not in each.copy.again:
+            task = each.copy.again[each.block] = asyncio.ensure_future(_fetch_again(each))
+            task.add_done_callback(_heard)
+    await asyncio.gather(*(asyncio.shield(each.copy.again[each.block]) for each in blocks))
 
 
-def _again(wanted: WantedBlock) -> asyncio.Task[bool]:
-    """The task that fetches a block again, or did so."""
-    again, block = wanted.copy.again, wanted.block
-    if block not in again:
-        task = again[block] = asyncio.ensure_future(_fetch_again(wanted))
-
-        def end(ended: asyncio.Task[bool]) -> None:
-            _heard(ended)
-            if again.get(block) is ended and not ended.cancelled() and not ended.exception() and not ended.result():
-                del again[block]  # it was not here, or could not be replaced: it may be damaged when it comes
-
-        task.add_done_callback(end)
-    return again[block]
-
-
-async def _fetch_again(wanted: WantedBlock) -> bool:
+async def _fetch_again(wanted: WantedBlock) -> None:
     place = wanted.copy, wanted.block
     while place in _flying and place not in _damaged:  # perhaps it has just stored the damaged bytes
         await asyncio.wait([_flying[place]])
     _damaged.add(place)
-    return await asyncio.shield(_task(wanted))
+    if not await asyncio.shield(_task(wanted)):
+        wanted.copy.again.pop(wanted.block, None)  # not here, or not replaced: it may be damaged when it comes
 
 
 def _task(wanted: WantedBlock) -> asyncio.Task[bool]:
