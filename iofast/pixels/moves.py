@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.pixels.upload import upload
 from iofast.work import Edge, beyond
 
 Numbers = NDArray[np.float32]  # (n, NUMBERS): the parameters of each image
@@ -21,16 +22,16 @@ def whole(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.int3
 
 def spread(values: NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
     """Return one number per image, in a shape that broadcasts over its pixels."""
-    return torch.from_numpy(values).to(images.device).view(-1, 1, 1, 1)
+    return upload(values, images.device).view(-1, 1, 1, 1)
 
 
 def _warp(images: torch.Tensor, numbers: Numbers, back: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return images with a frame of the outside colour, and the source columns and rows in it, float32 (n, H, W)."""
     n, _, height, width = images.shape
-    frames = torch.from_numpy(whole(numbers[:, 8:11], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
+    frames = upload(whole(numbers[:, 8:11], 0, 255).astype(np.uint8), images.device).view(n, 3, 1, 1)
     frames = frames.expand(n, 3, height + 3, width + 3).clone()
     frames[:, :, 1:-2, 1:-2] = images
-    a, b, c, d, e, f, g, h = torch.from_numpy(numbers[:, :8].T.copy()).to(images.device).unsqueeze(-1).unsqueeze(-1)
+    a, b, c, d, e, f, g, h = upload(numbers[:, :8].T.copy(), images.device).unsqueeze(-1).unsqueeze(-1)
     at = torch.arange(width, dtype=torch.float32, device=images.device) + 0.5
     line = torch.arange(height, dtype=torch.float32, device=images.device).view(-1, 1) + 0.5
     below = g * at + (h * line + 1)
@@ -74,16 +75,18 @@ def pad(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     n, _, height, width = images.shape
     edges = whole(numbers[:, 4], 0, int(Edge.SYMMETRIC))
     from_left, from_top = (whole(numbers[:, place], -_FARTHEST, _FARTHEST) for place in (0, 1))
-    x = _beyond(from_left, whole(numbers[:, 2], 1, width), edges, width).to(images.device)
-    y = _beyond(from_top, whole(numbers[:, 3], 1, height), edges, height).to(images.device)
+    x = upload(_beyond(from_left, whole(numbers[:, 2], 1, width), edges, width), images.device)
+    y = upload(_beyond(from_top, whole(numbers[:, 3], 1, height), edges, height), images.device)
     padded = images.gather(2, y.clamp(min=0).view(n, 1, -1, 1).expand(n, 3, height, width))
     padded = padded.gather(3, x.clamp(min=0).view(n, 1, 1, -1).expand(n, 3, height, width))
-    fills = torch.from_numpy(whole(numbers[:, 5:8], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
+    fills = upload(whole(numbers[:, 5:8], 0, 255).astype(np.uint8), images.device).view(n, 3, 1, 1)
     return torch.where((y < 0).view(n, 1, -1, 1) | (x < 0).view(n, 1, 1, -1), fills, padded)
 
 
-def _beyond(starts: NDArray[np.int32], sizes: NDArray[np.int32], edges: NDArray[np.int32], count: int) -> torch.Tensor:
+def _beyond(
+    starts: NDArray[np.int32], sizes: NDArray[np.int32], edges: NDArray[np.int32], count: int
+) -> NDArray[np.int64]:
     """Return the pixels of axes of `sizes` at `count` places from `starts` on, int64 (n, count)."""
     places = np.arange(count)
     rows = zip(starts.tolist(), sizes.tolist(), edges.tolist(), strict=True)
-    return torch.from_numpy(np.stack([beyond(places + start, size, Edge(edge)) for start, size, edge in rows]))
+    return np.stack([beyond(places + start, size, Edge(edge)) for start, size, edge in rows])

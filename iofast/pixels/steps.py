@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from iofast.ops.arguments import MOST_FACTOR, MOST_REACH
 from iofast.pixels import moves
 from iofast.pixels.moves import Numbers, spread, whole
+from iofast.pixels.upload import upload
 from iofast.work import CHANNELS, Edge, Step, beyond
 
 _HUE_UNITS = 8192  # per sixth of the circle
@@ -33,7 +34,7 @@ def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[n
                 rows = sums.begun(rows, Step(code))
             if not len(rows):
                 continue
-            where = None if len(rows) == len(images) else torch.from_numpy(rows).to(images.device)
+            where = None if len(rows) == len(images) else upload(rows, images.device)
             changed = images if where is None else images[where]
             if code in _SUMMING:
                 changed = sums.take(changed, Step(code), numbers[rows, column], rows)
@@ -70,7 +71,7 @@ class _Sums:
 
     def take(self, images: torch.Tensor, step: Step, numbers: Numbers, rows: NDArray[np.intp]) -> torch.Tensor:
         """Apply `step` to `images`, which are `rows` of the batch."""
-        where = torch.from_numpy(rows).to(images.device)
+        where = upload(rows, images.device)
         if step == Step.SUM:
             return (self._sums[where] >> 16).clamp_(max=255).to(torch.uint8)
         shares = np.clip(np.nan_to_num(numbers[:, 0], nan=0.0, posinf=1.0), 0, 1)
@@ -159,7 +160,7 @@ def _mask(bits: Numbers) -> NDArray[np.int32]:
 
 def _brightness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     bits = _factors(numbers[:, 0])[2]
-    return _on_line(images, numbers[:, 0], torch.from_numpy((bits > 0).astype(np.int32)).to(images.device))
+    return _on_line(images, numbers[:, 0], upload((bits > 0).astype(np.int32), images.device))
 
 
 def _contrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
@@ -176,7 +177,7 @@ def contrast_offsets(sums: torch.Tensor, pixels: int, factors: Numbers) -> torch
     device = sums.device
     if device.type not in ("cpu", "cuda"):
         sums = sums.cpu()
-    clipped, _, bits = (torch.from_numpy(each).to(sums.device) for each in _factors(factors))
+    clipped, _, bits = (upload(each, sums.device) for each in _factors(factors))
     means = (sums.double() / pixels).float()
     offsets = means * (1 - clipped) * (1 << bits)
     return (offsets.round().to(torch.int32) + (bits > 0)).to(device)
@@ -252,7 +253,7 @@ def _equalize(images: torch.Tensor, _: Numbers) -> torch.Tensor:
 
 
 def _permuted(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    orders = torch.from_numpy(np.array(CHANNELS)[whole(numbers[:, 0], 0, len(CHANNELS) - 1)]).to(images.device)
+    orders = upload(np.array(CHANNELS)[whole(numbers[:, 0], 0, len(CHANNELS) - 1)], images.device)
     return images.gather(1, orders.view(-1, 3, 1, 1).expand_as(images))
 
 
@@ -309,7 +310,7 @@ def gaussian(sigma: float, radius: int) -> list[int]:
 
 def _weighted(values: torch.Tensor, weights: list[int], axis: int, start: int) -> torch.Tensor:
     size, reach = values.shape[axis], len(weights) // 2
-    places = torch.from_numpy(beyond(np.arange(-reach, size + reach), size, Edge.REFLECT)).to(values.device)
+    places = upload(beyond(np.arange(-reach, size + reach), size, Edge.REFLECT), values.device)
     padded = values.index_select(axis, places)
     sums = torch.full_like(values, start)
     for k, weight in enumerate(weights):

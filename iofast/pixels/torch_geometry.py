@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
+from iofast.pixels.upload import upload
 from iofast.work import window_pixels, within
 
 PRECISION = 14  # fractional bits of a weight
@@ -99,7 +100,7 @@ def resample(
     """
     check_boxes(batch, boxes, flips, size)
     device = batch.data.device
-    columns = torch.from_numpy(boxes.astype(np.int64)).to(device)
+    columns = upload(boxes.astype(np.int64), device)
     y, x = axis(columns, 1, size[0]), axis(columns, 0, size[1])
     out = torch.empty((len(batch), *size, 3), dtype=torch.uint8, device=device)
     for row in range(len(batch)):

@@ -13,6 +13,7 @@ import torch
 from iofast.errors import OptionError, shown
 from iofast.ops import Mix, Normalize, Op, RandomErasing, affine, drawn, noise_amounts
 from iofast.pixels.steps import take_steps
+from iofast.pixels.upload import upload
 from iofast.work import Work, noise_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -69,9 +70,9 @@ def _chunks(images: torch.Tensor, work: Work) -> Iterator[slice]:
 
 
 def _finished(pixels: torch.Tensor, ops: Sequence[Op], work: Work, rows: slice) -> torch.Tensor:
-    scale, bias = (torch.from_numpy(each).to(pixels.device).view(3, 1, 1) for each in affine(ops).astype(np.float32))
+    scale, bias = (upload(each, pixels.device).view(3, 1, 1) for each in affine(ops).astype(np.float32))
     values = pixels.to(torch.float32, memory_format=torch.contiguous_format).mul_(scale).add_(bias)
-    amounts = torch.from_numpy(noise_amounts(ops).astype(np.float32)).to(pixels.device)
+    amounts = upload(noise_amounts(ops).astype(np.float32), pixels.device)
     for erasing, amount in enumerate(amounts):
         _erase(values, work, rows, erasing, amount.view(3, 1, 1))
     return _mixed(values, work, rows)
@@ -80,21 +81,21 @@ def _finished(pixels: torch.Tensor, ops: Sequence[Op], work: Work, rows: slice) 
 def _erase(values: torch.Tensor, work: Work, rows: slice, erasing: int, amount: torch.Tensor) -> None:
     width = values.shape[3]
     boxes, noises = work.erased[rows, erasing].tolist(), work.noise[rows, erasing].tolist()
-    fills = torch.from_numpy(work.fills[rows, erasing]).to(values.device).view(-1, 3, 1, 1)
+    fills = upload(work.fills[rows, erasing], values.device).view(-1, 3, 1, 1)
     for image, fill, (y0, x0, y1, x1), number in zip(values, fills, boxes, noises, strict=True):
         if y1 > y0 and x1 > x0:
             image[:, y0:y1, x0:x1] = fill
             if number:
                 noise = noise_of(number, np.arange(y0, y1)[:, None] * width + np.arange(x0, x1))
-                image[:, y0:y1, x0:x1] += torch.from_numpy(noise).to(image.device) * amount
+                image[:, y0:y1, x0:x1] += upload(noise, image.device) * amount
 
 
 def _mixed(values: torch.Tensor, work: Work, rows: slice) -> torch.Tensor:
     partner = work.partner[rows] - rows.start
     if (partner == np.arange(len(partner))).all():
         return values
-    others = values[torch.from_numpy(partner).to(values.device)]
-    share = torch.from_numpy(work.share[rows]).to(values.device).view(-1, 1, 1, 1)
+    others = values[upload(partner, values.device)]
+    share = upload(work.share[rows], values.device).view(-1, 1, 1, 1)
     mixed = values * share + others * (1 - share)
     for image, other, (y0, x0, y1, x1) in zip(mixed, others, work.patch[rows].tolist(), strict=True):
         if y1 > y0 and x1 > x0:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.gpu
 N = 40
 CROP = [T.RandomResizedCrop(64), T.RandomHorizontalFlip()]
 COLOURS = [*CROP, T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet()]
+MANY = [*CROP, T.RandAugment(), T.GaussianBlur(9), T.RandomPosterize(4), *COLOURS[2:], T.RandomErasing(0.5, value="random")]
 SHARED: dict[str, Any] = {"shuffle": True, "seed": 3, "num_workers": 2}
 LATE = 20_000_000  # cycles: ten milliseconds of a GPU
 
@@ -191,11 +192,13 @@ def test_cuda_means_the_consumers_current_device(dataset: FastDataset) -> None:
     assert images.device.index == labels.device.index == 1
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+@pytest.mark.parametrize("transform", [COLOURS, MANY], ids=["colours", "many"])
 @pytest.mark.parametrize("options", [{}, {"cache": "device"}], ids=["decoded", "cached"])
-def test_nothing_synchronises(dataset: FastDataset, options: dict[str, Any]) -> None:
+def test_nothing_synchronises(dataset: FastDataset, options: dict[str, Any], transform: list[Any]) -> None:
     """Neither the consumer's thread nor the one ahead of it waits for the device."""
     pytest.importorskip("triton")
-    shared: dict[str, Any] = {"transform": COLOURS, "dtype": torch.bfloat16, **SHARED, **options}
+    shared: dict[str, Any] = {"transform": transform, "dtype": torch.bfloat16, **SHARED, **options}
     loader = FastLoader(dataset, 8, device="cuda", **shared)
     list(loader)  # compiles, and fills the cache
     torch.cuda.set_sync_debug_mode("error")

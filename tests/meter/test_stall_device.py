@@ -316,6 +316,7 @@ def test_on_a_gpu_a_capture_is_left_alone() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_on_a_gpu_nothing_synchronises() -> None:
     meter = watch(SlowBatches(0.0), device="cuda")
     torch.cuda.set_sync_debug_mode("error")
