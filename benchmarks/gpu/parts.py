@@ -50,8 +50,8 @@ ASKS = {
 PARTS = tuple(
     Part(name, title, seconds, quick, ASKS.get(name, ()))
     for name, title, seconds, quick in (
-        ("data", "What was worked on", 70, 30),
-        ("suite", "Tests that need a GPU", 95, 30),
+        ("data", "What was worked on", 65, 30),
+        ("suite", "Tests that need a GPU", 115, 30),
         ("transfer", "Transfer: a step of 5 ms, batches of 256", 35, 20),
         ("decode", "Decoding: images a second by source, batch and way", 75, 20),
         ("passes", "Fused passes: 256 images to 224 x 224 in bfloat16, channels last", 50, 20),

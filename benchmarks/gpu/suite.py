@@ -16,8 +16,13 @@ TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 SPARE = 3  # seconds to write down the result
 # Deprecations of other versions of libraries do not matter here; in the project's own runs they are errors.
 QUIET = ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
+# Most of the time is for compiling Triton's kernels, so processes share them. The monitor's tests judge the load of the
+# whole GPU, so they run alone.
+PROCESSES, ALONE = 8, "monitor"
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
-_EACH = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", re.MULTILINE)
+_WORD = "(PASSED|FAILED|ERROR|SKIPPED)"
+_EACH = re.compile(rf"^(\S+::.+?) {_WORD}\b", re.MULTILINE)
+_EACH_OF_MANY = re.compile(rf"^\[gw\d+\] .*\] {_WORD} (\S+::.+?) *$", re.MULTILINE)
 _NAMED = re.compile(r"^(FAILED|ERROR|SKIPPED) (.*)$", re.MULTILINE)
 
 
@@ -28,23 +33,36 @@ def run(job: Job) -> None:
     if missing := [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]:
         job.lacks("pytest -m gpu", f"{' and '.join(missing)} not installed")
         return
-    files = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.gpu" in path.read_text()]
+    files = [path for path in sorted(TESTS.rglob("test_*.py")) if "mark.gpu" in path.read_text()]
+    alone = [path for path in files if path.parent.name == ALONE]
+    others = [path for path in files if path not in alone]
+    counts = Counter(_tested(job, alone, []))
+    if importlib.util.find_spec("xdist") is None:
+        counts.update(_tested(job, others, []))
+    else:
+        counts.update(_tested(job, others, ["-n", str(min(PROCESSES, job.cores)), "-p", "no:benchmark"]))
+    for word in ("passed", "failed", "skipped") if counts else ():
+        job.figure(f"tests {word}", counts[word], "", most=0 if word == "failed" else None)
+
+
+def _tested(job: Job, files: list[Path], more: list[str]) -> dict[str, int]:
+    """Run the tests of `files`; return their counts, and note what is missing or has failed."""
     options = ["-m", "gpu", "-v", "-rfEs", "--tb=short", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     log = job.data / "pytest.txt"
     with log.open("w") as file:
-        ended = _ran([sys.executable, "-m", "pytest", *options, *QUIET, *files], file, job.left() - SPARE)
+        command = [sys.executable, "-m", "pytest", *options, *QUIET, *more, *map(str, files)]
+        ended = _ran(command, file, job.left() - SPARE)
     said = log.read_text()
     print(said)
     counts = counted(said) or so_far(said)
     if not counts:
         job.lacks("pytest -m gpu", ended or one_line(said[-200:]))
-        return
+        return counts
     if ended:
         job.lacks("the tests behind those that are counted", ended)
-    for word in ("passed", "failed", "skipped"):
-        job.figure(f"tests {word}", counts.get(word, 0), "", most=0 if word == "failed" else None)
-    for word, name in _NAMED.findall(said) or [(word, name) for name, word in _EACH.findall(said) if word != "PASSED"]:
+    for word, name in _NAMED.findall(said) or [each for each in _each(said) if each[0] != "PASSED"]:
         job.lacks(f"test {word.lower()}", name)
+    return counts
 
 
 def _ran(command: list[str], output: object, seconds: float) -> str:
@@ -76,6 +94,11 @@ def counted(text: str) -> dict[str, int]:
 
 def so_far(text: str) -> dict[str, int]:
     """The same for a run that was stopped, by its lines."""
-    words = Counter(word for _, word in _EACH.findall(text))
+    words = Counter(word for word, _ in _each(text))
     found = {"passed": words["PASSED"], "failed": words["FAILED"] + words["ERROR"], "skipped": words["SKIPPED"]}
     return found if any(found.values()) else {}
+
+
+def _each(text: str) -> list[tuple[str, str]]:
+    """(word, name) of each test that has ended."""
+    return [(word, name) for name, word in _EACH.findall(text)] + _EACH_OF_MANY.findall(text)

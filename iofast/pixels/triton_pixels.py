@@ -196,14 +196,15 @@ def apply(
     if not images.numel():
         return out
     images, work = _without_filters(images, work)
-    table = upload(_rows(work), images.device)
+    numbers = torch_steps.whole_numbers(work.steps, work.numbers)
+    table = upload(_rows(work, numbers), images.device)
     values = np.concatenate((affine(ops).ravel(), noise_amounts(ops).ravel()))
     constants = upload(values.astype(np.float32), images.device)
     _finish[_grid(images)](
         images,
         table,
         table.shape[1],
-        _offsets(images, table, work),
+        _offsets(images, table, work, numbers[1]),
         constants,
         out,
         height * width,
@@ -230,11 +231,10 @@ def _without_filters(images: torch.Tensor, work: Work) -> tuple[torch.Tensor, Wo
     return images, replace(work, steps=work.steps[:, until:], numbers=work.numbers[:, until:])
 
 
-def _offsets(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.Tensor:
+def _offsets(images: torch.Tensor, table: torch.Tensor, work: Work, bits: NDArray[np.int32]) -> torch.Tensor:
     """Return the addends of brightness and contrast, int32 (N, S + 1); the last column is a place for unused ones."""
     n, _, height, width = images.shape
     steps = work.steps.shape[1]
-    bits = torch_steps.whole_numbers(work.steps, work.numbers)[1]
     offsets = upload(np.pad(bits > 0, ((0, 0), (0, 1))).astype(np.int32), images.device)
     for upto in _contrasts(work):
         sums = torch.zeros(n, dtype=torch.int64, device=images.device)
@@ -270,7 +270,7 @@ def _strides(images: torch.Tensor) -> tuple[int, int, int]:
     return images.stride(0), images.stride(1), images.stride(2) // width if height > 1 else images.stride(3)
 
 
-def _rows(work: Work) -> NDArray[np.int32]:
+def _rows(work: Work, numbers: tuple[NDArray[np.int32], NDArray[np.int32]]) -> NDArray[np.int32]:
     """Join all columns, int32 (N, 3 S + 8 E + 6), floats by their bits.
 
     They need only one copy to the device. Each takes the host as long as a pass takes the device.
@@ -278,7 +278,7 @@ def _rows(work: Work) -> NDArray[np.int32]:
     n = len(work)
     parts = (
         work.steps,
-        *torch_steps.whole_numbers(work.steps, work.numbers),
+        *numbers,
         work.erased.reshape(n, -1),
         work.fills.reshape(n, -1).view(np.int32),
         work.noise,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from types import ModuleType, SimpleNamespace
@@ -27,16 +26,15 @@ from iofast.gpu.decode.torch_libraries import AllOrNothing, torchcodec, torchvis
 CUDA = torch.device("cuda")
 
 
-def decoder(fault: Any = None, regions: bool = False) -> DeviceDecoder:
-    return DeviceDecoder(Double(fault, regions), lambda: None)
+def decoder(fault: Any = None) -> DeviceDecoder:
+    return DeviceDecoder(Double(fault), lambda: None)
 
 
 class TestOneCall:
-    @pytest.mark.parametrize("regions", [False, True])
-    def test_regions_and_turns(self, regions: bool) -> None:
+    def test_regions_and_turns(self) -> None:
         data, box = jpeg(photo(40, 30)), (3, 5, 33, 29)
         whole = Image.open(BytesIO(data))
-        images = decoder(regions=regions).decode([jpeg_of(data, box)] * 8, range(1, 9))
+        images = decoder().decode([jpeg_of(data, box)] * 8, range(1, 9))
         for turn, image in enumerate(images, 1):
             piece = whole.crop(box)
             expected = piece if TURNS[turn] is None else piece.transpose(TURNS[turn])
@@ -115,7 +113,7 @@ class TestOrderOfStreams:
     class Hardware:
         """A library that fills memory of the current stream at once."""
 
-        name, ordered, regions = "hardware", False, True
+        name = "hardware"
 
         def __init__(self, device: Device) -> None:
             self.device = device
@@ -129,20 +127,19 @@ class TestOrderOfStreams:
             return [*made]
 
     @staticmethod
-    def corrupt(seed: int, *, ordered: bool) -> int:
+    def corrupt(seed: int, *, waits: bool) -> int:
         """Return how many of 12 batches changed before a late pixel operation read them."""
         chance = random.Random(seed)
         device, wrong = Device(chance), []
         device.begin()
         side, hardware = device.side(), TestOrderOfStreams.Hardware(device)
-        hardware.ordered = ordered
 
         def idle() -> None:
             mark = device.record(side)
             while not mark.passed:
                 device.go_on()
 
-        there = DeviceDecoder(hardware, idle if not ordered else lambda: None)
+        there = DeviceDecoder(hardware, idle if waits else lambda: None)
         with device.on(side):
             for number in range(12):
                 jpegs = [Jpeg(torch.full((1,), number, dtype=torch.uint8), 4, 3, 0, 0, 4, 3)] * 3
@@ -159,10 +156,10 @@ class TestOrderOfStreams:
         return len(set(wrong))
 
     def test_no_library_writes_too_early(self) -> None:
-        assert [self.corrupt(seed, ordered=False) for seed in range(60)] == [0] * 60
+        assert [self.corrupt(seed, waits=True) for seed in range(60)] == [0] * 60
 
     def test_without_the_wait_the_model_reveals_it(self) -> None:
-        assert sum(self.corrupt(seed, ordered=True) > 0 for seed in range(60)) > 20
+        assert sum(self.corrupt(seed, waits=False) > 0 for seed in range(60)) > 20
 
 
 class FakeCodec(ModuleType):
@@ -171,32 +168,21 @@ class FakeCodec(ModuleType):
     class BackendKind:
         HW_GPU_ONLY, GPU_ONLY, HYBRID_CPU_GPU, CPU_ONLY = range(4)
 
-    class LoadHintPolicy:
-        FIXED = 2
-        ADAPTIVE_MINIMIZE_IDLE_TIME = 3
-
     class ColorSpec:
         SRGB = 1
 
-    class Region:
-        def __init__(self, start_y: int, start_x: int, end_y: int, end_x: int) -> None:
-            self.box = (start_x, start_y, end_x, end_y)
-
     class CodeStream:
-        def __init__(self, array: Any, region: Any = None, parent: Any = None) -> None:
+        def __init__(self, array: Any) -> None:
             assert array.dtype == np.uint8
-            self.array, self.region = array, region
-            self.parent = None if parent is None else weakref.ref(parent)
-
-        def get_sub_code_stream(self, image_idx: int = 0, region: Any = None) -> Any:
-            return FakeCodec.CodeStream(self.array, region, self)
+            self.array = array
 
     def __init__(self) -> None:
         super().__init__("nvidia.nvimgcodec")
         self.options: dict[str, Any] = {}
+        self.calls: list[int] = []
 
-    def Backend(self, kind: int, load_hint: float = 1.0, load_hint_policy: int = 2) -> tuple[int, float, int]:  # noqa: N802 (theirs)
-        return kind, load_hint, load_hint_policy
+    def Backend(self, kind: int) -> int:  # noqa: N802 (theirs)
+        return kind
 
     def DecodeParams(self, apply_exif_orientation: bool = True, color_spec: int = 1) -> Any:  # noqa: N802 (theirs)
         return SimpleNamespace(exif=apply_exif_orientation, color=color_spec)
@@ -206,18 +192,17 @@ class FakeCodec(ModuleType):
 
         def decode(sources: list[Any], *, params: Any, cuda_stream: int) -> list[Any]:
             self.options |= {"params": params, "stream": cuda_stream}
+            self.calls.append(len(sources))
             return [self.one(source) for source in sources]
 
         return SimpleNamespace(decode=decode)
 
     @staticmethod
     def one(source: Any) -> Any:
-        assert source.parent is None or source.parent() is not None, "a region of a stream that is gone"
         try:
             image = Image.open(BytesIO(source.array.tobytes())).convert("RGB")
         except OSError:
             return None
-        image = image.crop(source.region.box) if source.region else image
         return torch.from_numpy(np.array(image))
 
 
@@ -231,10 +216,9 @@ def codec(monkeypatch: pytest.MonkeyPatch) -> FakeCodec:
 
 
 class TestNvImageCodec:
-    @pytest.mark.parametrize("adaptive", [False, True])
-    def test_regions_failures_and_options(self, codec: FakeCodec, adaptive: bool) -> None:
+    def test_regions_failures_and_options(self, codec: FakeCodec) -> None:
         data = jpeg(photo(40, 30))
-        there = DeviceDecoder(NvImageCodec(5, adaptive=adaptive), lambda: None)
+        there = DeviceDecoder(NvImageCodec(5), lambda: None)
         broken = jpeg_of(data)._replace(data=torch.zeros(50, dtype=torch.uint8))
         images = there.decode([jpeg_of(data), broken, jpeg_of(data, (2, 4, 20, 28))], [1, 1, 1])
         pixels = np.asarray(Image.open(BytesIO(data)))
@@ -244,8 +228,13 @@ class TestNvImageCodec:
         asked = codec.options
         assert (asked["device_id"], asked["max_num_cpu_threads"], asked["stream"]) == (3, 5, 77)
         assert asked["options"] == ":fancy_upsampling=1"
-        assert asked["backends"] == [(0, 0.5, 3 if adaptive else 2), (1, 1.0, 2), (2, 1.0, 2)]
+        assert asked["backends"] == [0, 1, 2]
         assert asked["params"].exif is False
+
+    def test_large_batches_are_divided(self, codec: FakeCodec) -> None:
+        data = jpeg(photo(9, 7))
+        assert len(DeviceDecoder(NvImageCodec(5), lambda: None).decode([jpeg_of(data)] * 600, [1] * 600)) == 600
+        assert codec.calls == [256, 256, 88]
 
     def test_is_found_and_checked(self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(libraries, "lacking", lambda device: None)
@@ -255,7 +244,7 @@ class TestNvImageCodec:
     def test_every_library_is_called_between_two_waits_for_the_stream(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, library: str
     ) -> None:
-        """None of the three may count as `ordered`: two have corrupted memory."""
+        """Two of the three have corrupted memory without."""
         calls: list[str] = []
         stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: calls.append("idle"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
@@ -265,7 +254,7 @@ class TestNvImageCodec:
             return torch.from_numpy(np.array(Image.open(BytesIO(data.numpy().tobytes())).convert("RGB")))
 
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: decoded(torch.from_numpy(source.array))))
-        made = NvImageCodec(2, adaptive=False) if library == "nvImageCodec" else None
+        made = NvImageCodec(2) if library == "nvImageCodec" else None
         listed = AllOrNothing(library, lambda jpegs: [decoded(data).permute(2, 0, 1) for data in jpegs])
         there = libraries.checked(lambda: made or listed)
         calls.clear()

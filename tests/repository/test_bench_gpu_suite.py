@@ -18,12 +18,15 @@ tests/a.py::c[x y] FAILED              [  6%]
 tests/a.py::d SKIPPED (no two GPUs)    [  9%]
 tests/a.py::e """
 
+OF_MANY = "[gw3] [  1%] PASSED tests/a.py::b \n[gw0] [  2%] FAILED tests/a.py::c[x y] \ntests/a.py::d \n"
+
 
 def test_counts() -> None:
     assert suite.counted(WHOLE) == {"failed": 2, "passed": 20, "skipped": 2}
     assert suite.counted("killed") == suite.counted(STOPPED) == {}
     assert suite.so_far(STOPPED) == {"passed": 1, "failed": 1, "skipped": 1}
     assert suite.so_far("tests/a.py::e ") == {}
+    assert suite.so_far(OF_MANY) == {"passed": 1, "failed": 1, "skipped": 0}
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> tuple[dict[str, float], list[str]]:
@@ -31,9 +34,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: str) 
     words: list[str] = []
 
     def ran(command: list[str], output: Any, seconds: float) -> str:
+        output.write("= 3 passed in 1.2s =" if not words else text)
         words.extend(command)
-        output.write(text)
-        return ended
+        return "" if len(words) == len(command) else ended
 
     monkeypatch.setattr(Job, "cuda", True)
     monkeypatch.setattr(suite, "_ran", ran)
@@ -46,13 +49,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: str) 
 
 def test_a_run_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures, lacks = run(tmp_path, monkeypatch, WHOLE, "")
-    assert figures == {"tests passed": 20, "tests failed": 2, "tests skipped": 2}
+    assert figures == {"tests passed": 23, "tests failed": 2, "tests skipped": 2}
     assert lacks == ["test failed: tests/a.py::b - assert 3 passed"]
 
 
 def test_tests_that_take_too_long_lose_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures, lacks = run(tmp_path, monkeypatch, STOPPED, "not through after 5 s")
-    assert figures == {"tests passed": 1, "tests failed": 1, "tests skipped": 1}
+    assert figures == {"tests passed": 4, "tests failed": 1, "tests skipped": 1}
     assert lacks == [
         "the tests behind those that are counted: not through after 5 s",
         "test failed: tests/a.py::c[x y]",
@@ -61,7 +64,10 @@ def test_tests_that_take_too_long_lose_no_others(tmp_path: Path, monkeypatch: py
 
 
 def test_a_run_without_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(tmp_path, monkeypatch, "Segmentation fault", "") == ({}, ["pytest -m gpu: Segmentation fault"])
+    assert run(tmp_path, monkeypatch, "Segmentation fault", "") == (
+        {"tests passed": 3, "tests failed": 0, "tests skipped": 0},
+        ["pytest -m gpu: Segmentation fault"],
+    )
 
 
 @pytest.mark.slow  # ten seconds of a program that sleeps

@@ -23,10 +23,9 @@ class Double:
     """`Backend` on Pillow. `fault` may change a decoded image, or raise."""
 
     name = "the double"
-    ordered = True
 
-    def __init__(self, fault: Fault | None = None, regions: bool = False) -> None:
-        self.fault, self.regions = fault, regions
+    def __init__(self, fault: Fault | None = None) -> None:
+        self.fault = fault
         self.seen: list[Jpeg] = []
         self.calls = 0
 
@@ -41,8 +40,6 @@ class Double:
         assert image.getexif().get(0x0112, 1) == 1, "a decoder that turns it by itself would turn it twice"
         assert image.size == (jpeg.width, jpeg.height)
         made = torch.from_numpy(np.array(image.convert("RGB")))
-        if self.regions:
-            made = made[jpeg.y0 : jpeg.y1, jpeg.x0 : jpeg.x1]
         return made if self.fault is None else self.fault(number, made)
 
 
@@ -55,8 +52,7 @@ class Bench:
         monkeypatch.setattr(choice, "lacking", lambda device: None)
         monkeypatch.setattr(choice, "open_decoder", self._open)
 
-    def _open(self, device: torch.device, threads: int, *, adaptive: bool) -> DeviceDecoder:
-        self.adaptive = adaptive
+    def _open(self, device: torch.device, threads: int) -> DeviceDecoder:
         return DeviceDecoder(self.backend, self._idle)
 
     def _idle(self) -> None:

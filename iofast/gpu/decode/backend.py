@@ -22,28 +22,19 @@ class Jpeg(NamedTuple):
     x1: int
     y1: int
 
-    @property
-    def whole(self) -> bool:
-        """Whether all pixels are wanted."""
-        return (self.x0, self.y0, self.x1, self.y1) == (0, 0, self.width, self.height)
-
 
 class Backend(Protocol):
     """A library for one device. One thread uses it at a time, with the stream for its work as the current one.
 
-    name     as users know it
-    ordered  whether its work on the device follows all earlier work of the current stream. False for libraries that
-             may use nvJPEG's hardware engine: it writes at once, even where the stream waits for an event or still
-             uses that memory (H100, nvJPEG 12.3 to 13.2: TorchCodec's pull request 1634)
-    regions  whether it decodes only the pixels wanted; otherwise it decodes all, and `DeviceDecoder` crops
+    Its work on the device need not follow the stream's: nvJPEG's hardware engine writes at once, even where the stream
+    waits for an event or still uses that memory (H100, nvJPEG 12.3 to 13.2: TorchCodec's pull request 1634). `name` is
+    the one that users know.
     """
 
     name: str
-    ordered: bool
-    regions: bool
 
     def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
-        """Return RGB images on the device: uint8 (height, width, 3), any strides, the region if `regions`, else all.
+        """Return all pixels of each as RGB on the device: uint8 (height, width, 3), any strides.
 
         None for an image that the library cannot decode: the CPU then decides. EXIF is ignored.
         """

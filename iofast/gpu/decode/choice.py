@@ -83,7 +83,7 @@ class Decoding:
         with self._opening:
             if self._decoder is None:
                 threads = max(1, cores_of_rank() // _CORES_PER_THREAD)
-                self._decoder = open_decoder(self._device, threads, adaptive=self._wanted == "auto")
+                self._decoder = open_decoder(self._device, threads)
             return self._decoder
 
     def settle(self, measure: Callable[[], Rates]) -> None:

@@ -16,9 +16,9 @@ from iofast.kernel.contract import MIRRORED_X, MIRRORED_Y, TURNED
 class DeviceDecoder:
     """A library, serialised for any number of threads.
 
-    `idle` waits until the current stream has done all its work. It is called before a library that is not `ordered`:
-    the library's memory belongs to the current stream, so earlier uses have ended then, and waiting for an event would
-    not be enough (`Backend`). It is called again afterwards: the library may read the caller's bytes until then.
+    `idle` waits until the current stream has done all its work. It is called before the library: the library's memory
+    belongs to the current stream, so earlier uses have ended then, and waiting for an event would not be enough
+    (`Backend`). It is called again afterwards: the library may read the caller's bytes until then.
     """
 
     def __init__(self, backend: Backend, idle: Callable[[], None]) -> None:
@@ -33,11 +33,10 @@ class DeviceDecoder:
         if not jpegs:
             return []
         with self._lock:
-            if not self.backend.ordered:
-                self._idle()
+            self._idle()
             images = self._call(jpegs)
             self._idle()
-        regions = map(self._region, images, jpegs)
+        regions = map(_region, images, jpegs)
         return [None if region is None else upright(region, turn) for region, turn in zip(regions, turns, strict=True)]
 
     def _call(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
@@ -59,12 +58,11 @@ class DeviceDecoder:
             )
         return [None] * len(jpegs)
 
-    def _region(self, image: torch.Tensor | None, jpeg: Jpeg) -> torch.Tensor | None:
-        if image is None or image.dtype != torch.uint8:
-            return None
-        if not self.backend.regions and image.shape == (jpeg.height, jpeg.width, 3):
-            image = image[jpeg.y0 : jpeg.y1, jpeg.x0 : jpeg.x1]
-        return image if image.shape == (jpeg.y1 - jpeg.y0, jpeg.x1 - jpeg.x0, 3) else None
+
+def _region(image: torch.Tensor | None, jpeg: Jpeg) -> torch.Tensor | None:
+    if image is None or image.dtype != torch.uint8 or image.shape != (jpeg.height, jpeg.width, 3):
+        return None
+    return image[jpeg.y0 : jpeg.y1, jpeg.x0 : jpeg.x1]
 
 
 def upright(image: torch.Tensor, turn: int) -> torch.Tensor:

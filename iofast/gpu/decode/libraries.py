@@ -33,16 +33,15 @@ def lacking(device: torch.device) -> str | None:
     return None
 
 
-def open_decoder(device: torch.device, threads: int, *, adaptive: bool = False) -> DeviceDecoder:
+def open_decoder(device: torch.device, threads: int) -> DeviceDecoder:
     """Return the decoder of `device`, which must be the current one; the library may use `threads` of the host.
 
-    `adaptive` lets the library choose engines while it runs; then pixels may differ between runs. Raises `OptionError`
-    with each library's failure if none works.
+    Raises `OptionError` with each library's failure if none works.
     """
     if (reason := lacking(device)) is not None:
         raise OptionError(f"JPEGs cannot be decoded on the device: {reason}")
     failures = []
-    for name, make in libraries(device, threads, adaptive=adaptive).items():
+    for name, make in libraries(device, threads).items():
         try:
             return checked(make)
         except Exception as error:  # a missing CUDA library, an old driver, a missing operator
@@ -50,10 +49,10 @@ def open_decoder(device: torch.device, threads: int, *, adaptive: bool = False) 
     raise OptionError(f"JPEGs cannot be decoded on the device: {'; '.join(failures):.500}")
 
 
-def libraries(device: torch.device, threads: int, *, adaptive: bool = False) -> dict[str, Callable[[], Backend]]:
+def libraries(device: torch.device, threads: int) -> dict[str, Callable[[], Backend]]:
     """Return the constructor of each library for `device`, best first. The device must be the current one."""
     return {
-        "nvImageCodec": lambda: NvImageCodec(threads, adaptive=adaptive),
+        "nvImageCodec": lambda: NvImageCodec(threads),
         "TorchCodec": lambda: torchcodec(device),
         "torchvision": lambda: torchvision(device),
     }

@@ -19,9 +19,6 @@ class AllOrNothing:
     On failure each half of the list is tried again: one broken image of 256 costs 16 further calls.
     """
 
-    ordered = False
-    regions = False
-
     def __init__(self, name: str, decode: Decode) -> None:
         self.name, self._decode = name, decode
 
