@@ -236,6 +236,11 @@ class TestNvImageCodec:
         assert len(DeviceDecoder(NvImageCodec(5), lambda: None).decode([jpeg_of(data)] * 600, [1] * 600)) == 600
         assert codec.calls == [256, 256, 88]
 
+    def test_the_first_call_is_as_large_as_any(self, codec: FakeCodec) -> None:
+        """The engine takes as many images of a batch as it got in its first one."""
+        libraries.checked(lambda: NvImageCodec(5))
+        assert codec.calls == [256]
+
     def test_is_found_and_checked(self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(libraries, "lacking", lambda device: None)
         assert open_decoder(CUDA, 2).backend.name == "nvImageCodec"
@@ -271,7 +276,7 @@ class TestNvImageCodec:
         monkeypatch.setitem(sys.modules, "torchcodec", None)
         monkeypatch.setitem(sys.modules, "torchvision", None)
         with pytest.raises(
-            OptionError, match=r"nvImageCodec: it (did not decode|got the colours).*TorchCodec: .*torchv"
+            OptionError, match=r"nvImageCodec: it (decoded 0 of 256|got the colours).*TorchCodec: .*torchv"
         ):
             open_decoder(CUDA, 2)
 
