@@ -15,8 +15,9 @@ from iofast import pixels
 from iofast.errors import OptionError
 from iofast.gpu.batch_memory import BatchMemory, empty
 from iofast.loader.canvas import Canvas, Images, one_channel, padded
+from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import PlannedImages, Resident
-from iofast.loader.samples import LoaderParts, Samples
+from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
 from iofast.ops import Mix
 from iofast.work import Work

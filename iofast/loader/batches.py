@@ -18,7 +18,8 @@ from iofast.gpu.decode import WHOLE, Divided, Rates
 from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import parameters
-from iofast.loader.samples import LoaderParts, Samples
+from iofast.loader.plan import LoaderParts, Plans, plan
+from iofast.loader.samples import Samples
 from iofast.meter import Stages
 from iofast.prefetch import Limits, Prefetch, PrefetchJob
 from iofast.work import Work
@@ -53,12 +54,13 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         self,
         parts: LoaderParts,
         contexts: Contexts,
-        epoch: int,
+        plans: Plans,
         batch: int,
         share: int | None = None,
         ready: Callable[[int], None] | None = None,
     ) -> None:
-        self._parts, self._contexts, self._epoch, self._batch = parts, contexts, epoch, batch
+        self._parts, self._contexts, self._plans, self._batch = parts, contexts, plans, batch
+        self._epoch = plans.epoch
         self._ready = ready  # waits until the batch may be read
         self._share = share  # thousandths that the CPU decodes, if not the loader's
 
@@ -67,9 +69,9 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             begun = monotonic_ns()
             self._ready(self._batch)
             self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
-        positions, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
-        self._samples = Samples(self._parts, self._epoch, positions, share=self._share)
-        rows, step = len(positions), self._parts.resources.slice
+        _, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
+        self._samples = Samples(self._parts, self._plans.take(self._batch), share=self._share)
+        rows, step = len(self._valid), self._parts.resources.slice
         return [range(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def run(self, number: int, part: range) -> None:
@@ -131,7 +133,8 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             left = np.array([row for row in rows if row in samples.reasons], np.intp)
             if not len(left):
                 return failures
-            others = Samples(self._parts, self._epoch, samples.positions[left], attempt, samples)
+            drawn = plan(self._parts, self._epoch, samples.positions[left], attempt)
+            others = Samples(self._parts, drawn, samples)
             with self._contexts.spare() as context:
                 others.make(context, self._contexts.stages, 0, len(others))
             failures += others.failures()
@@ -213,9 +216,9 @@ def _made(
 
 def _run(parts: LoaderParts, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
     """What is left to the device, and images per second, with as many batches at a time as in training."""
-    limits = parts.resources.limits
+    limits, plans = parts.resources.limits, Plans(parts, epoch)
     made: Prefetch[Samples, range] = Prefetch(
-        lambda batch: _Job(parts, contexts, epoch, batch, share),  # type: ignore[arg-type, return-value]
+        lambda batch: _Job(parts, contexts, plans, batch, share),  # type: ignore[arg-type, return-value]
         batches.stop,
         num_workers=min(_workers(limits), len(batches) * limits.slices),
         depth=min(limits.max_depth, len(batches)),

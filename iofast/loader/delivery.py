@@ -21,7 +21,7 @@ from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import FinishedBatch, mapped
 from iofast.loader.canvas import one_channel
-from iofast.loader.samples import LoaderParts
+from iofast.loader.plan import LoaderParts
 from iofast.loader.spec import PAIR
 from iofast.prefetch import Auto, Prefetch, PrefetchJob
 from iofast.prefetch.auto import State

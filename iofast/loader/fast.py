@@ -26,9 +26,9 @@ from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSamp
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.options import check_names
+from iofast.loader.plan import LoaderParts, Plans
 from iofast.loader.resident import Resident, decode_all
 from iofast.loader.resources import Resources, readahead
-from iofast.loader.samples import LoaderParts
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
@@ -309,9 +309,10 @@ class FastLoader(Iterable[Any]):
             resources.transfer.begin()
         parts = self._parts()
         resources.decoding.settle(partial(measure, parts, epoch, start))
+        plans = Plans(parts, epoch)
         slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
         made = Prefetch(
-            lambda batch: BatchJob(parts, contexts, epoch, batch, ready=ready),
+            lambda batch: BatchJob(parts, contexts, plans, batch, ready=ready),
             stop,
             num_workers=min(setting.num_workers, max(1, slices)),
             depth=setting.depth,

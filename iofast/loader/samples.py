@@ -6,7 +6,7 @@ Nothing here raises for a sample that cannot be made: its reason is noted, and t
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.choices import Draw
-from iofast.containers.base import Located
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.errors import DecodeError, IofastError
 from iofast.gpu.batch_memory import BatchMemory
@@ -23,60 +22,40 @@ from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.arrays import named
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
-from iofast.loader.epochs import EpochOrder
 from iofast.loader.loader_stats import Failure
 from iofast.loader.mapping import Mapper, Sample
-from iofast.loader.resident import PlannedImages, Resident
-from iofast.loader.resources import Resources
+from iofast.loader.plan import LoaderParts, Plan
+from iofast.loader.resident import PlannedImages
 from iofast.loader.singly import Cut, Deep, Several
-from iofast.loader.spec import BatchSpec
 from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
 from iofast.transforms.windows import Places
 from iofast.work import Work, no_work
 
 
-class LoaderParts(NamedTuple):
-    """What batches are made of: their contents, the order of samples, threads and memory, and with `cache="device"`
-    the dataset's pixels."""
-
-    spec: BatchSpec
-    epochs: EpochOrder
-    resources: Resources
-    resident: Resident | None = None
-
-
 class Samples:
-    """The samples at `positions` (int64, (N,)) of an epoch, or the `attempt`-th replacements of some of `instead`.
+    """The samples of a plan; those of its attempts above 0 replace some of `instead`.
 
     `reasons` is row -> why it could not be made, "" if its image only has another size than the batch.
     """
 
     def __init__(
-        self,
-        parts: LoaderParts,
-        epoch: int,
-        positions: NDArray[np.int64],
-        attempt: int = 0,
-        instead: Samples | None = None,
-        share: int | None = None,
+        self, parts: LoaderParts, plan: Plan, instead: Samples | None = None, share: int | None = None
     ) -> None:
         spec, epochs, resources, cached = self.parts = parts
-        self._spec, self._epoch, self._attempt = spec, epoch, attempt
+        self._spec, self._epoch, self._attempt = spec, plan.epoch, plan.attempt
         self._share = resources.decoding.share if share is None else share  # thousandths that the CPU decodes
-        self.positions = positions
-        self.indices = epochs.indices(epoch, positions, attempt)
-        self.located: Located = cached.located.rows(self.indices) if cached else spec.dataset.locate(self.indices)
+        self.positions, self.indices, self.located = positions, _, _ = plan.positions, plan.indices, plan.located
         self.reasons: dict[int, str] = {}
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in spec.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)
-        self._attempts = np.full(len(positions), attempt, np.int64)  # of the sample that is now in each row
+        self._attempts = np.full(len(positions), plan.attempt, np.int64)  # of the sample that is now in each row
         self._drawn_at = epochs.drawn_at(positions)
         first = spec.read_first
         self._unread = [name for name in spec.stored if name not in first]
         for name in first:
             self._read(name, 0, len(positions))
-        self.boxes, self._flips = self._planned(slice(None))
+        self.boxes, self._flips = self._planned(slice(None)) if plan.cut is None else plan.cut
         self._cuts = self._cut(slice(None))
         self.draft = self._draft(instead) if cached else None
         if cached is not None and self.draft is not None:  # known at once, for all rows

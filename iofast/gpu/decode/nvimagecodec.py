@@ -14,9 +14,9 @@ from iofast.gpu.decode.backend import Jpeg
 
 # libjpeg's chroma interpolation, as in the CPU kernel; without it colour edges differ by a pixel
 _OPTIONS = ":fancy_upsampling=1"
-# Images in a call. The engine seems to take as many of a batch as it got in its first call, and CUDA decodes the others:
-# on an H100 after a first call of 256 images 19,800 a second in calls of 256, 6,700 in calls of 1,024; after a first
-# call of one image 6,000. So the first call has as many as the others.
+# Images in a call. The engine seems to take as many of a batch as it got in its first call, and CUDA the others: on an
+# H100 after a first call of 256 images 19,800 a second in calls of 256, 6,700 in calls of 1,024; after a first call of
+# one image 6,000. So the first call has as many as the others.
 AT_ONCE = 256
 
 KEPT = 1 << 30  # bytes that the driver's pool keeps: as much as is decoded at once
