@@ -72,12 +72,11 @@ class Located(NamedTuple):
 
         A checksum proves that an encoded image is the indexed one. Without it the kernel compares the image's header.
         """
-        kind, certain = self.kind[rows], self.certain[rows]
-        indexed = None
-        if kind.any() or not certain.all():
+        kind, crcs, indexed = self.kind[rows], None if self.crc is None else self.crc[rows], None
+        all_certain = crcs is not None and (crcs.dtype == np.uint32 or (crcs >= 0).all())
+        if kind.any() or not all_certain:
             indexed = np.stack((kind, self.width[rows], self.height[rows]), 1, dtype=np.int32)
-            indexed[certain & (kind == 0), 1:] = 0
-        crcs = None if self.crc is None else self.crc[rows]
+            indexed[self.certain[rows] & (kind == 0), 1:] = 0
         return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], indexed)
 
     def nowhere(self) -> Located:

@@ -145,12 +145,12 @@ def decode_into(
     rows: NDArray[np.intp],
     finish: Finish | None = None,
 ) -> NDArray[np.int32]:
-    """Decode images of one size into `rows` of `out` and return their status, int32; see `decode_batch`.
+    """Decode images of one size into `rows` of `out`, which increase; return their status, int32; see `decode_batch`.
 
     Consecutive rows need a single call, which takes 3 % less time than one call each.
     """
     count, status = len(rows), np.zeros(len(rows), np.int32)
-    if count and (np.diff(rows) == 1).all():
+    if count and rows[-1] - rows[0] == count - 1:
         own = out[rows[0] : rows[-1] + 1]
         decode_batch(context, source, boxes, flips, own, status, 0, count, finish)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class BatchSpec:
         self.deep = _deep(dataset, options, self.pipeline.ops)  # images are finished as they are decoded
         self.decode = decode_options(self.pipeline, options.pixels, strict=options.truncated == "strict")
 
-    @property
+    @cached_property
     def finishes(self) -> bool:
         """Whether the kernel finishes an image in the call that decodes it.
 
