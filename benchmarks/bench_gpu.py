@@ -55,7 +55,7 @@ def main() -> int:
     if asked.device.type == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: --device cpu --quick tries the program out", file=sys.stderr)
         return 0  # `make bench` continues, as with other benchmarks that lack something
-    command = shlex.join(["python", "-m", "benchmarks.bench_gpu", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "benchmarks.bench_gpu", *without_places(sys.argv[1:])])
     trial = asked.quick or asked.device.type != "cuda"  # its figures mean nothing and are not kept
     folder = Path(tempfile.gettempdir()) if trial else measure.RESULTS
     output = asked.output or folder / f"{slug(device_name(asked.device))}.md"
@@ -75,6 +75,12 @@ def main() -> int:
                 measure.write("", page(outcomes, asked.device, command, quick=asked.quick), output)
     print(output.read_text())
     return 0
+
+
+def without_places(arguments: list[str]) -> list[str]:
+    """The command line for the page, without this machine's folders."""
+    places = {at for at, each in enumerate(arguments) if each in ("--data", "--output", "--photos")}
+    return [each for at, each in enumerate(arguments) if not places & {at, at - 1}]
 
 
 def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome:

@@ -180,6 +180,10 @@ class TestPage:
         assert "nothing is asked" in text
         assert "**no**" not in text
 
+    def test_the_command_names_no_folder_of_the_machine(self) -> None:
+        words = ["--data", "folder", "--only", "suite", "--output", "page.md", "--seconds", "9"]
+        assert bench_gpu.without_places(words) == ["--only", "suite", "--seconds", "9"]
+
     def test_every_part_has_its_time(self) -> None:
         assert sum(part.seconds for part in PARTS[:-1]) < bench_gpu.SECONDS < 480
         assert lacking({}) == "Everything was."
