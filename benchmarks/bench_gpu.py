@@ -19,6 +19,7 @@ the machine lacks.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -55,7 +56,7 @@ def main() -> int:
     if asked.device.type == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: --device cpu --quick tries the program out", file=sys.stderr)
         return 0  # `make bench` continues, as with other benchmarks that lack something
-    command = shlex.join(["python", "-m", "benchmarks.bench_gpu", *without_places(sys.argv[1:])])
+    command = shlex.join(["python", "-m", "benchmarks.bench_gpu", *options_of(asked)])
     trial = asked.quick or asked.device.type != "cuda"  # its figures mean nothing and are not kept
     folder = Path(tempfile.gettempdir()) if trial else measure.RESULTS
     output = asked.output or folder / f"{slug(device_name(asked.device))}.md"
@@ -77,10 +78,12 @@ def main() -> int:
     return 0
 
 
-def without_places(arguments: list[str]) -> list[str]:
-    """The command line for the page, without this machine's folders."""
-    places = {at for at, each in enumerate(arguments) if each in ("--data", "--output", "--photos")}
-    return [each for at, each in enumerate(arguments) if not places & {at, at - 1}]
+def options_of(asked: argparse.Namespace) -> list[str]:
+    """The command's options for the page, without this machine's folders."""
+    parts = [] if asked.only == NAMES else ["--only", *asked.only]
+    quick = ["--quick"] if asked.quick else []
+    device = [] if str(asked.device) == "cuda" else ["--device", str(asked.device)]
+    return [*parts, *quick, *device, *([] if asked.seconds == SECONDS else ["--seconds", f"{asked.seconds:g}"])]
 
 
 def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome:

@@ -79,6 +79,11 @@ class Reader(ABC):
         """Whether another program wrote to the file after it was indexed, so only checksums prove payloads."""
         return False
 
+    def opening(self) -> object:
+        """Return what is open, after opening it again if another program wrote to it: then it differs from before, and
+        places that were located earlier do not hold any more. Raises `ContainerError`, as `locate` does."""
+        return None
+
     @abstractmethod
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads of `field` (default: the image) of these records lie.

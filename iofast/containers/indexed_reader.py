@@ -65,6 +65,10 @@ class IndexedReader(Reader, Generic[OpenedT]):
         """See `Reader.is_stored`."""
         return is_url(self.path)
 
+    def opening(self) -> object:
+        """See `Reader.opening`."""
+        return self._open()
+
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF and length 0.
 

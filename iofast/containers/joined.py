@@ -142,6 +142,10 @@ class JoinedReader(Reader):
         """See `Reader.moved`."""
         return any(part.moved for part in self.parts)
 
+    def opening(self) -> object:
+        """See `Reader.opening`."""
+        return tuple(part.opening() for part in self.parts)
+
     def note_changed(self, index: int, now: str) -> None:
         """Passed to the record's part; see `Reader.note_changed`."""
         part, own = self._place(index)

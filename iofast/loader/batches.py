@@ -18,7 +18,7 @@ from iofast.gpu.decode import WHOLE, Divided, Rates
 from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import parameters
-from iofast.loader.plan import LoaderParts, Plans, plan
+from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
 from iofast.loader.samples import Samples
 from iofast.meter import Stages
 from iofast.prefetch import Limits, Prefetch, PrefetchJob
@@ -54,7 +54,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         self,
         parts: LoaderParts,
         contexts: Contexts,
-        plans: Plans,
+        plans: BatchPlans,
         batch: int,
         share: int | None = None,
         ready: Callable[[int], None] | None = None,
@@ -133,7 +133,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             left = np.array([row for row in rows if row in samples.reasons], np.intp)
             if not len(left):
                 return failures
-            drawn = plan(self._parts, self._epoch, samples.positions[left], attempt)
+            drawn = plan_samples(self._parts, self._epoch, samples.positions[left], attempt)
             others = Samples(self._parts, drawn, samples)
             with self._contexts.spare() as context:
                 others.make(context, self._contexts.stages, 0, len(others))
@@ -216,7 +216,7 @@ def _made(
 
 def _run(parts: LoaderParts, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
     """What is left to the device, and images per second, with as many batches at a time as in training."""
-    limits, plans = parts.resources.limits, Plans(parts, epoch)
+    limits, plans = parts.resources.limits, BatchPlans(parts, epoch, batches.stop)
     made: Prefetch[Samples, range] = Prefetch(
         lambda batch: _Job(parts, contexts, plans, batch, share),  # type: ignore[arg-type, return-value]
         batches.stop,

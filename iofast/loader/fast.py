@@ -26,7 +26,7 @@ from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSamp
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.options import check_names
-from iofast.loader.plan import LoaderParts, Plans
+from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.resident import Resident, decode_all
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
@@ -309,7 +309,7 @@ class FastLoader(Iterable[Any]):
             resources.transfer.begin()
         parts = self._parts()
         resources.decoding.settle(partial(measure, parts, epoch, start))
-        plans = Plans(parts, epoch)
+        plans = BatchPlans(parts, epoch, stop)
         slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
         made = Prefetch(
             lambda batch: BatchJob(parts, contexts, plans, batch, ready=ready),

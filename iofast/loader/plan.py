@@ -1,7 +1,7 @@
 """What is known of samples before anything is read: which they are, where they lie, what is cut out of them.
 
-Plans of several batches are made together: NumPy's calls take nearly as long for 64 rows as for 1,024, and no other
-thread can run Python meanwhile.
+Several batches are planned together: NumPy's calls take nearly as long for 64 rows as for 1,024, and no other thread
+can run Python meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from iofast.choices import Draw
 from iofast.containers.base import Located
+from iofast.errors import IofastError
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources
@@ -30,7 +31,7 @@ class LoaderParts(NamedTuple):
     resident: Resident | None = None
 
 
-class Plan(NamedTuple):
+class SamplePlan(NamedTuple):
     """N samples of an epoch.
 
     positions  int64 (N,); `attempt`: 0, or which replacements of the samples there they are
@@ -46,8 +47,8 @@ class Plan(NamedTuple):
     located: Located
     cut: tuple[NDArray[np.int32], NDArray[np.uint8]] | None
 
-    def rows(self, start: int, stop: int) -> Plan:
-        """Some of the samples."""
+    def rows(self, start: int, stop: int) -> SamplePlan:
+        """Some of the samples; the columns are views."""
         some = slice(start, stop)
         cut = None if self.cut is None else (self.cut[0][some], self.cut[1][some])
         return self._replace(
@@ -55,47 +56,70 @@ class Plan(NamedTuple):
         )
 
 
-def plan(parts: LoaderParts, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> Plan:
+def plan_samples(parts: LoaderParts, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> SamplePlan:
     """Plan the samples at `positions` (int64, (N,)) of an epoch, or their `attempt`-th replacements."""
+    return _planned(parts, epoch, positions, parts.epochs.indices(epoch, positions, attempt), attempt)
+
+
+def _planned(
+    parts: LoaderParts, epoch: int, positions: NDArray[np.int64], indices: NDArray[np.int64], attempt: int
+) -> SamplePlan:
     spec, epochs, _, cached = parts
-    indices = epochs.indices(epoch, positions, attempt)
     located: Located = cached.located.rows(indices) if cached else spec.dataset.locate(indices)
-    made = Plan(epoch, attempt, positions, indices, located, None)
+    plan = SamplePlan(epoch, attempt, positions, indices, located, None)
     if spec.pipeline.part is not None:
-        return made
+        return plan
     draw = Draw(epochs.seed, epoch, epochs.drawn_at(positions), attempt, indices)
-    return made._replace(cut=spec.pipeline.plan(draw, located.width, located.height))
+    return plan._replace(cut=spec.pipeline.plan(draw, located.width, located.height))
 
 
-class Plans:
-    """The plans of an epoch's batches, made for `Resources.together` batches at a time. Threads may share it."""
+class BatchPlans:
+    """The plans of an epoch's batches before `stop`, for any number of threads.
 
-    def __init__(self, parts: LoaderParts, epoch: int) -> None:
-        self._parts, self.epoch = parts, epoch
-        self._made: dict[int, Plan] = {}
-        self._next = 0  # batches from here on were not planned yet
+    Up to `Resources.together` batches are planned at a time: the first one alone, because the consumer waits for it,
+    then as many as before. Plans are dropped if another program writes to the container.
+    """
+
+    def __init__(self, parts: LoaderParts, epoch: int, stop: int) -> None:
+        self._parts, self.epoch, self._stop = parts, epoch, stop
+        # an error of an endless sampler belongs to one batch, and the others before it are to come first
+        self._together = 1 if parts.epochs.order.endless else parts.resources.together
+        self._plans: dict[int, SamplePlan] = {}
+        self._next = 0  # batches from here on are in no group yet
+        self._count = 0  # of batches in groups
+        self._opening: object = None
         self._lock = threading.Lock()
 
-    def take(self, batch: int) -> Plan:
-        """The plan of a batch, which is asked for once."""
-        with self._lock:
-            if batch not in self._made and batch >= self._next:
-                self._make(batch)
-            made = self._made.pop(batch, None)
-        return plan(self._parts, self.epoch, self._positions(batch)) if made is None else made
+    def take(self, batch: int) -> SamplePlan:
+        """Return the plan of a batch. Call it once for each."""
+        reader = self._parts.spec.dataset.reader
+        if self._together > 1:
+            opening = None if self._parts.resident else reader.opening()
+            with self._lock:
+                if opening != self._opening:
+                    self._plans.clear()
+                    self._opening = opening
+                if batch >= self._next and not reader.moved:
+                    self._plan_group(batch)
+                if (plan := self._plans.pop(batch, None)) is not None:
+                    return plan
+        return plan_samples(self._parts, self.epoch, self._positions(batch))
 
-    def _make(self, batch: int) -> None:
-        """Plan the batches from `batch` to the end of its group. An error is left to the batch that it belongs to."""
-        together, schedule = self._parts.resources.together, self._parts.epochs.schedule
-        self._next = min(batch + together - batch % together, schedule.count)
-        positions = [self._positions(number) for number in range(batch, self._next)]
+    def _plan_group(self, first: int) -> None:
+        """Plan the batches from `first` on. If that fails, each is planned by itself, so one of them has the error."""
+        self._next = min(first + min(max(1, self._count), self._together), self._stop)
+        self._count += self._next - first
+        positions = [self._positions(batch) for batch in range(first, self._next)]
+        rows = np.concatenate(positions)
+        indices = self._parts.epochs.indices(self.epoch, rows)  # a user's sampler must not run again after an error
         try:
-            whole = plan(self._parts, self.epoch, np.concatenate(positions))
-        except Exception:  # of a damaged index, of a user's sampler
+            whole = _planned(self._parts, self.epoch, rows, indices, 0)
+        except (IofastError, OSError, IndexError):
             return
-        ends = np.cumsum([len(each) for each in positions]).tolist()
-        for number, end in enumerate(ends):
-            self._made[batch + number] = whole.rows(end - len(positions[number]), end)
+        start = 0
+        for batch, own in enumerate(positions, first):
+            self._plans[batch] = whole.rows(start, start + len(own))
+            start += len(own)
 
     def _positions(self, batch: int) -> NDArray[np.int64]:
         return self._parts.epochs.schedule.positions(batch)[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from iofast.containers.base import Located, Reader
+from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.gpu import transfer_to
 from iofast.gpu.batch_memory import BatchMemory
@@ -23,6 +23,7 @@ from iofast.source.folder import FolderReader
 SLICE = 32  # rows in a slice: 10 ms of work, and half of the descriptors that a folder reader may hold
 ROUNDS = 4  # with that many slices per thread in the batches in the making, a slice may be twice as long
 PLANNED = 1024  # rows whose places and boxes are computed together: a third of the time of 64 at a time
+MOST_TOGETHER = 16  # batches: a sampler without an end remembers 400
 AUTO_DEPTH = 8  # most batches ahead if "auto" finds the depth: more only hide a loader that is too slow
 FIXED_DEPTH = 3  # if `num_workers` is a number
 
@@ -33,7 +34,7 @@ class Resources:
     transfer  how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
     limits    most threads and batches ahead; `slice` is the number of rows in a slice
-    together  batches that are planned at a time; one where a place costs a file's header or a request
+    together  batches that may be planned at a time; one where finding a place may cost a request
     compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare, or
               they are in an object store and may be fetched again
     memory    uint8 pixels; `float_memory`: finished pixels, apart because blocks of two sizes displace each other
@@ -45,7 +46,7 @@ class Resources:
         self.transfer = transfer_to(spec.device, counter)
         self.limits, self.slice = self._limits(spec)
         reader = spec.dataset.reader
-        self.together = 1 if reader.is_stored or _has_folder(reader) else max(1, PLANNED // options.batch_size)
+        self.together = 1 if reader.is_stored else max(1, min(MOST_TOGETHER, PLANNED // options.batch_size))
         raw = options.check is not None and set(RAW_FIELDS) & set(reader.manifest.fields)
         self.compared = np.zeros(len(spec.dataset), np.bool_) if raw and not reader.is_stored else None
         spare = self.limits.max_depth + 2
@@ -72,14 +73,11 @@ class Resources:
 
 def _rows_of_slice(spec: BatchSpec, workers: int, depth: int) -> int:
     """Twice `SLICE` if that leaves enough slices for all threads: saves 5 % of the time for raw pixels."""
-    if _has_folder(spec.dataset.reader):
+    reader = spec.dataset.reader
+    parts = reader.parts if isinstance(reader, JoinedReader) else (reader,)
+    if any(isinstance(part, FolderReader) for part in parts):
         return SLICE
     return 2 * SLICE if spec.options.batch_size * depth >= 2 * SLICE * ROUNDS * workers else SLICE
-
-
-def _has_folder(reader: Reader) -> bool:
-    parts = reader.parts if isinstance(reader, JoinedReader) else (reader,)
-    return any(isinstance(part, FolderReader) for part in parts)
 
 
 def readahead(

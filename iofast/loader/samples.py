@@ -24,7 +24,7 @@ from iofast.kernel.arrays import named
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
 from iofast.loader.loader_stats import Failure
 from iofast.loader.mapping import Mapper, Sample
-from iofast.loader.plan import LoaderParts, Plan
+from iofast.loader.plan import LoaderParts, SamplePlan
 from iofast.loader.resident import PlannedImages
 from iofast.loader.singly import Cut, Deep, Several
 from iofast.meter import Stages
@@ -40,12 +40,13 @@ class Samples:
     """
 
     def __init__(
-        self, parts: LoaderParts, plan: Plan, instead: Samples | None = None, share: int | None = None
+        self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None, share: int | None = None
     ) -> None:
         spec, epochs, resources, cached = self.parts = parts
         self._spec, self._epoch, self._attempt = spec, plan.epoch, plan.attempt
         self._share = resources.decoding.share if share is None else share  # thousandths that the CPU decodes
-        self.positions, self.indices, self.located = positions, _, _ = plan.positions, plan.indices, plan.located
+        positions = self.positions = plan.positions
+        self.indices, self.located = plan.indices, plan.located
         self.reasons: dict[int, str] = {}
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in spec.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)

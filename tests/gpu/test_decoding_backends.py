@@ -232,9 +232,11 @@ class TestNvImageCodec:
         assert asked["params"].exif is False
 
     def test_large_batches_are_divided(self, codec: FakeCodec) -> None:
-        data = jpeg(photo(9, 7))
-        assert len(DeviceDecoder(NvImageCodec(5), lambda: None).decode([jpeg_of(data)] * 600, [1] * 600)) == 600
+        data, waits = jpeg(photo(9, 7)), list[int]()
+        there = DeviceDecoder(NvImageCodec(5), lambda: waits.append(len(codec.calls)))
+        assert len(there.decode([jpeg_of(data)] * 600, [1] * 600)) == 600
         assert codec.calls == [256, 256, 88]
+        assert waits == [0, 1, 2, 3], "the engine's memory may still be in use by the stream"
 
     def test_the_first_call_is_as_large_as_any(self, codec: FakeCodec) -> None:
         """The engine takes as many images of a batch as it got in its first one."""
@@ -249,7 +251,7 @@ class TestNvImageCodec:
     def test_every_library_is_called_between_two_waits_for_the_stream(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, library: str
     ) -> None:
-        """Two of the three have corrupted memory without."""
+        """Without the waits two of the three have corrupted memory."""
         calls: list[str] = []
         stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: calls.append("idle"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)

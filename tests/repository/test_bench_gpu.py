@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -181,8 +182,10 @@ class TestPage:
         assert "**no**" not in text
 
     def test_the_command_names_no_folder_of_the_machine(self) -> None:
-        words = ["--data", "folder", "--only", "suite", "--output", "page.md", "--seconds", "9"]
-        assert bench_gpu.without_places(words) == ["--only", "suite", "--seconds", "9"]
+        asked = argparse.Namespace(
+            only=["suite"], quick=True, device=torch.device("cpu"), seconds=9.0, data=Path("/a"), output=Path("/b")
+        )
+        assert bench_gpu.options_of(asked) == ["--only", "suite", "--quick", "--device", "cpu", "--seconds", "9"]
 
     def test_every_part_has_its_time(self) -> None:
         assert sum(part.seconds for part in PARTS[:-1]) < bench_gpu.SECONDS < 480

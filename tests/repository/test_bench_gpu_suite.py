@@ -31,18 +31,22 @@ def test_counts() -> None:
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> tuple[dict[str, float], list[str]]:
     """The figures, and what is missing, if pytest prints `text`."""
-    words: list[str] = []
+    commands: list[list[str]] = []
 
     def ran(command: list[str], output: Any, seconds: float) -> str:
-        output.write("= 3 passed in 1.2s =" if not words else text)
-        words.extend(command)
-        return "" if len(words) == len(command) else ended
+        commands.append(command)
+        output.write(text if "-n" in command else "= 3 passed in 1.2s =")
+        return ended if "-n" in command else ""
 
     monkeypatch.setattr(Job, "cuda", True)
     monkeypatch.setattr(suite, "_ran", ran)
     job = Job(tmp_path, tmp_path / "log.jsonl", torch.device("cpu"), 60)
     suite.run(job)
-    assert any(name.endswith("test_triton.py") for name in words), "compiled passes are compared there"
+    (alone, together) = commands
+    assert any(name.endswith("test_triton.py") for name in together), "compiled passes are compared there"
+    assert [name for name in together if "test_monitor" in name] == [], "they judge the load of the whole GPU"
+    assert any(name.endswith("test_monitor_nvml.py") for name in alone)
+    assert "-n" not in alone
     figures, lacks = record.read(job.log)
     return {figure.name: figure.value for figure in figures}, [f"{lack.what}: {lack.why}" for lack in lacks]
 
@@ -64,10 +68,7 @@ def test_tests_that_take_too_long_lose_no_others(tmp_path: Path, monkeypatch: py
 
 
 def test_a_run_without_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(tmp_path, monkeypatch, "Segmentation fault", "") == (
-        {"tests passed": 3, "tests failed": 0, "tests skipped": 0},
-        ["pytest -m gpu: Segmentation fault"],
-    )
+    assert run(tmp_path, monkeypatch, "Segmentation fault", "") == ({}, ["pytest -m gpu: Segmentation fault"])
 
 
 @pytest.mark.slow  # ten seconds of a program that sleeps

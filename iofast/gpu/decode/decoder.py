@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 from iofast.errors import reason_of
-from iofast.gpu.decode.backend import Backend, Jpeg
+from iofast.gpu.decode.backend import AT_ONCE, Backend, Jpeg
 from iofast.kernel.contract import MIRRORED_X, MIRRORED_Y, TURNED
 
 
 class DeviceDecoder:
     """A library, serialised for any number of threads.
 
-    `idle` waits until the current stream has done all its work. It is called before the library: the library's memory
-    belongs to the current stream, so earlier uses have ended then, and waiting for an event would not be enough
-    (`Backend`). It is called again afterwards: the library may read the caller's bytes until then.
+    `idle` waits until the current stream has done all its work. It is called before each call of the library: the
+    library's memory belongs to the current stream, so earlier uses have ended then, and waiting for an event would not
+    be enough (`Backend`). It is called again after the last: the library may read the caller's bytes until then.
     """
 
     def __init__(self, backend: Backend, idle: Callable[[], None]) -> None:
@@ -34,8 +34,10 @@ class DeviceDecoder:
             return []
         with self._lock:
             self._idle()
-            images = self._call(jpegs)
-            self._idle()
+            images = list[torch.Tensor | None]()
+            for start in range(0, len(jpegs), AT_ONCE):
+                images += self._call(jpegs[start : start + AT_ONCE])
+                self._idle()
         regions = map(_region, images, jpegs)
         return [None if region is None else upright(region, turn) for region, turn in zip(regions, turns, strict=True)]
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from iofast.errors import OptionError, reason_of
-from iofast.gpu.decode.backend import Backend, Jpeg
+from iofast.gpu.decode.backend import AT_ONCE, Backend, Jpeg
 from iofast.gpu.decode.decoder import DeviceDecoder
-from iofast.gpu.decode.nvimagecodec import AT_ONCE, NvImageCodec
+from iofast.gpu.decode.nvimagecodec import NvImageCodec
 from iofast.gpu.decode.torch_libraries import torchcodec, torchvision
 
 _MODULES = ("nvidia.nvimgcodec", "torchcodec", "torchvision")
@@ -66,7 +66,7 @@ def checked(make: Callable[[], Backend]) -> DeviceDecoder:
 
 
 def check(backend: Backend) -> None:
-    """Raise `RuntimeError` unless `backend` decodes test images: a whole call of them, see `AT_ONCE`."""
+    """Raise `RuntimeError` unless `backend` decodes `AT_ONCE` test images in one call."""
     stream = BytesIO()
     Image.new("RGB", _SIZE, _COLOUR).save(stream, "JPEG")
     data = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
