@@ -23,7 +23,7 @@ from iofast.source.folder import FolderReader
 SLICE = 32  # rows in a slice: 10 ms of work, and half of the descriptors that a folder reader may hold
 ROUNDS = 4  # with that many slices per thread in the batches in the making, a slice may be twice as long
 PLANNED = 1024  # rows whose places and boxes are computed together: a third of the time of 64 at a time
-MOST_TOGETHER = 16  # batches: a sampler without an end remembers 400
+MOST_TOGETHER = 16  # batches: of a sampler that is too long for memory, 400 are remembered
 AUTO_DEPTH = 8  # most batches ahead if "auto" finds the depth: more only hide a loader that is too slow
 FIXED_DEPTH = 3  # if `num_workers` is a number
 

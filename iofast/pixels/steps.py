@@ -177,7 +177,8 @@ def contrast_offsets(sums: torch.Tensor, pixels: int, factors: Numbers) -> torch
     device = sums.device
     if device.type not in ("cpu", "cuda"):
         sums = sums.cpu()
-    clipped, _, bits = (upload(each, sums.device) for each in _factors(factors))
+    limited, _, shifts = _factors(factors)
+    clipped, bits = upload(limited, sums.device), upload(shifts, sums.device)
     means = (sums.double() / pixels).float()
     offsets = means * (1 - clipped) * (1 << bits)
     return (offsets.round().to(torch.int32) + (bits > 0)).to(device)
