@@ -97,3 +97,34 @@ def read_rows(fd: int, offsets: Buffer, size: int, out: Buffer, /) -> int: ...
 def cached(fds: Buffer, offsets: Buffer, out: Buffer, /) -> None: ...
 def crc32c(data: Buffer, value: int = 0, /) -> int: ...
 def versions() -> tuple[str, int]: ...
+def device_read(
+    context: _Context,
+    fds: Buffer,
+    offsets: Buffer,
+    lengths: Buffer,
+    crcs: Buffer | None,
+    orientations: Buffer,
+    indexed: Buffer | None,
+    arena: Buffer,
+    places: Buffer,
+    tables: Buffer,
+    files: Buffer,
+    status: Buffer,
+    start: int,
+    stop: int,
+    /,
+) -> None: ...
+def device_place(
+    files: Buffer,
+    boxes: Buffer,
+    flips: Buffer,
+    orientations: Buffer,
+    images: Buffer,
+    filter: int,
+    clip: bool,
+    width: int,
+    height: int,
+    /,
+) -> tuple[int, int, int, int, int]: ...
+def device_run(batch: Buffer, stage: int, /) -> None: ...
+def device_sizes() -> tuple[int, int, int, int]: ...

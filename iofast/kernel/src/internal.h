@@ -3,6 +3,7 @@
 #define IOFAST_INTERNAL_H
 
 #include "iofast.h"
+#include "scalar.h"
 
 /* Memory that only grows; it belongs to the context. */
 typedef struct {
@@ -145,13 +146,6 @@ typedef struct {
 
 #define IOF_SHORT_PLANE(outputs) (((size_t)(outputs) + 63) & ~(size_t)63)
 
-/* The constant in each sum of the short horizontal loop. It restores the 128 that was subtracted from each sample, and
-rounds both passes: half a level for the second, and for the first half of what each of its shifts drops. */
-#define IOF_SHORT_BIAS(taps) ((128 << IOF_SHORT_FRACTION) + (1 << (IOF_SHORT_FRACTION - 1)) + (taps) / 4)
-#define IOF_SHORT_FRACTION 7 /* bits below a pixel's 8 between the two passes of 16 bits: 15 bits in all */
-
-static inline int iof_short_weight(int coef) { return 2 * coef > INT16_MAX ? INT16_MAX : 2 * coef; }
-
 #define IOF_SPREAD 8 /* inputs that four neighbouring outputs may see for one pair of taps: 64 bytes of RGBX */
 
 /* The argument `pairs` of horizontal_spread, for each four outputs: the 32 words to pick from eight pixels, the first
@@ -165,8 +159,6 @@ static inline iof_spread iof_spread_of(const int32_t *pairs, int outputs) {
   size_t fours = ((size_t)outputs + 7) / 8 * 2;
   return (iof_spread){(const uint16_t *)pairs, pairs + 16 * fours, pairs + 16 * fours + ((fours + 15) & ~(size_t)15)};
 }
-
-#define IOF_FRACTION 6 /* bits below a pixel's 8 between the two passes of 32 bits: 14 bits in all */
 
 const iof_loops *iof_loops_best(void);
 extern const iof_loops iof_loops_scalar;

@@ -7,7 +7,7 @@ native.py. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "iofast.h"
+#include "device.h"
 
 #define CAPSULE "iofast.kernel.Context"
 
@@ -323,6 +323,105 @@ static PyObject *part_batch(PyObject *self, PyObject *args) {
   return result;
 }
 
+enum { ARENA = SOURCE, AT, TABLES, FILES, READ_STATUS, READ_ARRAYS };
+
+static const array OF_READ[READ_ARRAYS - SOURCE] = {
+    [ARENA - SOURCE] = {"arena", 0, PyBUF_WRITABLE, 0},
+    [AT - SOURCE] = {"places", sizeof(int64_t), PyBUF_SIMPLE, 0},
+    [TABLES - SOURCE] = {"tables", 0, PyBUF_WRITABLE, 0},
+    [FILES - SOURCE] = {"files", sizeof(iof_device_file), PyBUF_WRITABLE, 0},
+    [READ_STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
+};
+
+PyDoc_STRVAR(device_read_doc,
+             "device_read(context, fds, offsets, lengths, crcs, orientations, indexed, arena, places, tables, files, status,\n"
+             "start, stop)");
+
+static PyObject *device_read(PyObject *self, PyObject *args) {
+  PyObject *capsule, *o[READ_ARRAYS], *result = NULL;
+  Py_buffer b[READ_ARRAYS] = {{0}};
+  long long start, stop;
+  handle *h = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOLL", &capsule, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8], &o[9],
+                        &o[10], &start, &stop))
+    return NULL;
+  if (!take_call(OF_READ, READ_ARRAYS - SOURCE, o, b, stop) && places_fit(&b[AT], start, stop, b[ARENA].len)) {
+    if ((size_t)b[TABLES].len != sizeof(iof_device_tables) || (uintptr_t)b[TABLES].buf % 16) {
+      PyErr_Format(PyExc_ValueError, "tables must have %zu bytes", sizeof(iof_device_tables));
+    } else if ((h = enter(capsule))) {
+      iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf};
+      iof_device_arena arena = {b[ARENA].buf, b[AT].buf, b[TABLES].buf};
+      Py_BEGIN_ALLOW_THREADS
+      iof_device_read(h->context, &source, &arena, b[FILES].buf, b[READ_STATUS].buf, start, stop);
+      Py_END_ALLOW_THREADS
+      leave(h);
+      result = Py_NewRef(Py_None);
+    }
+  }
+  release(b, READ_ARRAYS);
+  return result;
+}
+
+PyDoc_STRVAR(device_place_doc,
+             "device_place(files, boxes, flips, orientations, images, filter, clip, width, height)\n"
+             "-> (coefficients, pixels, most segments, most blocks, most pixels)");
+
+static PyObject *device_place(PyObject *self, PyObject *args) {
+  Py_buffer files, boxes, flips, orientations, images;
+  iof_device_wish wish;
+  iof_device_sizes sizes;
+  PyObject *result = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*y*y*w*iiii", &files, &boxes, &flips, &orientations, &images, &wish.filter, &wish.clip,
+                        &wish.width, &wish.height))
+    return NULL;
+  Py_ssize_t count = flips.len;
+  if (files.len / (Py_ssize_t)sizeof(iof_device_file) < count || boxes.len / (Py_ssize_t)sizeof(iof_box) < count ||
+      orientations.len < count || images.len / (Py_ssize_t)sizeof(iof_device_image) < count) {
+    PyErr_SetString(PyExc_ValueError, "device_place: a row of each array for each flip");
+  } else {
+    wish.boxes = boxes.buf, wish.flips = flips.buf, wish.orientations = orientations.buf;
+    Py_BEGIN_ALLOW_THREADS
+    iof_device_place(&wish, files.buf, images.buf, count, &sizes);
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("(KKiii)", (unsigned long long)sizes.coefs, (unsigned long long)sizes.pixels, sizes.threads[0],
+                           sizes.threads[1], sizes.threads[2]);
+  }
+  Py_buffer *all[] = {&files, &boxes, &flips, &orientations, &images};
+  for (int i = 0; i < 5; i++) PyBuffer_Release(all[i]);
+  return result;
+}
+
+PyDoc_STRVAR(device_run_doc,
+             "device_run(batch, stage): a stage of device.c on the host, where each thread is a turn of a loop; the addresses\n"
+             "in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch and all tables");
+
+static PyObject *device_run(PyObject *self, PyObject *args) {
+  Py_buffer batch;
+  int stage;
+  PyObject *result = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*i", &batch, &stage)) return NULL;
+  if ((size_t)batch.len != sizeof(iof_device_batch) || stage < 0 || stage >= IOF_DEVICE_STAGES) {
+    PyErr_Format(PyExc_ValueError, "device_run: a batch of %zu bytes and a stage", sizeof(iof_device_batch));
+  } else {
+    Py_BEGIN_ALLOW_THREADS
+    iof_device_run(batch.buf, stage);
+    Py_END_ALLOW_THREADS
+    result = Py_NewRef(Py_None);
+  }
+  PyBuffer_Release(&batch);
+  return result;
+}
+
+static PyObject *device_sizes(PyObject *self, PyObject *unused) {
+  (void)self;
+  (void)unused;
+  return Py_BuildValue("(nnnn)", (Py_ssize_t)sizeof(iof_device_file), (Py_ssize_t)sizeof(iof_device_image),
+                       (Py_ssize_t)sizeof(iof_device_batch), (Py_ssize_t)sizeof(iof_device_tables));
+}
+
 PyDoc_STRVAR(counters_doc,
              "counters(context, timed) -> (images by way, nanoseconds by stage) so far; from now on timed: 2 = every "
              "stage, 1 = only reading, 0 = nothing; -1 = no change");
@@ -597,6 +696,10 @@ static PyMethodDef METHODS[] = {
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
+    {"device_read", device_read, METH_VARARGS, device_read_doc},
+    {"device_place", device_place, METH_VARARGS, device_place_doc},
+    {"device_run", device_run, METH_VARARGS, device_run_doc},
+    {"device_sizes", device_sizes, METH_NOARGS, device_run_doc},
     {"counters", counters, METH_VARARGS, counters_doc},
     {"transcode", transcode, METH_VARARGS, transcode_doc},
     {"encode", encode, METH_VARARGS, encode_doc},

@@ -19,21 +19,20 @@ static void seen(int64_t length, int64_t size, int64_t first, int64_t outputs, i
 static int within(int value, int high) { return value < 0 ? 0 : value > high ? high : value; }
 
 /* Convert the upright interval [low, high) to one axis of the stored image, `size` long, with a margin. */
-static void turn(int *low, int *high, int size, int mirror) {
+static void turn(int *low, int *high, int size, int mirror, int margin) {
   int from = *low;
-  *low = within((mirror ? size - *high : from) - MARGIN, size);
-  *high = within((mirror ? size - from : *high) + MARGIN, size);
+  *low = within((mirror ? size - *high : from) - margin, size);
+  *high = within((mirror ? size - from : *high) + margin, size);
 }
 
-/* The stored rectangle that `box` needs of an image of this upright width and height. */
-static iof_rect rect_of(const iof_box *box, int exif, int width, int height, const iof_parts *to) {
+iof_rect iof_needed(const iof_box *box, int exif, int width, int height, int out_width, int out_height, int margin) {
   iof_orientation o = iof_orientation_of(exif);
   int x0, x1, y0, y1;
-  seen(box->x1 - box->x0, box->virtual_w, box->x, to->width, &x0, &x1);
-  seen(box->y1 - box->y0, box->virtual_h, box->y, to->height, &y0, &y1);
+  seen(box->x1 - box->x0, box->virtual_w, box->x, out_width, &x0, &x1);
+  seen(box->y1 - box->y0, box->virtual_h, box->y, out_height, &y0, &y1);
   x0 += box->x0, x1 += box->x0, y0 += box->y0, y1 += box->y0;
-  turn(&x0, &x1, width, o.mirror_x);
-  turn(&y0, &y1, height, o.mirror_y);
+  turn(&x0, &x1, width, o.mirror_x, margin);
+  turn(&y0, &y1, height, o.mirror_y, margin);
   return o.turned ? (iof_rect){y0, x0, y1, x1} : (iof_rect){x0, y0, x1, y1};
 }
 
@@ -55,7 +54,7 @@ static iof_status write_part(iof_context *context, const iof_source *source, int
       status = IOF_UNSUPPORTED; /* the decoder will report the error */
   }
   if (!status) {
-    iof_rect rect = rect_of(box, exif, width, height, to);
+    iof_rect rect = iof_needed(box, exif, width, height, to->width, to->height, MARGIN);
     status = iof_region_splice(context->region, &rect, &s);
     iof_rect wanted = s.whole ? rect : (iof_rect){s.x, s.y, s.x + s.width, s.y + s.height};
     int a0 = o.turned ? wanted.y0 : wanted.x0, a1 = o.turned ? wanted.y1 : wanted.x1; /* along the upright width */

@@ -102,7 +102,7 @@ typedef struct {
 
 /* Convert pixels [*from, *to) of one axis to MCUs. Interpolated chroma also needs the next sample, so one more pixel is
 included on each side. */
-static void cover(int *from, int *to, int samples, int mcus) {
+void iof_cover(int *from, int *to, int samples, int mcus) {
   int margin = samples > 1;
   *from = (*from > margin ? *from - margin : 0) / (8 * samples);
   *to = (*to + margin + 8 * samples - 1) / (8 * samples);
@@ -112,8 +112,8 @@ static void cover(int *from, int *to, int samples, int mcus) {
 static mcu_region plan(const iof_frame *f, const int32_t rect[4]) {
   mcu_region m = {.x0 = rect[0], .y0 = rect[1], .x1 = rect[2], .y1 = rect[3]};
   m.picture = (iof_picture){.count = f->components, .h = f->component[0].h, .v = f->component[0].v};
-  cover(&m.x0, &m.x1, f->component[0].h, f->across);
-  cover(&m.y0, &m.y1, f->component[0].v, f->down);
+  iof_cover(&m.x0, &m.x1, f->component[0].h, f->across);
+  iof_cover(&m.y0, &m.y1, f->component[0].v, f->down);
   return m;
 }
 
@@ -156,12 +156,12 @@ typedef struct {
   int64_t mcu, segment;
 } cursor;
 
-static iof_bits bits_of(const iof_segments *s, int64_t segment) {
+static iof_bits reading_at(const iof_segments *s, int64_t segment) {
   return (iof_bits){.at = s->bytes + s->begin[segment], .end = s->bytes + s->begin[segment + 1]};
 }
 
 static void start_segment(const iof_segments *s, int64_t segment, int64_t restart, cursor *at) {
-  at->bits = bits_of(s, segment);
+  at->bits = reading_at(s, segment);
   at->segment = segment;
   at->mcu = segment * restart;
 }
@@ -195,7 +195,7 @@ static int decode_row_pair(iof_region *r, const mcu_region *m, const iof_mcu_row
   int restart = r->frame.restart, per_row = r->frame.across / restart, whole = 1;
   for (int segment = m->x0 / restart; segment * restart < m->x1 && whole; segment++) {
     int64_t upper = (int64_t)y * per_row + segment;
-    iof_bits bits[2] = {bits_of(&r->segments, upper), bits_of(&r->segments, upper + per_row)};
+    iof_bits bits[2] = {reading_at(&r->segments, upper), reading_at(&r->segments, upper + per_row)};
     int from = segment * restart, to = from + restart < m->x1 ? from + restart : m->x1, past = m->x0 - from;
     if (past > 0) whole = r->loops->decode_two(rows, bits, -1, past);
     if (past < 0) past = 0;
@@ -293,13 +293,19 @@ iof_status iof_region_frame(iof_region *r, const uint8_t *data, size_t length, i
   return IOF_OK;
 }
 
+iof_status iof_region_segments(iof_region *r, const iof_frame **frame, const iof_segments **segments) {
+  iof_status status = iof_segments_find(&r->segments, &r->frame, r->data, r->length);
+  *frame = &r->frame, *segments = &r->segments;
+  return !status && !r->segments.ended ? IOF_UNSUPPORTED : status;
+}
+
 iof_status iof_region_splice(iof_region *r, const iof_rect *rect, iof_spliced *out) {
   const iof_frame *f = &r->frame;
   iof_rect mcus = *rect;
-  iof_status status = iof_segments_find(&r->segments, f, r->data, r->length);
-  cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
-  cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
-  if (!status && !r->segments.ended) status = IOF_UNSUPPORTED;
+  const iof_segments *segments;
+  iof_status status = iof_region_segments(r, &f, &segments);
+  iof_cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
+  iof_cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
   if (!status) status = iof_splice(f, &r->segments, r->data, &mcus, out);
   return status && status != IOF_MEMORY ? IOF_UNSUPPORTED : status;
 }
@@ -310,8 +316,8 @@ static iof_status decode_spliced(iof_region *r, const int32_t rect[4], int denom
                    within((rect[2] + MARGIN) * denominator, 0, f->width), within((rect[3] + MARGIN) * denominator, 0, f->height)};
   iof_spliced *s = &r->spliced;
   int width, height, components;
-  cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
-  cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
+  iof_cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
+  iof_cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
   iof_status status = iof_splice(f, &r->segments, r->data, &mcus, s);
   iof_clock_lap(r->counters, IOF_SPLICING);
   if (!status) status = iof_jpeg_open(r->jpeg, s->bytes, s->length, &width, &height, &components);

@@ -12,6 +12,7 @@ our decoder equal libjpeg-turbo's bit for bit. */
 #ifndef IOFAST_REGION_H
 #define IOFAST_REGION_H
 
+#include "codes.h"
 #include "internal.h"
 
 typedef struct {
@@ -39,8 +40,6 @@ typedef struct {
 /* Returns IOF_UNSUPPORTED for everything that libjpeg must decode or refuse. */
 iof_status iof_frame_read(const uint8_t *data, size_t length, iof_frame *frame);
 
-#define IOF_OVERREAD 2048 /* zero bytes after the last segment: a damaged MCU reads at most 1,250 until detected */
-
 /* The scan without stuffing and markers. Segment i is [bytes + begin[i], bytes + begin[i + 1]); in the file it begins
 at `origin[i]`. `ended`: the end-of-image marker follows the last one. */
 typedef struct {
@@ -55,27 +54,6 @@ typedef struct {
 iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, const uint8_t *data, size_t length);
 void iof_segments_free(iof_segments *segments);
 
-#define IOF_LOOK 11 /* bits of one table lookup */
-
-/* `one[next bits]` is a symbol. From the lowest byte: length of code and value, or IOF_LONG if the code does not fit;
-run; length of the code; size of the value. End of block is run 128.
-
-`two[next bits]`, of AC codes, is two symbols with their values if they fit, else one. From the lowest byte: length of
-all; run of the first (0 for an end of block); distance from the next coefficient to the second value, or 255 if not
-even the first fits; the two values, of two bytes; advance of both, at least 128 with an end of block. If there is one
-symbol, the second value is a harmless zero. */
-#define IOF_LONG 0x80u
-typedef struct {
-  uint64_t two[1 << IOF_LOOK];
-  uint32_t one[1 << IOF_LOOK];
-  uint32_t limit[18]; /* codes of `length` bits are below limit[length], as 16 bits left-aligned */
-  int32_t first[18];  /* symbol number of a code: first[length] + code */
-  uint8_t symbols[256];
-  uint8_t body[16 + 256]; /* its source */
-  int made;               /* bytes of `body`, 0 = nothing */
-  int direct;
-} iof_codes;
-
 /* Returns 0 if a baseline JPEG cannot have this table. */
 int iof_codes_make(iof_codes *codes, const iof_code_table *table, int ac);
 
@@ -87,10 +65,6 @@ typedef struct {
   int count; /* of valid bits */
   int32_t dc[3];
 } iof_bits;
-
-/* Coefficients are in groups of four blocks side by side: coefficient (row, column) of block b is at 32 * row + 8 * b +
-column, so that one vector holds a row of all four. */
-#define IOF_FOUR 256 /* coefficients of a group */
 
 /* Tables and destination of an MCU row. `rows[c][v]` is block row v of component c, from the first wanted MCU on. */
 typedef struct {
@@ -193,6 +167,10 @@ int iof_region_gray(const iof_region *region); /* whether the opened image has o
 /* Only for iof_region_splice: read header and tables, without libjpeg. Returns IOF_UNSUPPORTED if our decoder does not
 support them. */
 iof_status iof_region_frame(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
+/* Of the frame that was read last: its segments. Returns IOF_UNSUPPORTED unless the end-of-image marker follows. */
+iof_status iof_region_segments(iof_region *region, const iof_frame **frame, const iof_segments **segments);
+/* The MCUs of one axis that pixels [*from, *to) need: with a margin where chroma is interpolated. */
+void iof_cover(int *from, int *to, int samples, int mcus);
 /* Make a JPEG of the part of the frame that contains `rect` (in pixels). Returns IOF_UNSUPPORTED if markers of the scan
 are missing. */
 iof_status iof_region_splice(iof_region *region, const iof_rect *rect, iof_spliced *out);

@@ -36,7 +36,7 @@ static void horizontal(const iof_windows *windows, const uint8_t *row, size_t pl
       const int16_t *coef = axis->coef + (size_t)i * (size_t)axis->taps;
       const int8_t *s = (const int8_t *)row + c * plane + (axis->start[i] - axis->low);
       int32_t sum = IOF_SHORT_BIAS(axis->taps);
-      for (int k = 0; k < axis->taps; k += 2) sum += (s[k] * coef[k] + s[k + 1] * coef[k + 1]) >> IOF_SHORT_FRACTION;
+      for (int k = 0; k < axis->taps; k += 2) sum += short_pair(s[k], s[k + 1], coef[k], coef[k + 1]);
       dst[c * IOF_SHORT_PLANE(axis->outputs) + (size_t)i] = (int16_t)sum;
     }
 }
@@ -47,7 +47,7 @@ static void vertical(const int16_t *const *rows, const int16_t *coef, int taps, 
     for (int x = 0; x < strip->n; x++) {
       int32_t sum = 0;
       for (int k = 0; k < taps; k++)
-        sum += (rows[k][c * IOF_SHORT_PLANE(strip->n) + (size_t)x] * iof_short_weight(coef[k]) + (1 << 14)) >> 15;
+        sum += short_tap(rows[k][c * IOF_SHORT_PLANE(strip->n) + (size_t)x], coef[k]);
       to[x] = (uint8_t)(sum >> IOF_SHORT_FRACTION);
     }
   }

@@ -225,19 +225,12 @@ TARGET static void L(scale)(const uint8_t *restrict from, int n, float scale, fl
   for (int i = 0; i < n; i++) to[i] = (float)from[i] * scale + bias;
 }
 
-/* Exponents move by 112; below the smallest normal number an addition rounds like denormals. */
 TARGET static void L(half)(const float *restrict from, int n, uint16_t *restrict to) {
-  for (int i = 0; i < n; i++) {
-    uint32_t bits = bits_of(from[i]), sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
-    uint32_t normal = (size + 0xFFF + (size >> 13 & 1) - (112u << 23)) >> 13;
-    uint32_t small = bits_of(float_of(size) + 0.5f) - bits_of(0.5f);
-    uint32_t value = size < (113u << 23) ? small : normal;
-    to[i] = (uint16_t)(sign | (size >= (143u << 23) ? 0x7C00 : value));
-  }
+  for (int i = 0; i < n; i++) to[i] = half_of(from[i]);
 }
 
 TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restrict to) {
-  for (int i = 0; i < n; i++) to[i] = (uint16_t)((bits_of(from[i]) + 0x7FFF + (bits_of(from[i]) >> 16 & 1)) >> 16);
+  for (int i = 0; i < n; i++) to[i] = brain_of(from[i]);
 }
 
 const iof_tile_loops JOIN(iof_tiles, SET) = {

@@ -55,18 +55,6 @@ INLINE uint32_t mixed(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int32_t x,
   return (uint32_t)((upper << 9) + ((lower - upper) >> 2) * y + (1 << 19)) >> 20;
 }
 
-INLINE uint32_t bits_of(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-INLINE float float_of(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 #define SET scalar
 #define TARGET
 #include "tile_loops.h"

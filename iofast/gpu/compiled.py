@@ -1,0 +1,114 @@
+"""The kernel's C source on an NVIDIA GPU: compiled at run time by NVRTC, kept on disk, launched by the driver.
+
+`cuda-bindings` brings both libraries' interfaces. A compiled file's name is a hash of all that it depends on: the
+source, the options (which name the architecture) and NVRTC's version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iofast.owned import cache_folder
+
+SOURCES = Path(__file__).parent.parent / "kernel" / "src"
+OPTIONS = ("--fmad=false", "--std=c++17")  # no fused multiply-add: the CPU has none, and the pixels are the same
+
+
+def source(name: str = "device.c") -> str:
+    """The text of one of the kernel's files with those that it includes, each once."""
+    seen: set[str] = set()
+
+    def inlined(name: str) -> str:
+        if name in seen:
+            return ""
+        seen.add(name)
+        return re.sub(r'^#include "(.+)"$', lambda found: inlined(found[1]), (SOURCES / name).read_text("utf-8"), flags=re.M)
+
+    return inlined(name)
+
+
+def binary(architecture: str) -> bytes:
+    """The device code for an architecture such as "sm_90", from the cache folder or compiled now.
+
+    Raises `RuntimeError` with the compiler's messages.
+    """
+    nvrtc = _nvrtc()
+    options = (*OPTIONS, f"--gpu-architecture={architecture}")
+    text = source()
+    version = _done(nvrtc.nvrtcVersion())
+    name = hashlib.sha256("\0".join((text, *options, str(version))).encode()).hexdigest()
+    folder = cache_folder()
+    kept = folder / f"device-{name}.cubin" if folder else None
+    if kept is not None:
+        with suppress(OSError):
+            return kept.read_bytes()
+    made = _compile(nvrtc, text, options)
+    if kept is not None:
+        with suppress(OSError):
+            draft = kept.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(made)
+            draft.replace(kept)
+    return made
+
+
+def _nvrtc() -> Any:
+    from cuda.bindings import nvrtc
+
+    return nvrtc
+
+
+def _compile(nvrtc: Any, text: str, options: tuple[str, ...]) -> bytes:
+    program = _done(nvrtc.nvrtcCreateProgram(text.encode(), b"device.c", 0, [], []))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = b" " * _done(nvrtc.nvrtcGetProgramLogSize(program))
+            nvrtc.nvrtcGetProgramLog(program, log)
+            raise RuntimeError(f"NVRTC did not compile the decoder: {log.decode(errors='replace')}")
+        made = b" " * _done(nvrtc.nvrtcGetCUBINSize(program))
+        _done(nvrtc.nvrtcGetCUBIN(program, made))
+        return made
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _done(result: tuple[Any, ...]) -> Any:
+    """What a call of the bindings returned beside its status. Raises `RuntimeError` for a failure."""
+    status, *rest = result
+    if status.value:
+        raise RuntimeError(f"CUDA: {status.name}")
+    return rest[0] if rest else None
+
+
+class Kernels:
+    """The stages on one GPU, whose context is current. Each takes the address of a batch."""
+
+    def __init__(self, architecture: str, names: tuple[str, ...]) -> None:
+        from cuda.bindings import driver
+
+        self._driver = driver
+        self.code = binary(architecture)
+        self._module = _done(driver.cuModuleLoadData(np.frombuffer(self.code, np.uint8)))
+        self._functions = [_done(driver.cuModuleGetFunction(self._module, f"iof_{name}".encode())) for name in names]
+        self._argument = np.zeros(1, np.uint64)
+        self._arguments = np.array([self._argument.ctypes.data], np.uint64)
+
+    def launch(self, stage: int, batch: int, grid: tuple[int, int], block: int, stream: int) -> None:
+        """Launch a stage: `grid` of (blocks for an image, images). Not for two threads at a time."""
+        self._argument[0] = batch
+        launch = self._driver.cuLaunchKernel
+        _done(launch(self._functions[stage], *grid, 1, block, 1, 1, 0, stream, self._arguments.ctypes.data, 0))
+
+
+@cache
+def kernels(device: int, architecture: str, names: tuple[str, ...]) -> Kernels:
+    """The stages on GPU number `device`, loaded once."""
+    return Kernels(architecture, names)

@@ -1,0 +1,204 @@
+"""A decoder of JPEGs with restart markers on the device, by the kernel's own source (kernel/src/device.h).
+
+    store = Store(tables, arena)      records of JPEGs, in host memory or the device's
+    slot = Slot(...)                  a batch's host memory and its copy on the device
+
+On the host, with NumPy's memory, each thread of a stage is a turn of a loop. Pixels equal `kernel.decode_batch`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.gpu.compiled import Kernels
+from iofast.kernel import _native
+from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Payloads
+from iofast.kernel.native_batch import Context
+
+STAGES = ("see", "weigh", "entropy", "blocks", "colour", "finish")
+BLOCKS = {"see": 128, "weigh": 128, "entropy": 64, "blocks": 128, "colour": 256, "finish": 256}  # threads
+DAMAGED = 1  # of a status
+TAPS = 16
+OVERREAD = 2048
+TYPES = {"uint8": 0, "float32": 1, "bfloat16": 2, "float16": 3}
+
+
+def _struct(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
+    return np.dtype(list(fields), align=True)
+
+
+def _ints(*names: str) -> list[tuple[str, type[np.int32]]]:
+    return [(name, np.int32) for name in names]
+
+
+FILE = _struct(
+    ("place", np.uint64),
+    ("scan", np.uint32),
+    ("segments", np.uint32),
+    *_ints("width", "height", "components", "h", "v", "across", "down", "restart"),
+    ("dc", np.int32, 3),
+    ("ac", np.int32, 3),
+)
+IMAGE = _struct(
+    ("file", FILE),
+    ("box", np.int32, 8),
+    *_ints("flip", "exif", "aliased", "refused", "left", "top", "right", "bottom"),
+    ("mcus", np.int32, 4),
+    *_ints("first", "in_row", "step", "segments"),
+    ("fours", np.int32, 3),
+    ("blocks", np.int32),
+    ("coefs", np.uint64),
+    ("samples", np.uint64),
+    ("pixels", np.uint64),
+)
+POINTERS = ("images", "jpegs", "codes", "coefs", "samples", "pixels", "taps", "starts", "counts", "weights", "status", "out")
+BATCH = _struct(
+    *((name, np.uint64) for name in POINTERS),
+    ("strides", np.int64, 4),
+    *_ints("count", "room", "width", "height", "type"),
+    ("scale", np.float32, (2, 3)),
+)
+TABLES = _native.device_sizes()[3]
+CODES = 8 + 4 * 64  # where a table set's codes begin
+assert (FILE.itemsize, IMAGE.itemsize, BATCH.itemsize) == _native.device_sizes()[:3]
+
+
+def room(lengths: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Places of records, and their end: a record replaces a header by places of segments."""
+    sizes = lengths.astype(np.int64) + lengths.astype(np.int64) // 16 + 1024
+    return np.concatenate([[0], np.cumsum((sizes + 15) // 16 * 16)])
+
+
+class Wanted(NamedTuple):
+    """What is made of each batch."""
+
+    size: tuple[int, int]
+    type: str
+    strides: tuple[int, int, int, int]  # of out, in bytes: image, row, column, channel
+    scale: NDArray[np.float32]
+
+
+def read(
+    context: Context, source: Payloads, arena: NDArray[np.uint8], places: NDArray[np.int64], tables: NDArray[np.uint8],
+    files: NDArray[np.void], status: NDArray[np.int32], start: int, stop: int,
+) -> None:
+    """Make the records of rows [start, stop). Rows with a status are `decode_batch`'s."""
+    _native.device_read(context.handle, *source, arena, places, tables, files, status, start, stop)
+
+
+def place(
+    files: NDArray[np.void], boxes: NDArray[np.int32], flips: NDArray[np.uint8], orientations: NDArray[np.uint8],
+    images: NDArray[np.void], options: DecodeOptions, size: tuple[int, int],
+) -> tuple[int, int, int, int, int]:
+    """Fill `images`; see device_place."""
+    chosen = ALL_FILTERS.index(options.filter)
+    return _native.device_place(files, boxes, flips, orientations, images, chosen, options.clip, size[1], size[0])
+
+
+class HostMemory:
+    """NumPy's memory in place of a device's."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, NDArray[np.uint8]] = {}
+
+    def reserve(self, name: str, size: int) -> int:
+        """The address of at least `size` bytes."""
+        if name not in self.arrays or self.arrays[name].size != size:  # exact, so that an overrun is detected
+            whole = np.full(size + 64, 0xA5, np.uint8)
+            start = -whole.ctypes.data % 64
+            self.arrays[name] = whole[start : start + size]
+        return self.arrays[name].ctypes.data
+
+    def zero(self, name: str, size: int) -> None:
+        self.arrays[name][:size] = 0
+
+
+class DeviceMemory:
+    """A torch device's memory, used on one stream."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self.device, self.torch = device, torch
+        self.arrays: dict[str, Any] = {}
+
+    def reserve(self, name: str, size: int) -> int:
+        """The address of at least `size` bytes."""
+        if name not in self.arrays or self.arrays[name].numel() < size:
+            self.arrays[name] = self.torch.empty(size + size // 8 + 256, dtype=self.torch.uint8, device=self.device)
+        return int(self.arrays[name].data_ptr())
+
+    def zero(self, name: str, size: int) -> None:
+        self.arrays[name][:size].zero_()
+
+
+class Work(NamedTuple):
+    """A batch whose memory is set up: the batch as bytes, the sizes of `place`, and how many images."""
+
+    batch: NDArray[np.void]
+    sizes: tuple[int, int, int, int, int]
+    count: int
+    threads: tuple[int, ...]  # most of an image, by stage
+
+
+def prepare(memory: HostMemory | DeviceMemory, wanted: Wanted, count: int, sizes: tuple[int, int, int, int, int]) -> Work:
+    """Reserve a batch's working memory. The caller fills the addresses of images, jpegs, codes and out."""
+    height, width = wanted.size
+    room = (max(height, width) + 31) // 32 * 32
+    coefs, pixels, *most = sizes
+    batch = np.zeros(1, BATCH)
+    axes = 2 * count
+    for name, size in {
+        "coefs": 2 * coefs, "samples": coefs, "pixels": 4 * pixels, "starts": 4 * axes * room, "counts": 4 * axes * room,
+        "weights": 2 * TAPS * axes * room, "taps": 4 * (axes + count),
+    }.items():  # fmt: skip
+        batch[name] = memory.reserve(name, size)
+    batch["status"] = batch["taps"] + np.uint64(4 * axes)
+    batch["strides"], batch["type"], batch["scale"] = wanted.strides, TYPES[wanted.type], wanted.scale
+    batch["count"], batch["room"], batch["width"], batch["height"] = count, room, width, height
+    return Work(batch, sizes, count, (2 * room, 2 * room, *most, height * width))
+
+
+def clear(memory: HostMemory | DeviceMemory, work: Work) -> None:
+    """Zero what a batch needs to be zero."""
+    memory.zero("coefs", 2 * work.sizes[0])
+    memory.zero("taps", 12 * work.count)
+
+
+def launch(kernels: Kernels, work: Work, address: int, stream: int, stages: range = range(len(STAGES))) -> None:
+    """Launch the stages of the batch at this address of the device."""
+    for stage in stages:
+        block = BLOCKS[STAGES[stage]]
+        blocks = (work.threads[stage] + block - 1) // block
+        if blocks:
+            kernels.launch(stage, address, (blocks, work.count), block, stream)
+
+
+def run_on_host(
+    source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], options: DecodeOptions, wanted: Wanted,
+    out: NDArray[Any],
+) -> NDArray[np.int32]:
+    """Decode a batch by the host's build of the device code. Returns a status for each image: 0 = done here."""
+    count, context, memory = len(boxes), Context(options), HostMemory()
+    places, files, images = room(source.lengths), np.zeros(count, FILE), np.zeros(count, IMAGE)
+    status, tables = np.zeros(count, np.int32), new_tables()
+    memory.reserve("jpegs", int(places[-1]) + OVERREAD)
+    read(context, source, memory.arrays["jpegs"], places, tables, files, status, 0, count)
+    work = prepare(memory, wanted, count, place(files, boxes, flips, source.orientations, images, options, wanted.size))
+    clear(memory, work)
+    work.batch["images"], work.batch["jpegs"] = images.ctypes.data, memory.arrays["jpegs"].ctypes.data
+    work.batch["codes"], work.batch["out"] = tables.ctypes.data + CODES, out.ctypes.data
+    for stage in range(len(STAGES)):
+        _native.device_run(work.batch, stage)
+    found = memory.arrays["taps"][8 * count :].view(np.int32)
+    return np.where(images["refused"], -1, found & DAMAGED).astype(np.int32)
+
+
+def new_tables() -> NDArray[np.uint8]:
+    """An empty set of Huffman tables."""
+    whole = np.zeros(TABLES + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + TABLES]

@@ -1,0 +1,105 @@
+/* A decoder for a GPU, from JPEGs with restart markers to a finished batch.
+
+    iof_device_read    host: a payload becomes a record: tables, places of its segments, the scan without stuffing
+    iof_device_place   host: the work that a box needs, and its places in the device's memory
+    stages             device: a thread for each output of an axis, restart segment, block, or pixel
+
+The stages are functions of a batch, an image and a thread's number. Compiled by NVRTC they are kernels; on the host
+each thread is a turn of a loop. Pixels equal those of iof_decode_batch bit for bit. A stage that finds damage says so in
+`status`, and the image belongs to iof_decode_batch.
+
+Bounds: `place` computes every size from a header that `read` has checked. Segments, columns and rows are clamped to
+them, and a record ends with IOF_OVERREAD bytes that damaged codes may read. */
+#ifndef IOFAST_DEVICE_H
+#define IOFAST_DEVICE_H
+
+#include "codes.h"
+
+#define IOF_DEVICE_TAPS 16 /* of an axis */
+#define IOF_DEVICE_TABLES 64 /* different Huffman tables of all images */
+
+/* A JPEG in device memory. Its record at `place`: uint16_t quant[3][64], uint32_t begin[segments + 1], and from the
+next multiple of 16 bytes on the scan, to which `begin` refers. */
+typedef struct {
+  uint64_t place; /* a multiple of 16 */
+  uint32_t scan, segments;
+  int32_t width, height, components, h, v, across, down, restart;
+  int32_t dc[3], ac[3]; /* numbers of its tables */
+} iof_device_file;
+
+typedef struct {
+  iof_device_file file;
+  int32_t x0, y0, x1, y1, virtual_w, virtual_h, x, y; /* the box, upright */
+  int32_t flip, exif, aliased;
+  int32_t refused;                /* nothing is done */
+  int32_t left, top, right, bottom; /* the stored pixels that it needs */
+  int32_t mcu_x0, mcu_y0, mcu_x1, mcu_y1;
+  int32_t first, in_row, step, segments; /* segment t: first + t / in_row * step + t % in_row */
+  int32_t fours[3], blocks;
+  uint64_t coefs, samples, pixels; /* the first of each */
+} iof_device_image;
+
+/* A batch: all memory is the device's. */
+typedef struct {
+  const iof_device_image *images;
+  const uint8_t *jpegs;
+  const iof_codes *codes;
+  int16_t *coefs;
+  uint8_t *samples;
+  uint32_t *pixels;                  /* RGBX */
+  int32_t *taps;                     /* [images][2]: x, y of the stored image; zero at first */
+  int32_t *starts, *counts;          /* [images][2][room] */
+  int16_t *weights;                  /* [images][2][IOF_DEVICE_TAPS][room] */
+  int32_t *status;                   /* [images]: zero at first, else a bit for each reason */
+  uint8_t *out;
+  int64_t row_stride, y_stride, x_stride, channel_stride; /* in bytes */
+  int32_t count, room, width, height, type;
+  float scale[3], bias[3];
+} iof_device_batch;
+
+enum { IOF_DEVICE_DAMAGED = 1, IOF_DEVICE_WIDE = 2 /* no error: sums of 32 bits */ };
+enum { IOF_STAGE_SEE, IOF_STAGE_WEIGH, IOF_STAGE_ENTROPY, IOF_STAGE_BLOCKS, IOF_STAGE_COLOUR, IOF_STAGE_FINISH, IOF_DEVICE_STAGES };
+
+#ifndef __CUDACC__
+#include <stdatomic.h>
+
+#include "iofast.h"
+
+/* The Huffman tables of all records: the first `count` are valid. */
+typedef struct {
+  _Atomic int32_t count;
+  atomic_flag busy;
+  int32_t ac[IOF_DEVICE_TABLES];
+  iof_codes codes[IOF_DEVICE_TABLES];
+} iof_device_tables;
+
+/* Record i goes to bytes + places[i] and ends before places[i + 1]; places are multiples of 16. */
+typedef struct {
+  uint8_t *bytes;
+  const int64_t *places;
+  iof_device_tables *tables;
+} iof_device_arena;
+
+/* What is wanted of each file: as in iof_decode_batch. */
+typedef struct {
+  const iof_box *boxes;
+  const uint8_t *flips, *orientations;
+  int32_t filter, clip, width, height;
+} iof_device_wish;
+
+/* The memory of a batch, in coefficients (as many as samples) and pixels; the most segments, blocks and pixels of an
+image. */
+typedef struct {
+  uint64_t coefs, pixels;
+  int32_t threads[3];
+} iof_device_sizes;
+
+/* Make the records of rows [start, stop). A row with a status is iof_decode_batch's: not baseline, without markers,
+damaged ones, more than the room, or too many different tables. */
+void iof_device_read(iof_context *context, const iof_source *source, const iof_device_arena *to, iof_device_file *files,
+                     int32_t *status, int64_t start, int64_t stop);
+void iof_device_place(const iof_device_wish *wish, const iof_device_file *files, iof_device_image *images, int64_t count,
+                      iof_device_sizes *sizes);
+void iof_device_run(const iof_device_batch *batch, int stage); /* on the host: each thread is a turn of a loop */
+#endif
+#endif
