@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench_gpu.py on a machine that has PyTorch, a GPU and no network.
-#   usage: [WHEELS=wheels] [PYTHON=python3] [IOFAST_COMMIT=...] tools/gpu_session.sh [OPTIONS OF bench_gpu]
+#   usage: [WHEELS=wheels] [PYTHON=python3] [IOFAST_COMMIT=...] [MODULE=...] tools/gpu_session.sh [OPTIONS OF bench_gpu, or of MODULE]
 # WHEELS is a folder of what that machine lacks. iofast's own wheel (`make wheel`) in it is taken apart: its kernel, with
 # libjpeg-turbo beside it, where this checkout's cannot be loaded or built. The others are installed into a folder of
 # their own, which goes at the end.
@@ -55,4 +55,4 @@ if ! native; then
   rm -f iofast/kernel/_native*.so  # one that cannot be loaded would end every import
   echo "no native kernel here: figures of the CPU are those of its Python twin" >&2
 fi
-"$python" -m benchmarks.bench_gpu "$@"
+"$python" -m "${MODULE-benchmarks.bench_gpu}" "$@"

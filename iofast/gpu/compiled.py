@@ -96,7 +96,8 @@ class Kernels:
 
         self._driver = driver
         self.code = binary(architecture)
-        self._module = _done(driver.cuModuleLoadData(np.frombuffer(self.code, np.uint8)))
+        self._image = np.frombuffer(self.code, np.uint8)
+        self._module = _done(driver.cuModuleLoadData(self._image.ctypes.data))
         self._functions = [_done(driver.cuModuleGetFunction(self._module, f"iof_{name}".encode())) for name in names]
         self._argument = np.zeros(1, np.uint64)
         self._arguments = np.array([self._argument.ctypes.data], np.uint64)

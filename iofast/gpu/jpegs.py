@@ -177,6 +177,33 @@ def launch(kernels: Kernels, work: Work, address: int, stream: int, stages: rang
             kernels.launch(stage, address, (blocks, work.count), block, stream)
 
 
+class Slot:
+    """A batch's host memory, page-locked, and its copy on the device: the batch, its images, then their records.
+
+    `arena` is the room for records in bytes; 0 if they are in device memory already.
+    """
+
+    def __init__(self, device: Any, count: int, arena: int = 0) -> None:
+        import torch
+
+        first = (256 + count * IMAGE.itemsize + 255) // 256 * 256
+        self.host = torch.empty(first + arena, dtype=torch.uint8, pin_memory=True)
+        self.device = torch.empty(first + arena + 2 * OVERREAD, dtype=torch.uint8, device=device)
+        view = self.host.numpy()
+        self.batch = view[: BATCH.itemsize].view(BATCH)
+        self.images = view[256 : 256 + count * IMAGE.itemsize].view(IMAGE)
+        self.arena, self.first = view[first:], first
+        self.address = int(self.device.data_ptr())
+
+    def upload(self, work: Work, jpegs: int, codes: int, out: int, used: int = 0) -> None:
+        """Copy the batch and `used` bytes of its records on the current stream. `jpegs` 0: the slot's own."""
+        self.batch[:] = work.batch
+        self.batch["images"], self.batch["jpegs"] = self.address + 256, jpegs or self.address + self.first
+        self.batch["codes"], self.batch["out"] = codes, out
+        size = self.first + used
+        self.device[:size].copy_(self.host[:size], non_blocking=True)
+
+
 def run_on_host(
     source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], options: DecodeOptions, wanted: Wanted,
     out: NDArray[Any],
