@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import os
+import subprocess
 import tempfile
 import threading
 import time
@@ -141,20 +142,36 @@ def wanted(kind: str, channels_last: bool = True) -> jpegs.Wanted:
     return jpegs.Wanted((SIDE, SIDE), kind, strides, SCALE)
 
 
+def by_nvcc(compiled: Any, architecture: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "device.cu"
+        path.write_text("#include <stdint.h>\n" + compiled.source())
+        subprocess.run(["nvcc", *compiled.OPTIONS, f"-arch={architecture}", "-cubin", path, "-o", path.with_suffix(".cubin")], check=True)
+        return path.with_suffix(".cubin").read_bytes()
+
+
 class Machine:
     """The decoder on a GPU: memory, tables and kernels. One thread at a time, on one stream."""
 
     def __init__(self) -> None:
         import torch
 
-        from iofast.gpu.compiled import kernels
+        from iofast.gpu import compiled
 
         self.torch, self.device = torch, torch.device("cuda", 0)
         torch.cuda.init()
         torch.zeros(1, device=self.device)
         self.stream = torch.cuda.Stream()
         major, minor = torch.cuda.get_device_capability(0)
-        self.kernels = kernels(0, f"sm_{major}{minor}", jpegs.STAGES)
+        begun = time.monotonic()
+        try:
+            self.code = compiled.binary(f"sm_{major}{minor}")
+            self.compiler = "NVRTC"
+        except Exception:  # the figures do not depend on who compiled
+            traceback.print_exc()
+            self.code, self.compiler = by_nvcc(compiled, f"sm_{major}{minor}"), "nvcc, for want of NVRTC"
+        self.compiler += f" in {time.monotonic() - begun:.1f} s"
+        self.kernels = compiled.Kernels(self.code, jpegs.STAGES)
         self.memory, self.tables = jpegs.DeviceMemory(self.device), jpegs.new_tables()
         self.codes = torch.zeros(jpegs.TABLES, dtype=torch.uint8, device=self.device)
         self.known, self.lock = 0, threading.Lock()
@@ -273,6 +290,38 @@ def equality(report: Report, data: Packed, machine: Machine | None, count: int) 
     os.close(fd)
 
 
+def hostile(report: Report, data: Packed, machine: Machine | None, count: int) -> None:
+    """Files with flipped bits: what passes has the kernel's pixels."""
+    rng, whole = np.random.default_rng(5), np.fromfile(data.path, np.uint8)
+    passed = wrong = 0
+    for _ in range(0, count, 64):
+        chosen = rng.integers(0, len(data.lengths), 64)
+        files = [whole[int(data.offsets[row]) : int(data.offsets[row] + data.lengths[row])].copy() for row in chosen]
+        for each in files:
+            for place in rng.integers(20 if rng.random() < 0.2 else 640, len(each), rng.integers(1, 4)):
+                each[place] ^= 1 << rng.integers(8)
+        source = Payloads(
+            np.full(64, -1, np.int32), np.array([each.ctypes.data for each in files], np.uint64),
+            np.array([len(each) for each in files], np.uint64), None, np.ones(64, np.uint8), None,
+        )  # fmt: skip
+        boxes, flips = crops(rng, data.sizes[chosen])
+        expected, status = np.zeros((64, SIDE, SIDE, 3), np.uint8), np.zeros(64, np.int32)
+        kernel.decode_batch(kernel.Context(OPTIONS), source, boxes, flips, expected, status, 0, 64)
+        if machine is None:
+            found = np.zeros_like(expected)
+            mine = jpegs.run_on_host(source, boxes, flips, OPTIONS, wanted("uint8"), found)
+        else:
+            with machine.torch.cuda.stream(machine.stream):
+                batch = loaded(machine, source)
+                out = machine.torch.zeros(expected.shape, dtype=machine.torch.uint8, device=machine.device)
+                machine.start(batch.slot, batch.files, boxes, flips, wanted("uint8"), out, batch.used)
+                found = out.cpu().numpy()
+                mine = np.where(batch.slot.images["refused"], -1, machine.damaged(64))
+        passed += int((mine == 0).sum())
+        wrong += int(((found != expected).any((1, 2, 3)) | (status != 0))[mine == 0].sum())
+    report.add("damaged files: tried, passed by the device, of them wrong", (count // 64 * 64, passed, wrong))
+
+
 def diagnosed(machine: Machine, source: Payloads, boxes: np.ndarray, flips: np.ndarray) -> dict[str, Any]:
     """The number of bytes that differ between the device's memory and the host build's, stage by stage."""
     count, host = len(boxes), jpegs.HostMemory()
@@ -389,6 +438,12 @@ def resident(report: Report, data: Packed, machine: Machine, count: int, seconds
             images += count
         torch.cuda.synchronize()
         wall, cores = cpu.used()
+        expected = np.empty((count, SIDE, SIDE, 3), np.uint8)
+        with ThreadPoolExecutor() as pool:
+            by_kernel(data.source(chosen, fd), boxes, flips, expected, pool, os.cpu_count() or 1)
+        found = out.view(torch.int16).cpu().numpy().view(np.uint16)
+        differ = (found != normalised(expected, "bfloat16")).any((1, 2, 3))
+        report.add(f"JPEGs in device memory, batches of {count}: images of the last batch that differ, refused", (int((differ & ~slot.images["refused"].astype(bool)).sum()), int(slot.images["refused"].sum())))
     report.add(f"JPEGs in device memory, batches of {count}: images/s", round(images / wall))
     report.add(f"JPEGs in device memory, batches of {count}: host cores, of them for 300,000 images/s", (round(cores, 2), round(cores * 3e5 * wall / images, 2)))
     os.close(fd)
@@ -446,6 +501,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(os.environ.get("OUT", "device-decode")))
     parser.add_argument("--host", action="store_true")
+    parser.add_argument("--pixels", action="store_true", help="compare pixels only, as under compute-sanitizer")
     parser.add_argument("--packed", type=Path)
     parser.add_argument("--save", type=Path, metavar="PHOTOGRAPHS", help="pack a folder's photographs into --packed, and end")
     parser.add_argument("--images", type=int, default=1024)
@@ -463,11 +519,14 @@ def main() -> None:
         report.add("kernel", kernel.describe())
         if args.host:
             report.part("equality", lambda: equality(report, data, None, args.crops))
-            return None
+            return report.part("hostile", lambda: hostile(report, data, None, 64))
         machine = Machine()
         report.add("device", f"{machine.torch.cuda.get_device_name(0)}, {os.cpu_count()} cores, torch {machine.torch.__version__}")
-        report.add("compiled", f"{len(machine.kernels.code)} bytes")
+        report.add("compiled by", machine.compiler)
         report.part("equality", lambda: equality(report, data, machine, args.crops))
+        report.part("hostile", lambda: hostile(report, data, machine, min(args.crops, 1024)))
+        if args.pixels:
+            return None
         for count, kind, last in ((256, "bfloat16", True), (1024, "bfloat16", True), (256, "bfloat16", False), (256, "uint8", True)):
             report.part("alone", lambda count=count, kind=kind, last=last: alone(report, data, machine, count, kind, last))
         for count in (256, 1024):

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +90,11 @@ def _done(result: tuple[Any, ...]) -> Any:
 class Kernels:
     """The stages on one GPU, whose context is current. Each takes the address of a batch."""
 
-    def __init__(self, architecture: str, names: tuple[str, ...]) -> None:
+    def __init__(self, code: bytes, names: tuple[str, ...]) -> None:
         from cuda.bindings import driver
 
         self._driver = driver
-        self.code = binary(architecture)
-        self._image = np.frombuffer(self.code, np.uint8)
+        self._image = np.frombuffer(code, np.uint8)
         self._module = _done(driver.cuModuleLoadData(self._image.ctypes.data))
         self._functions = [_done(driver.cuModuleGetFunction(self._module, f"iof_{name}".encode())) for name in names]
         self._argument = np.zeros(1, np.uint64)
@@ -107,9 +105,3 @@ class Kernels:
         self._argument[0] = batch
         launch = self._driver.cuLaunchKernel
         _done(launch(self._functions[stage], *grid, 1, block, 1, 1, 0, stream, self._arguments.ctypes.data, 0))
-
-
-@cache
-def kernels(device: int, architecture: str, names: tuple[str, ...]) -> Kernels:
-    """The stages on GPU number `device`, loaded once."""
-    return Kernels(architecture, names)

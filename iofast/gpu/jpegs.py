@@ -68,7 +68,7 @@ assert (FILE.itemsize, IMAGE.itemsize, BATCH.itemsize) == _native.device_sizes()
 
 def room(lengths: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Places of records, and their end: a record replaces a header by places of segments."""
-    sizes = lengths.astype(np.int64) + lengths.astype(np.int64) // 16 + 1024
+    sizes = lengths.astype(np.int64) + lengths.astype(np.int64) // 8 + 1024
     return np.concatenate([[0], np.cumsum((sizes + 15) // 16 * 16)])
 
 
@@ -107,8 +107,8 @@ class HostMemory:
     def reserve(self, name: str, size: int) -> int:
         """The address of at least `size` bytes."""
         if name not in self.arrays or self.arrays[name].size != size:  # exact, so that an overrun is detected
-            whole = np.full(size + 64, 0xA5, np.uint8)
-            start = -whole.ctypes.data % 64
+            whole = np.full(size + 16, 0xA5, np.uint8)  # it begins as late as alignment permits
+            start = 16 - (whole.ctypes.data + 16) % 16
             self.arrays[name] = whole[start : start + size]
         return self.arrays[name].ctypes.data
 
