@@ -143,6 +143,10 @@ class Work(NamedTuple):
     count: int
     threads: tuple[int, ...]  # most of an image, by stage
 
+    def blocks(self, stage: int) -> int:
+        """How many groups of threads a stage needs for each image."""
+        return -(-self.threads[stage] // BLOCKS[STAGES[stage]])
+
 
 def prepare(memory: HostMemory | DeviceMemory, wanted: Wanted, count: int, sizes: tuple[int, int, int, int, int]) -> Work:
     """Reserve a batch's working memory. The caller fills the addresses of images, jpegs, codes and out."""
@@ -171,10 +175,13 @@ def clear(memory: HostMemory | DeviceMemory, work: Work) -> None:
 def launch(kernels: Kernels, work: Work, address: int, stream: int, stages: range = range(len(STAGES))) -> None:
     """Launch the stages of the batch at this address of the device."""
     for stage in stages:
-        block = BLOCKS[STAGES[stage]]
-        blocks = (work.threads[stage] + block - 1) // block
-        if blocks:
-            kernels.launch(stage, address, (blocks, work.count), block, stream)
+        if blocks := work.blocks(stage):
+            kernels.launch(stage, address, (blocks, work.count), BLOCKS[STAGES[stage]], stream)
+
+
+def launch_on_host(work: Work, stage: int) -> None:
+    """Run the threads that a GPU would, those without work too."""
+    _native.device_run(work.batch, stage, work.blocks(stage) * BLOCKS[STAGES[stage]])
 
 
 class Slot:
@@ -219,7 +226,7 @@ def run_on_host(
     work.batch["images"], work.batch["jpegs"] = images.ctypes.data, memory.arrays["jpegs"].ctypes.data
     work.batch["codes"], work.batch["out"] = tables.ctypes.data + CODES, out.ctypes.data
     for stage in range(len(STAGES)):
-        _native.device_run(work.batch, stage)
+        launch_on_host(work, stage)
     found = memory.arrays["taps"][8 * count :].view(np.int32)
     return np.where(images["refused"], -1, found & DAMAGED).astype(np.int32)
 

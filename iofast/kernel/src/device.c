@@ -144,7 +144,6 @@ IOF_BOTH int16_t *block_of(const iof_device_batch *b, const iof_device_image *m,
 IOF_BOTH void stage_entropy(const iof_device_batch *b, int image, int thread) {
   const iof_device_image *m = &b->images[image];
   const iof_device_file *f = &m->file;
-  if (thread >= m->segments) return;
   int segment = m->first + thread / m->in_row * m->step + thread % m->in_row;
   const uint8_t *record = b->jpegs + f->place, *scan = record + f->scan;
   const uint32_t *begin = (const uint32_t *)(const void *)(record + 384);
@@ -177,7 +176,6 @@ IOF_BOTH void stage_entropy(const iof_device_batch *b, int image, int thread) {
 
 IOF_BOTH void stage_blocks(const iof_device_batch *b, int image, int thread) {
   const iof_device_image *m = &b->images[image];
-  if (thread >= m->blocks) return;
   int component = 0;
   device_plane p = plane_of(m, 0);
   for (int c = 1; c < m->file.components; c++) {
@@ -213,9 +211,7 @@ IOF_BOTH int chroma_at(const iof_device_batch *b, const iof_device_image *m, int
 
 IOF_BOTH void stage_colour(const iof_device_batch *b, int image, int thread) {
   const iof_device_image *m = &b->images[image];
-  int width = m->right - m->left;
-  if (thread >= width * (m->bottom - m->top)) return;
-  int y = m->top + thread / width, x = m->left + thread % width;
+  int width = m->right - m->left, y = m->top + thread / width, x = m->left + thread % width;
   device_plane luma = plane_of(m, 0);
   int gray = m->file.components == 1, cb = gray ? 128 : chroma_at(b, m, 1, x, y), cr = gray ? 128 : chroma_at(b, m, 2, x, y);
   uint8_t rgb[3];
@@ -292,7 +288,6 @@ IOF_BOTH void put(const iof_device_batch *b, uint8_t *to, int channel, uint8_t l
 
 IOF_BOTH void stage_finish(const iof_device_batch *b, int image, int thread) {
   const iof_device_image *m = &b->images[image];
-  if (thread >= b->width * b->height) return;
   int j = thread / b->width, i = thread - j * b->width, turned = m->exif >= 5 && m->exif <= 8;
   device_taps x = taps_of(b, image, 0, turned ? j : i), y = taps_of(b, image, 1, turned ? i : j);
   uint8_t rgb[3], *to = b->out + image * b->row_stride + j * b->y_stride + i * b->x_stride;
@@ -302,33 +297,39 @@ IOF_BOTH void stage_finish(const iof_device_batch *b, int image, int thread) {
   for (int c = 0; c < 3; c++) put(b, to + c * b->channel_stride, c, rgb[c]);
 }
 
-#define FOR_STAGES(DO) DO(see) DO(weigh) DO(entropy) DO(blocks) DO(colour) DO(finish)
+/* The stages, and how many threads each has for an image `m`. More are launched: whole groups, and as many for each
+image as the one with the most work needs. */
+#define FOR_STAGES(DO)                                    \
+  DO(see, 2 * b->room)                                    \
+  DO(weigh, 2 * b->room)                                  \
+  DO(entropy, m->segments)                                \
+  DO(blocks, m->blocks)                                   \
+  DO(colour, (m->right - m->left) * (m->bottom - m->top)) \
+  DO(finish, b->width * b->height)
+
+#define RUN(name, threads)                                                     \
+  IOF_BOTH void run_##name(const iof_device_batch *b, int image, int thread) { \
+    const iof_device_image *m = &b->images[image];                             \
+    if (!m->refused && thread < (threads)) stage_##name(b, image, thread);     \
+  }
+FOR_STAGES(RUN)
 
 #ifdef __CUDACC__
-#define KERNEL(name)                                                                                           \
+#define KERNEL(name, threads)                                                                                \
   extern "C" __global__ void __launch_bounds__(256) iof_##name(const iof_device_batch *__restrict__ batch) { \
-    int image = (int)blockIdx.y, thread = (int)(blockIdx.x * blockDim.x + threadIdx.x);                      \
-    if (!batch->images[image].refused) stage_##name(batch, image, thread);                                   \
+    run_##name(batch, (int)blockIdx.y, (int)(blockIdx.x * blockDim.x + threadIdx.x));                        \
   }
 FOR_STAGES(KERNEL)
 #else
-static int64_t iof_device_threads(const iof_device_batch *b, const iof_device_image *m, int stage) {
-  switch (stage) {
-    case IOF_STAGE_SEE:
-    case IOF_STAGE_WEIGH: return 2 * b->room;
-    case IOF_STAGE_ENTROPY: return m->segments;
-    case IOF_STAGE_BLOCKS: return m->blocks;
-    case IOF_STAGE_COLOUR: return (int64_t)(m->right - m->left) * (m->bottom - m->top);
-    default: return (int64_t)b->width * b->height;
-  }
-}
+#define SCATTER 1000003 /* a prime: neighbours are far apart in time, so that no thread can rely on an order */
 
-void iof_device_run(const iof_device_batch *b, int stage) {
-#define NAMED(name) stage_##name,
-  static void (*const stages[])(const iof_device_batch *, int, int) = {FOR_STAGES(NAMED)};
-  for (int image = 0; image < b->count; image++) {
-    int64_t threads = b->images[image].refused ? 0 : iof_device_threads(b, &b->images[image], stage);
-    for (int thread = 0; thread < threads; thread++) stages[stage](b, image, thread);
+void iof_device_run(const iof_device_batch *b, int stage, int threads) {
+#define NAMED(name, threads) run_##name,
+  static void (*const stages[IOF_DEVICE_STAGES])(const iof_device_batch *, int, int) = {FOR_STAGES(NAMED)};
+  uint64_t all = (uint64_t)b->count * (uint64_t)(threads < 0 ? 0 : threads), step = all % SCATTER ? SCATTER : 1;
+  for (uint64_t i = 0; i < all; i++) {
+    uint64_t turn = i * step % all;
+    stages[stage](b, (int)(turn / (uint64_t)threads), (int)(turn % (uint64_t)threads));
   }
 }
 #endif

@@ -9,7 +9,7 @@ each thread is a turn of a loop. Pixels equal those of iof_decode_batch bit for 
 `status`, and the image belongs to iof_decode_batch.
 
 Bounds: `place` computes every size from a header that `read` has checked. Segments, columns and rows are clamped to
-them, and a record ends with IOF_OVERREAD bytes that damaged codes may read. */
+them, and IOF_OVERREAD bytes that damaged codes may read follow the last record. */
 #ifndef IOFAST_DEVICE_H
 #define IOFAST_DEVICE_H
 
@@ -58,7 +58,7 @@ typedef struct {
 } iof_device_batch;
 
 enum { IOF_DEVICE_DAMAGED = 1, IOF_DEVICE_WIDE = 2 /* no error: sums of 32 bits */ };
-enum { IOF_STAGE_SEE, IOF_STAGE_WEIGH, IOF_STAGE_ENTROPY, IOF_STAGE_BLOCKS, IOF_STAGE_COLOUR, IOF_STAGE_FINISH, IOF_DEVICE_STAGES };
+enum { IOF_DEVICE_STAGES = 6 };
 
 #ifndef __CUDACC__
 #include <stdatomic.h>
@@ -100,6 +100,7 @@ void iof_device_read(iof_context *context, const iof_source *source, const iof_d
                      int32_t *status, int64_t start, int64_t stop);
 void iof_device_place(const iof_device_wish *wish, const iof_device_file *files, iof_device_image *images, int64_t count,
                       iof_device_sizes *sizes);
-void iof_device_run(const iof_device_batch *batch, int stage); /* on the host: each thread is a turn of a loop */
+/* A stage on the host, of `threads` for each image: each is a turn of a loop, in an order that means nothing. */
+void iof_device_run(const iof_device_batch *batch, int stage, int threads);
 #endif
 #endif

@@ -394,20 +394,21 @@ static PyObject *device_place(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(device_run_doc,
-             "device_run(batch, stage): a stage of device.c on the host, where each thread is a turn of a loop; the addresses\n"
-             "in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch and all tables");
+             "device_run(batch, stage, threads): a stage of device.c on the host, where each of the threads for an image is a\n"
+             "turn of a loop; the addresses in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch and\n"
+             "all tables");
 
 static PyObject *device_run(PyObject *self, PyObject *args) {
   Py_buffer batch;
-  int stage;
+  int stage, threads;
   PyObject *result = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "y*i", &batch, &stage)) return NULL;
+  if (!PyArg_ParseTuple(args, "y*ii", &batch, &stage, &threads)) return NULL;
   if ((size_t)batch.len != sizeof(iof_device_batch) || stage < 0 || stage >= IOF_DEVICE_STAGES) {
     PyErr_Format(PyExc_ValueError, "device_run: a batch of %zu bytes and a stage", sizeof(iof_device_batch));
   } else {
     Py_BEGIN_ALLOW_THREADS
-    iof_device_run(batch.buf, stage);
+    iof_device_run(batch.buf, stage, threads);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
   }
