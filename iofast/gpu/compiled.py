@@ -29,7 +29,8 @@ def source(name: str = "device.c") -> str:
         if name in seen:
             return ""
         seen.add(name)
-        return re.sub(r'^#include "(.+)"$', lambda found: inlined(found[1]), (SOURCES / name).read_text("utf-8"), flags=re.M)
+        text = (SOURCES / name).read_text("utf-8")
+        return re.sub(r'^#include "(.+)"$', lambda found: inlined(found[1]), text, flags=re.M)
 
     return inlined(name)
 

@@ -23,6 +23,7 @@ BLOCKS = {"see": 128, "weigh": 128, "entropy": 64, "blocks": 128, "colour": 256,
 DAMAGED = 1  # of a status
 TAPS = 16
 OVERREAD = 2048
+POISON = 0xA5  # fills the host's memory, so that no value is read that was not written
 TYPES = {"uint8": 0, "float32": 1, "bfloat16": 2, "float16": 3}
 
 
@@ -54,7 +55,20 @@ IMAGE = _struct(
     ("samples", np.uint64),
     ("pixels", np.uint64),
 )
-POINTERS = ("images", "jpegs", "codes", "coefs", "samples", "pixels", "taps", "starts", "counts", "weights", "status", "out")
+POINTERS = (
+    "images",
+    "jpegs",
+    "codes",
+    "coefs",
+    "samples",
+    "pixels",
+    "taps",
+    "starts",
+    "counts",
+    "weights",
+    "status",
+    "out",
+)
 BATCH = _struct(
     *((name, np.uint64) for name in POINTERS),
     ("strides", np.int64, 4),
@@ -81,33 +95,53 @@ class Wanted(NamedTuple):
     scale: NDArray[np.float32]
 
 
-def read(
-    context: Context, source: Payloads, arena: NDArray[np.uint8], places: NDArray[np.int64], tables: NDArray[np.uint8],
-    files: NDArray[np.void], status: NDArray[np.int32], start: int, stop: int,
-) -> None:
-    """Make the records of rows [start, stop). Rows with a status are `decode_batch`'s."""
-    _native.device_read(context.handle, *source, arena, places, tables, files, status, start, stop)
+class Crops(NamedTuple):
+    """What is wanted of each image, as in `kernel.decode_batch`."""
+
+    boxes: NDArray[np.int32]
+    flips: NDArray[np.uint8]
+    orientations: NDArray[np.uint8]
+
+
+class Records(NamedTuple):
+    """Where records go: row i to arena[places[i] : places[i + 1]]. Rows with a status are `decode_batch`'s."""
+
+    arena: NDArray[np.uint8]
+    places: NDArray[np.int64]
+    tables: NDArray[np.uint8]
+    files: NDArray[np.void]
+    status: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, arena: NDArray[np.uint8], places: NDArray[np.int64], tables: NDArray[np.uint8]) -> Records:
+        """None of them is made yet."""
+        return cls(arena, places, tables, np.zeros(len(places) - 1, FILE), np.zeros(len(places) - 1, np.int32))
+
+
+def read(context: Context, source: Payloads, to: Records, start: int, stop: int) -> None:
+    """Make the records of rows [start, stop)."""
+    _native.device_read(context.handle, *source, *to, start, stop)
 
 
 def place(
-    files: NDArray[np.void], boxes: NDArray[np.int32], flips: NDArray[np.uint8], orientations: NDArray[np.uint8],
-    images: NDArray[np.void], options: DecodeOptions, size: tuple[int, int],
+    files: NDArray[np.void], crops: Crops, images: NDArray[np.void], options: DecodeOptions, size: tuple[int, int]
 ) -> tuple[int, int, int, int, int]:
     """Fill `images`; see device_place."""
     chosen = ALL_FILTERS.index(options.filter)
-    return _native.device_place(files, boxes, flips, orientations, images, chosen, options.clip, size[1], size[0])
+    return _native.device_place(files, *crops, images, chosen, options.clip, size[1], size[0])
 
 
 class HostMemory:
-    """NumPy's memory in place of a device's."""
+    """NumPy's memory in place of a device's, and Huffman tables."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: NDArray[np.uint8] | None = None) -> None:
         self.arrays: dict[str, NDArray[np.uint8]] = {}
+        self.tables = new_tables() if tables is None else tables
 
     def reserve(self, name: str, size: int) -> int:
         """The address of at least `size` bytes."""
         if name not in self.arrays or self.arrays[name].size != size:  # exact, so that an overrun is detected
-            whole = np.full(size + 16, 0xA5, np.uint8)  # it begins as late as alignment permits
+            whole = np.full(size + 16, POISON, np.uint8)  # it begins as late as alignment permits
             start = 16 - (whole.ctypes.data + 16) % 16
             self.arrays[name] = whole[start : start + size]
         return self.arrays[name].ctypes.data
@@ -148,7 +182,9 @@ class Work(NamedTuple):
         return -(-self.threads[stage] // BLOCKS[STAGES[stage]])
 
 
-def prepare(memory: HostMemory | DeviceMemory, wanted: Wanted, count: int, sizes: tuple[int, int, int, int, int]) -> Work:
+def prepare(
+    memory: HostMemory | DeviceMemory, wanted: Wanted, count: int, sizes: tuple[int, int, int, int, int]
+) -> Work:
     """Reserve a batch's working memory. The caller fills the addresses of images, jpegs, codes and out."""
     height, width = wanted.size
     room = (max(height, width) + 31) // 32 * 32
@@ -156,9 +192,14 @@ def prepare(memory: HostMemory | DeviceMemory, wanted: Wanted, count: int, sizes
     batch = np.zeros(1, BATCH)
     axes = 2 * count
     for name, size in {
-        "coefs": 2 * coefs, "samples": coefs, "pixels": 4 * pixels, "starts": 4 * axes * room, "counts": 4 * axes * room,
-        "weights": 2 * TAPS * axes * room, "taps": 4 * (axes + count),
-    }.items():  # fmt: skip
+        "coefs": 2 * coefs,
+        "samples": coefs,
+        "pixels": 4 * pixels,
+        "starts": 4 * axes * room,
+        "counts": 4 * axes * room,
+        "weights": 2 * TAPS * axes * room,
+        "taps": 4 * (axes + count),
+    }.items():
         batch[name] = memory.reserve(name, size)
     batch["status"] = batch["taps"] + np.uint64(4 * axes)
     batch["strides"], batch["type"], batch["scale"] = wanted.strides, TYPES[wanted.type], wanted.scale
@@ -212,19 +253,23 @@ class Slot:
 
 
 def run_on_host(
-    source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], options: DecodeOptions, wanted: Wanted,
+    source: Payloads,
+    crops: Crops,
+    options: DecodeOptions,
+    wanted: Wanted,
     out: NDArray[Any],
+    memory: HostMemory | None = None,
 ) -> NDArray[np.int32]:
     """Decode a batch by the host's build of the device code. Returns a status for each image: 0 = done here."""
-    count, context, memory = len(boxes), Context(options), HostMemory()
-    places, files, images = room(source.lengths), np.zeros(count, FILE), np.zeros(count, IMAGE)
-    status, tables = np.zeros(count, np.int32), new_tables()
+    count, memory, places = len(crops.boxes), memory or HostMemory(), room(source.lengths)
     memory.reserve("jpegs", int(places[-1]) + OVERREAD)
-    read(context, source, memory.arrays["jpegs"], places, tables, files, status, 0, count)
-    work = prepare(memory, wanted, count, place(files, boxes, flips, source.orientations, images, options, wanted.size))
+    memory.reserve("images", count * IMAGE.itemsize)
+    records, images = Records.of(memory.arrays["jpegs"], places, memory.tables), memory.arrays["images"].view(IMAGE)
+    read(Context(options), source, records, 0, count)
+    work = prepare(memory, wanted, count, place(records.files, crops, images, options, wanted.size))
     clear(memory, work)
-    work.batch["images"], work.batch["jpegs"] = images.ctypes.data, memory.arrays["jpegs"].ctypes.data
-    work.batch["codes"], work.batch["out"] = tables.ctypes.data + CODES, out.ctypes.data
+    work.batch["images"], work.batch["jpegs"] = images.ctypes.data, records.arena.ctypes.data
+    work.batch["codes"], work.batch["out"] = memory.tables.ctypes.data + CODES, out.ctypes.data
     for stage in range(len(STAGES)):
         launch_on_host(work, stage)
     found = memory.arrays["taps"][8 * count :].view(np.int32)

@@ -39,7 +39,9 @@ def payloads(rng: np.random.Generator, files: list[NDArray[np.uint8]]) -> Payloa
     return Payloads(np.full(count, -1, np.int32), places, lengths, None, exif, None)
 
 
-def boxes(rng: np.random.Generator, source: Payloads, files: list[NDArray[np.uint8]], size: tuple[int, int]) -> NDArray[np.int32]:
+def boxes(
+    rng: np.random.Generator, source: Payloads, files: list[NDArray[np.uint8]], size: tuple[int, int]
+) -> NDArray[np.int32]:
     """A crop of each image and a window of it."""
     rows = np.zeros((len(files), 8), np.int32)
     for row, (data, exif) in enumerate(zip(files, source.orientations, strict=True)):
@@ -50,13 +52,14 @@ def boxes(rng: np.random.Generator, source: Payloads, files: list[NDArray[np.uin
             sides = (20, 20)
         ends = [sorted(rng.choice(side + 1, 2, replace=False)) for side in (max(1, min(side, 4000)) for side in sides)]
         more = rng.integers(0, 20, 2) * int(rng.integers(2))
-        rows[row] = (
-            ends[0][0], ends[1][0], ends[0][1], ends[1][1], size[1] + more[0], size[0] + more[1], *rng.integers(0, more + 1)
-        )  # fmt: skip
+        virtual = (size[1] + more[0], size[0] + more[1])
+        rows[row] = (ends[0][0], ends[1][0], ends[0][1], ends[1][1], *virtual, *rng.integers(0, more + 1))
     return rows
 
 
-def both(seed: int, files: list[bytes], size: tuple[int, int], type: str, filter: str, last: bool) -> tuple[NDArray[np.int32], NDArray[np.int32], list[int]]:
+def both(
+    seed: int, files: list[bytes], size: tuple[int, int], type: str, filter: str, last: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32], list[int]]:
     """The status by the host's build and by the kernel, and the images of which the former's pixels differ."""
     rng, count = np.random.default_rng(seed), len(files)
     arrays = [np.frombuffer(data, np.uint8) for data in files]
@@ -76,7 +79,7 @@ def both(seed: int, files: list[bytes], size: tuple[int, int], type: str, filter
     kernel.decode_batch(kernel.Context(options), source, places, flips, as_rows, status, 0, count, finish)
     found, as_rows = batch()
     wanted = jpegs.Wanted(size, type, as_rows.strides, SCALE)
-    mine = jpegs.run_on_host(source, places, flips, options, wanted, found)
+    mine = jpegs.run_on_host(source, jpegs.Crops(places, flips, source.orientations), options, wanted, found)
     return mine, status, [row for row in range(count) if not mine[row] and (found[row] != expected[row]).any()]
 
 
@@ -84,7 +87,9 @@ def both(seed: int, files: list[bytes], size: tuple[int, int], type: str, filter
 def test_pixels_are_the_kernels(seed: int) -> None:
     rng = np.random.default_rng(seed)
     type, last = ("uint8", "float32", "bfloat16", "float16")[seed % 4], bool(rng.integers(2))
-    mine, status, differ = both(seed, [drawn(rng) for _ in range(60)], SIZES[seed % 5], type, ("bilinear", "bilinear-aliased")[seed // 4], last)
+    mine, status, differ = both(
+        seed, [drawn(rng) for _ in range(60)], SIZES[seed % 5], type, ("bilinear", "bilinear-aliased")[seed // 4], last
+    )
     assert not differ
     assert not status.any()
     assert (mine == 0).mean() > 0.3  # the others are reduced too much, or have few bytes for many segments
@@ -102,7 +107,9 @@ def test_other_filters_are_left_to_the_kernel() -> None:
 def test_damage_is_found_or_harmless(seed: int) -> None:
     """What the kernel refuses, the device does not pass; what it passes has the kernel's pixels."""
     rng = np.random.default_rng(seed)
-    mine, status, differ = both(seed, [damage(drawn(rng), rng) for _ in range(150)], (24, 24), "uint8", "bilinear", last=True)
+    mine, status, differ = both(
+        seed, [damage(drawn(rng), rng) for _ in range(150)], (24, 24), "uint8", "bilinear", last=True
+    )
     assert not differ
     assert not (status[mine == 0]).any()
     assert (mine == jpegs.DAMAGED).any()
