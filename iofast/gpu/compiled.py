@@ -73,7 +73,7 @@ def _compile(nvrtc: Any, text: str, options: tuple[str, ...]) -> bytes:
             log = b" " * _done(nvrtc.nvrtcGetProgramLogSize(program))
             nvrtc.nvrtcGetProgramLog(program, log)
             raise RuntimeError(f"NVRTC did not compile the decoder: {log.decode(errors='replace')}")
-        made = b" " * _done(nvrtc.nvrtcGetCUBINSize(program))
+        made: bytes = b" " * _done(nvrtc.nvrtcGetCUBINSize(program))
         _done(nvrtc.nvrtcGetCUBIN(program, made))
         return made
     finally:

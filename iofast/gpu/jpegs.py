@@ -174,7 +174,7 @@ class Work(NamedTuple):
 
     batch: NDArray[np.void]
     sizes: tuple[int, int, int, int, int]
-    count: int
+    images: int
     threads: tuple[int, ...]  # most of an image, by stage
 
     def blocks(self, stage: int) -> int:
@@ -210,14 +210,14 @@ def prepare(
 def clear(memory: HostMemory | DeviceMemory, work: Work) -> None:
     """Zero what a batch needs to be zero."""
     memory.zero("coefs", 2 * work.sizes[0])
-    memory.zero("taps", 12 * work.count)
+    memory.zero("taps", 12 * work.images)
 
 
 def launch(kernels: Kernels, work: Work, address: int, stream: int, stages: range = range(len(STAGES))) -> None:
     """Launch the stages of the batch at this address of the device."""
     for stage in stages:
         if blocks := work.blocks(stage):
-            kernels.launch(stage, address, (blocks, work.count), BLOCKS[STAGES[stage]], stream)
+            kernels.launch(stage, address, (blocks, work.images), BLOCKS[STAGES[stage]], stream)
 
 
 def launch_on_host(work: Work, stage: int) -> None:
