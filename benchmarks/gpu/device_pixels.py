@@ -112,7 +112,6 @@ def types(report: Report, data: Packed, machine: Machine) -> None:
     expected = np.empty((count, SIDE, SIDE, 3), np.uint8)
     with ThreadPoolExecutor() as pool:
         by_kernel(source, drawn, expected, pool, os.cpu_count() or 1)
-    os.close(fd)
     for kind, last in itertools.product(("bfloat16", "float32"), (True, False)):
         with machine.torch.cuda.stream(machine.stream):
             batch = loaded(machine, source)
@@ -124,9 +123,10 @@ def types(report: Report, data: Packed, machine: Machine) -> None:
         shape = (count, SIDE, SIDE, 3) if last else (count, 3, SIDE, SIDE)
         found = bits.reshape(shape) if last else bits.reshape(shape).transpose(0, 2, 3, 1)
         report.add(
-            f"{kind}, channels {'last' if last else 'first'}: values that differ",
-            int((found != normalised(expected, kind)).sum()),
+            f"{kind}, channels {'last' if last else 'first'}: values that differ, images refused",
+            (int((found != normalised(expected, kind)).sum()), int(batch.slot.images["refused"].sum())),
         )
+    os.close(fd)
 
 
 def hostile(report: Report, data: Packed, machine: Machine | None, count: int) -> None:
