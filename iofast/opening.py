@@ -16,7 +16,15 @@ from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, expand, is_pattern, set_of
-from iofast.errors import ContainerError, ObjectMissingError, OptionError, SourceError, StorageError, because
+from iofast.errors import (
+    ContainerError,
+    ObjectMissingError,
+    OptionError,
+    SourceError,
+    SourceMissingError,
+    StorageError,
+    unreadable,
+)
 from iofast.remote.urls import RemotePath, is_url, require_text
 
 if TYPE_CHECKING:
@@ -93,14 +101,14 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         return _SETS[place.suffix](place)
     if not place.exists():
         check_finished(place)
-        raise SourceError(f"{place} does not exist")
+        raise SourceMissingError(f"{place} does not exist")
     if not place.is_file():  # opening a pipe without a writer would block forever
         raise SourceError(f"{place} is neither a file nor a folder")
     try:
         with place.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise SourceError(f"{place} cannot be read: {because(error)}") from None
+        raise unreadable(place, error) from None
     if is_lmdb(head):
         return _open_lmdb(place, foreign)
     if _is_table(name) and is_container(place):
@@ -134,7 +142,7 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
         try:
             return open_shards([url], url, foreign)
         except ObjectMissingError:
-            raise SourceError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
+            raise SourceMissingError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
         except StorageError as error:
             if error.was_patient:
                 raise

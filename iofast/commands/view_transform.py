@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
-from iofast.commands.parser import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +39,7 @@ def preset(text: str) -> Pipeline:
 
     Arguments are literals; nothing else of the text is evaluated.
     """
-    from iofast.errors import OptionError, shown
+    from iofast.errors import OptionError, did_you_mean, shown
     from iofast.transforms import compile as compile_transform
 
     name, positional, named = _parsed(text)

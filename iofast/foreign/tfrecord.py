@@ -27,7 +27,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
-from iofast.errors import ContainerError, DecodeError, IofastError, SourceError, because
+from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
 from iofast.foreign.cached_index import (
     COLUMNS,
     FORMATS,
@@ -149,7 +149,7 @@ def _read_file(path: str, options: FeatureNames, progress: Callable[[int], objec
     except IofastError:
         raise
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {because(error)}") from None
+        raise unreadable(path, error) from None
     for frame in frames(data):
         if stop.is_set():  # another file failed, or Ctrl-C
             break

@@ -17,15 +17,15 @@ import torch
 
 from iofast import kernel
 from iofast.dataset import FastDataset
-from iofast.errors import OptionError, StateError
+from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
 from iofast.loader.batches import BatchJob, measure
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
+from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
-from iofast.loader.options import check_names
 from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.resident import Resident, decode_all
 from iofast.loader.resources import Resources, readahead
@@ -34,7 +34,7 @@ from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
 from iofast.meter.traffic import traffic
-from iofast.option import takes_options
+from iofast.option import check_names, takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting, StoredReadahead
@@ -71,7 +71,12 @@ class FastLoader(Iterable[Any]):
 
     @_typed_by(LoaderOptions)
     def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None:
-        check_names(options, keywords)
+        if options[2:]:
+            raise OptionError(
+                f"FastLoader takes dataset, batch_size and shuffle by position, found {shown(options[2])} as the "
+                "fourth argument: write its name before it"
+            )
+        check_names("FastLoader", LoaderOptions, keywords, INSTEAD)
         self.options = LoaderOptions(*options, **keywords)
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None

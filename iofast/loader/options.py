@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +29,7 @@ MAX_PREFETCH = 64
 _THREADS = "leave it out, because workers are threads of this process"
 _PINNED = "leave it out, because with device='cuda' batches are copied from page-locked memory and arrive on the device"
 
-_INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
+INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
     "batch_sampler": "give its sampler as order=, and batch_size=; order.Buckets makes batches of images of like shape",
     "collate_fn": "give collate={field: function} for the values of a field, or map_batch= for the finished batch",
     "generator": "give seed=, which order and augmentation are drawn from",
@@ -261,22 +260,6 @@ class LoaderOptions:
 
 
 LoaderOptions.__doc__ = f"{LoaderOptions.__doc__}\n\n{described(LoaderOptions)}\n    "
-
-
-def check_names(unnamed: Sequence[object], named: Iterable[str]) -> None:
-    """Raise `OptionError` for the first option that FastLoader lacks, with advice, or that must have its name."""
-    known = [each.name for each in fields(LoaderOptions)]
-    if unnamed[2:]:
-        raise OptionError(
-            f"FastLoader takes dataset, {known[0]} and {known[1]} by position, found {shown(unnamed[2])} as the fourth "
-            "argument: write its name before it"
-        )
-    for name in named:
-        if name in known:
-            continue
-        near = get_close_matches(name, known, 1)
-        advice = _INSTEAD.get(name) or (f"did you mean {near[0]}=?" if near else "see LoaderOptions")
-        raise OptionError(f"{name} is not an option of FastLoader: {advice}")
 
 
 def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:

@@ -17,7 +17,7 @@ from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.option import takes_options
+from iofast.option import check_names, takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
@@ -67,6 +67,7 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
     for what, path in (("source", source), ("target", target)):
         if not isinstance(path, str | os.PathLike):
             raise OptionError(f"{what} must be a path, found {shown(path)}")
+    check_names("pack", PackOptions, keywords)
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
     if options.on is not None or options.finish:
         with IdlePool(cores()) as idle:

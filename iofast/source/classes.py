@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from iofast.errors import SourceError, because
+from iofast.errors import SourceError, unreadable
 from iofast.source.listing import few, printable
 from iofast.source.text_files import lines
 
@@ -51,9 +51,10 @@ def read_class_file(path: Path) -> tuple[str, ...]:
     """The classes of a text file, one per line; blank lines at the end are ignored. Raises `SourceError`."""
     try:
         names = b"".join(lines(path)).decode().rstrip().splitlines()
-    except (OSError, UnicodeError) as error:
-        reason = because(error) if isinstance(error, OSError) else "its text is damaged"
-        raise SourceError(f"class order 'file' needs {path}, one class per line: {reason}") from None
+    except OSError as error:
+        raise unreadable(f"class order 'file' needs a class per line in {path}, which", error) from None
+    except UnicodeError:
+        raise SourceError(f"class order 'file' needs {path}, one class per line: its text is damaged") from None
     first: dict[str, int] = {}
     for number, name in enumerate(map(str.strip, names), 1):
         if not name:

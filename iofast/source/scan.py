@@ -13,7 +13,7 @@ import numpy as np
 
 from iofast.containers.container_suffixes import OPENED
 from iofast.containers.manifest import WHOLE
-from iofast.errors import OptionError, SourceError
+from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
 from iofast.source.attached import attach, parse_sides
@@ -61,7 +61,7 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
         return _scan_tree(LocalTree(path), path, options)
     _check_suffix(path)
     if not path.exists():
-        raise SourceError(f"source not found: {path}")
+        raise SourceMissingError(f"source not found: {path}")
     if path.suffix.lower() in SUFFIXES:
         return read_manifest(path, options)
     raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")

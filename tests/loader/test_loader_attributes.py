@@ -60,7 +60,7 @@ class TestAttributes:
             ("timeout", "leave it out"),
             ("generator", "give seed="),
             ("multiprocessing_context", "leave it out"),
-            ("batchsize", r"did you mean batch_size=\?"),
+            ("batchsize", r"did you mean batch_size\?"),
             ("xyz", "see LoaderOptions"),
         ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -331,6 +332,13 @@ def test_the_command_line_has_every_option(capsys: pytest.CaptureFixture[str]) -
     for each in fields(PackOptions):
         assert (f" --{each.name.replace('_', '-')}" in shown) == (each.name not in ("foreign", "notes")), each.name
         assert f"    {each.name} " in str(PackOptions.__doc__)
+
+
+@pytest.mark.parametrize(("name", "advice"), [("resise", ": did you mean resize?"), ("xyz", ": see PackOptions")])
+def test_options_that_pack_lacks(tmp_path: Path, name: str, advice: str) -> None:
+    for given in ([], [PackOptions()]):
+        with pytest.raises(OptionError, match=f"^{name} is not an option of pack{re.escape(advice)}$"):
+            pack(tmp_path, tmp_path / "out.lmdb", *given, **{name: 64})
 
 
 def test_keywords_win_over_options(tmp_path: Path) -> None:

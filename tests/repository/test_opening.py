@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from kernel_images import exif, save
 from PIL import Image
 
-from iofast import open_reader, open_writer
+from iofast import FastDataset, open_reader, open_writer, pack
 from iofast.containers.container_suffixes import LISTS
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import (
@@ -259,3 +260,12 @@ def test_what_cannot_be_opened(
         open_reader(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gone", "gone.csv", "gone.lmdb", "gone.tar", "gone-*.tar", "gone-{0..1}.tar"])
+@pytest.mark.parametrize("use", [open_reader, FastDataset, lambda path: pack(path, path.parent / "out.lmdb")])
+def test_what_does_not_exist(tmp_path: Path, use: Callable[[Path], object], name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"does not exist|not found|no file matches") as caught:
+        use(tmp_path / name)
+    assert isinstance(caught.value, SourceError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

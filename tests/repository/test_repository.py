@@ -105,6 +105,8 @@ def test_public_surface() -> None:
     assert missing == []
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = iofast.nothing  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no attribute 'FastLoder': did you mean FastLoader\?$"):
+        _ = iofast.FastLoder  # type: ignore[attr-defined]
 
 
 def test_version_is_in_the_changelog() -> None:

@@ -127,7 +127,7 @@ def test_natural_order_puts_9_before_10_and_both_orders_warn(tmp_path: Path) -> 
 def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
     make(tmp_path, ["cat/a.jpg", "dog/a.jpg"])
     options = SourceOptions(class_order="file")
-    with pytest.raises(SourceError, match=r"needs .*classes\.txt, one class per line: no such file or directory$"):
+    with pytest.raises(SourceError, match=r"needs a class per line in .*classes\.txt, which does not exist$"):
         scan(tmp_path, options)
     (tmp_path / "classes.txt").write_text("dog\ncat\n\n")
     source = scan(tmp_path, options)
