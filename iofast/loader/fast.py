@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
+from traceback import walk_stack
 from typing import Any, Concatenate, Never, ParamSpec
 
 import torch
@@ -110,11 +111,8 @@ class FastLoader(Iterable[Any]):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Never:
-        if name == "multiprocessing_context":  # read by Accelerate's skip_first_batches, which builds a DataLoader
-            raise OptionError(
-                "a FastLoader cannot be rebuilt as a DataLoader, so skip_first_batches cannot skip in it: "
-                'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
-            )
+        if name == "multiprocessing_context":  # read by functions of Accelerate, which build a DataLoader like it
+            raise OptionError(_not_rebuilt())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -328,6 +326,25 @@ class FastLoader(Iterable[Any]):
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}
+
+
+def _not_rebuilt() -> str:
+    """What to do instead of the call, to the Trainer or to Accelerate, that wants a DataLoader like this loader."""
+    frames = [frame for frame, _ in walk_stack(None)]
+    if any(frame.f_globals.get("__name__") == "transformers.trainer" for frame in frames):
+        return (
+            "the Trainer cannot skip batches in a FastLoader: give TrainingArguments(ignore_data_skip=True), and a "
+            "callback that loads the loader's state, as in examples/train_trainer.py"
+        )
+    if any(frame.f_code.co_name == "skip_first_batches" for frame in frames):
+        return (
+            "skip_first_batches cannot skip in a FastLoader: "
+            'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
+        )
+    return (
+        "prepare_data_loader cannot rebuild a FastLoader, which has the share of its rank already: iterate over the "
+        "loader itself, or over what Accelerator.prepare returns"
+    )
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,12 +14,17 @@ from iofast.errors import OptionError, shown
 from iofast.gpu.decode import Split
 from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
+from iofast.loader.ranks import rank_in
 from iofast.loader.target_fields import targets_of
 from iofast.option import described, option
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform, Views
 from iofast.transforms import compile as compile_transform
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
 
@@ -161,6 +166,11 @@ class LoaderOptions:
     )
     rank: int | None = option(None, "number of this process; detected by default", limits=(0, MAX_SAMPLES))
     world_size: int | None = option(None, "number of processes; detected by default", limits=(1, MAX_SAMPLES))
+    group: ProcessGroup | DeviceMesh | None = option(
+        None,
+        "processes that need different data, instead of rank and world_size: a process group, or the data-parallel "
+        "dimensions of a device mesh; tensor- and context-parallel ranks then get the same batches",
+    )
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -196,6 +206,12 @@ class LoaderOptions:
             object.__setattr__(self, each.name, check_whole(what, value, *each.metadata["limits"]))
 
     def _check_together(self) -> None:
+        if self.group is not None:
+            if (self.rank, self.world_size) != (None, None):
+                raise OptionError("group has a rank and a world_size of its own: leave rank= and world_size= out")
+            for name, value in zip(("rank", "world_size"), rank_in(self.group), strict=True):
+                object.__setattr__(self, name, value)
+            object.__setattr__(self, "group", None)  # it cannot be copied to another process
         if (self.rank is None) != (self.world_size is None):
             raise OptionError(f"rank and world_size go together, found {self.rank} and {self.world_size}")
         if self.rank is not None and self.world_size is not None:
