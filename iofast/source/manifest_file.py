@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,22 +38,27 @@ from iofast.source.listing import (
     split_rank,
 )
 from iofast.source.parquet import BYTES, JSON, TEXT
-from iofast.source.table import SUFFIXES, ColumnText, Table, printable_column, read_table
+from iofast.source.table import PATH_COLUMNS, SUFFIXES, ColumnText, PlacedRow, Table, printable_column, read_table
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
-PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
-LABEL_COLUMNS = ("label", "class", "target")
+LABEL_COLUMNS = ("label", "class", "target", "category")  # in any case
 SPLIT_COLUMNS = ("split",)
 
 _MOST_LABELS = 1 << 22  # different ones that are looked at, before they are taken for numbers or refused
 
-_INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
+_WHOLE = re.compile(rb"(-?(?:0|[1-9][0-9]{0,9}))(?:\.0*)?")  # pandas writes 2 as 2.0 beside gaps; 007 is a name
+_LIKE_LABELS = re.compile("label|class|target|categor", re.IGNORECASE)
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
 
 
-def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -> Source:
-    """The images of a .csv, .tsv, .jsonl or .parquet file. Raises `SourceError` naming file and line.
+def read_manifest(
+    path: Path,
+    options: SourceOptions,
+    root: str | None = None,
+    rows: Callable[[], Iterator[PlacedRow]] | None = None,
+) -> Source:
+    """The images of a manifest file, or of `rows`. Raises `SourceError` naming file and line.
 
     Paths are relative to the URL `root` if that is given. Sizes and versions of objects are asked for; that may raise
     `StorageError`.
@@ -61,10 +66,13 @@ def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -
     if options.fields:
         raise OptionError(f"fields are files beside images in a folder, found the manifest {path}: name its columns")
     watched = _watch(path, options)
-    table = read_table(path)
+    table = read_table(path, rows)
     path_column = _find(table, "path", options.path_column, PATH_COLUMNS)
     if path_column is None:
-        raise SourceError(f"{path} has no column {' or '.join(PATH_COLUMNS)}: found {_columns(table)}")
+        raise SourceError(
+            f"{path} has no column {' or '.join(PATH_COLUMNS)}: found {_columns(table)}; without a header, lines must "
+            "be `path` or `path label`, and the first path must end like an image"
+        )
     label_column = _find(table, "label", options.label_column, LABEL_COLUMNS)
     split_column = _find(table, "split", options.split_column, SPLIT_COLUMNS)
     if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
@@ -73,6 +81,9 @@ def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -
     fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
     fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
     labels, classes, warnings = _labels(table, _pop(table, label_column), options)
+    if label_column is None and (unused := [name for name in table.columns if _LIKE_LABELS.search(name)]):
+        names = ", ".join(map(printable_column, unused))
+        warnings.append(f"no labels: the columns {names} become fields; --label-column NAME takes one as the label")
     splits, order = _splits(table, _pop(table, split_column))
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
@@ -109,7 +120,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
                     RemotePath.of(os.fsdecode(value))
                 except OptionError as error:
                     where = f" of {column}" if column else ""
-                    raise OptionError(f"{table.path}, line {table.line(row)}: the path{where}: {error}") from None
+                    raise OptionError(f"{table.path}, line {table.line(row)[1]}: the path{where}: {error}") from None
     return {name: look_up(root or os.fspath(table.path.parent), strings) for name, strings in named.items()}
 
 
@@ -125,11 +136,11 @@ def _watch(path: Path, options: SourceOptions) -> Watched:
 
 def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> str | None:
     """The name of the column, None without one. Raises `SourceError` if `wanted` is missing or several are usual."""
-    if wanted is not None:
-        if wanted not in table.columns:
-            raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
+    if wanted in table.columns:
         return wanted
-    names = [name for name in usual if name in table.columns]
+    if wanted is not None:
+        raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
+    names = [name for name in table.columns if name.casefold() in usual]
     if len(names) > 1:
         raise SourceError(f"{table.path} has several {what} columns, choose one: {', '.join(names)}")
     return names[0] if names else None
@@ -185,18 +196,19 @@ def _labels(
         given.update(values)
         if len(given) > _MOST_LABELS:
             break
-    given.discard(b"")
-    if all(map(_INTEGER.fullmatch, given)):
+    absent = {value for value in given if _is_absent(value)}
+    given -= absent
+    if all(map(_WHOLE.fullmatch, given)):
         return _numbered(table, cells, options)
-    names, warnings = order_classes(
-        [name.decode() for name in given], options.class_order, table.path.parent, exact=False
-    )
+    names, warnings = order_classes([name.decode() for name in given], options.class_order, table.path.parent)
+    if absent - {b""}:
+        warnings.append("labels 'nan' taken for missing ones")
     if len(names) > MAX_CLASSES or max(map(len, names)) > MAX_CLASS_NAME:
         raise SourceError(
             f"{table.path}: expected at most {MAX_CLASSES} classes with names of up to {MAX_CLASS_NAME} characters, "
             f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
         )
-    numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
+    numbers = {name.encode(): number for number, name in enumerate(names)} | dict.fromkeys(absent, -1)
     labels = empty(len(table), np.int32)
     for rows, values in _label_values(table, cells):
         labels[rows] = [numbers[value] for value in values]
@@ -207,13 +219,17 @@ def _label_values(table: Table, cells: ColumnText) -> Iterator[tuple[slice, list
     """Slices of rows, and their labels as text. Raises `SourceError` unless each is text or an integer."""
     strings, kinds = cells.strings, cells.kinds
     for rows in strings.steps():
-        values = strings.of(rows)
+        values = [value.strip() for value in strings.of(rows)]
         for row, kind in enumerate(kinds[rows].tolist()):
             if kind == JSON:
-                values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
-            if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
+                values[row] = values[row].removesuffix(b".0")
+            if kind == BYTES or (kind == JSON and not _WHOLE.fullmatch(values[row])):
                 table.fail(rows.start + row, "the label is neither text nor an integer")
         yield rows, values
+
+
+def _is_absent(value: bytes) -> bool:
+    return not value or value.lower() == b"nan"
 
 
 def _numbered(
@@ -223,13 +239,19 @@ def _numbered(
     most = len(classes) - 1 if classes else (1 << 31) - 1
     labels = empty(len(table), np.int32)
     for rows, values in _label_values(table, cells):
-        numbers = [int(value or -1) for value in values]
-        for row, number in enumerate(numbers):
+        numbers = {value: -1 if _is_absent(value) else _number(value) for value in set(values)}
+        for value, number in numbers.items():
             if not -1 <= number <= most:
-                words = f"the label must be a class number 0 to {most}, or -1 for none, found {number}"
-                table.fail(rows.start + row, words)
-        labels[rows] = numbers
+                words = f"the label must be a class number 0 to {most}, or -1 for none, found {printable(value)}"
+                table.fail(rows.start + values.index(value), words)
+        labels[rows] = [numbers[value] for value in values]
     return labels, classes, []
+
+
+def _number(value: bytes) -> int:
+    """The number in a label, below -1 if it is none."""
+    whole = _WHOLE.fullmatch(value)
+    return int(whole[1]) if whole else -2
 
 
 def _splits(
@@ -241,7 +263,7 @@ def _splits(
         return ((WHOLE, 0, len(table)),), None
     strings, kinds, numbers = cells.strings, cells.kinds, empty(len(table), np.int32)
     for rows in strings.steps():
-        values = strings.of(rows)
+        values = [value.strip() for value in strings.of(rows)]
         for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
             if value not in found or kind != TEXT:
                 found[_checked_split(table, row, value, kind)] = len(found)

@@ -135,7 +135,7 @@ def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
     assert paths(source) == ["dog/a.jpg", "cat/a.jpg"]
     for text, message in [
         ("dog\n", "it lacks cat"),
-        ("dog\ncat\ncow\n", "it names cow without a folder"),
+        ("dog\nCat\n", "it lacks cat; it has 'Cat' for 'cat'"),
         ("dog\n\ncat\n", "line 2: empty"),
         ("dog\ncat\ndog\n", "line 3: class 'dog' again, as in line 1"),
         ("", "names no class"),
@@ -143,6 +143,9 @@ def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
         (tmp_path / "classes.txt").write_text(text)
         with pytest.raises(SourceError, match=message):
             scan(tmp_path, options)
+    (tmp_path / "classes.txt").write_text("dog\ncow\ncat\n")
+    assert numbers(scan(tmp_path, options)) == [0, 2]
+    assert scan(tmp_path, options).warnings == ("classes of classes.txt without images: cow (their numbers are kept)",)
     with pytest.raises(SourceError, match="needs class folders"):
         scan(make(tmp_path / "flat", ["a.jpg"]), options)
     with pytest.raises(OptionError, match="class_order must be one of"):
@@ -181,6 +184,22 @@ def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
             ["Test/1.jpg", "Train/1.jpg"],
             [0, 1],
             "folders Test, Train taken as classes: splits are written in lower case",
+        ),
+        (
+            ["Cat/1.jpg", "cafe\u0301/1.jpg", "caf\xe9/1.jpg", "cat/1.jpg"],
+            ("Cat", "cafe\u0301", "caf\xe9", "cat"),
+            ["Cat/1.jpg", "cafe\u0301/1.jpg", "caf\xe9/1.jpg", "cat/1.jpg"],
+            [0, 1, 2, 3],
+            "classes that look alike are different classes: 'cafe\\u0301' and 'caf\\xe9' and 1 more pairs",
+        ),
+        (
+            ["JPEGImages/1.jpg", "SegmentationClass/1.png"],
+            ("JPEGImages", "SegmentationClass"),
+            ["JPEGImages/1.jpg", "SegmentationClass/1.png"],
+            [0, 1],
+            "folders JPEGImages, SegmentationClass taken as classes, though such folders usually have the images and "
+            "the masks of one data set: pack the folder of images alone, or a list of paths, labels and masks "
+            "(--mask-column)",
         ),
         (["train/a/1.jpg", "val/a/readme.txt"], ("a",), ["train/a/1.jpg"], [0], "splits without images left out: val"),
     ],
@@ -243,12 +262,14 @@ def test_one_class_may_be_called_like_a_split(tmp_path: Path) -> None:
 
 
 def test_hidden_files_and_folders_are_skipped_and_counted(tmp_path: Path) -> None:
-    make(tmp_path, ["a/1.jpg", "a/._1.jpg", "a/.2.png", "a/.DS_Store", ".git/x.jpg", "__MACOSX/a/._1.jpg"])
+    junk = ["__MACOSX/a/._1.jpg", "@eaDir/1.jpg", "a/@eaDir/1.jpg/thumb.jpg", "$RECYCLE.BIN/1.jpg", "lost+found/1.jpg"]
+    make(tmp_path, ["a/1.jpg", "a/._1.jpg", "a/.2.png", "a/.DS_Store", ".git/x.jpg", *junk])
     source = scan(tmp_path)
     assert source.classes == ("a",)
     assert paths(source) == ["a/1.jpg"]
     assert "hidden image files skipped (names that begin with a dot): 2" in source.notes
-    assert any(line.startswith("hidden folders skipped:") and "__MACOSX" in line for line in source.notes)
+    folders = "$RECYCLE.BIN, .git, @eaDir, __MACOSX, a/@eaDir and 1 more"
+    assert f"hidden folders and those of the system skipped: {folders}" in source.notes
     assert not source.warnings
 
 
@@ -297,7 +318,9 @@ def test_missing_root_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"source not found: .*gone"):
         scan(tmp_path / "gone")
     (tmp_path / "x.zip").write_bytes(b"")
-    with pytest.raises(SourceError, match=r"neither a folder nor a manifest \(\.csv, \.tsv, \.jsonl, \.parquet\)"):
+    with pytest.raises(
+        SourceError, match=r"neither a folder nor a manifest \(\.csv, \.tsv, \.txt, \.jsonl, \.parquet\)"
+    ):
         scan(tmp_path / "x.zip")
     for name in ("train.tar", "x-{000..003}.tar", "x.lmdb", "x.tfrecord"):
         with pytest.raises(SourceError, match=rf"{re.escape(name)} is a container, expected a .*open_reader"):
