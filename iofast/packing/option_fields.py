@@ -126,6 +126,7 @@ class RunFields:
         (), "dali, wids, timm: index files for other programs, beside shards", "NAME,…"
     )
     append: bool = _option(False, "add to DST, which must exist; with the same options")
+    progress: bool = _option(True, "show a progress bar if stderr is a terminal or a notebook", typed=False)
     overwrite: bool = _option(False, "replace DST if it exists")
     dry_run: bool = _option(False, "write nothing; estimate size and time from a sample")
     part: str | None = _option(None, "pack only part I of N, on any machine; slurm: the task of an array", "I/N")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -73,6 +74,15 @@ class PackReport:
     def status(self) -> int:
         """The exit status of `iofast pack`: 0, or 3 if some images failed."""
         return 3 if self.failed else 0
+
+    @property
+    def next_step(self) -> str:
+        """What to do with the container, in one line; empty if there is none yet."""
+        if self.estimate is not None or self.part is not None:
+            return ""
+        split = "train" if "train" in self.splits else next(iter(self.splits), "all")
+        flag, keyword = ("", "") if split == "all" else (f" --split {split}", f", split={split!r}")
+        return f"FastDataset({self.target!r}{keyword}) in Python; iofast bench {shlex.quote(self.target)}{flag}"
 
     def to_json(self) -> str:
         """One line of JSON; docs/pack.md lists its fields."""
