@@ -24,6 +24,7 @@ from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel import Payloads
 from iofast.opening import is_shard, open_reader, open_shards
+from iofast.record import LABEL_FIELD
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
 
@@ -84,7 +85,7 @@ class FastDataset(Dataset[Any]):
         self.transform, self.target_transform = transform, target_transform
         self.split, self.orientation = split, orientation
         self._local = threading.local()
-        self._targets: list[int] | None = None
+        self._made: dict[str, Any] = {}
         self.fields = check_fields(fields, self.manifest, ", ".join(paths))
         for name, field in (("transform", "image"), ("target_transform", "label")):
             if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
@@ -98,13 +99,13 @@ class FastDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str]:
-        """Class names, by label; empty without classes."""
-        return list(self.manifest.classes or ())
+        """Class names, by label; empty without classes. Made once, at the first use."""
+        return self._once("classes", lambda: list(self.manifest.classes or ()))
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """Class name → label, as torchvision's ImageFolder has it."""
-        return {name: label for label, name in enumerate(self.classes)}
+        """Class name → label, as torchvision's ImageFolder has it. Made once, at the first use."""
+        return self._once("class_to_idx", lambda: {name: label for label, name in enumerate(self.classes)})
 
     @property
     def targets(self) -> list[int]:
@@ -112,9 +113,7 @@ class FastDataset(Dataset[Any]):
 
         Made once, at the first use. Changing the list changes no sample; `target_transform` does.
         """
-        if self._targets is None:
-            self._targets = self.labels().tolist()
-        return self._targets
+        return self._once("targets", lambda: self.labels().tolist())
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -215,15 +214,22 @@ class FastDataset(Dataset[Any]):
         return values
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_local", "_targets")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_local", "_made")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _local=threading.local(), _targets=None)
+        self.__dict__.update(state, _local=threading.local(), _made={})
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
         subset = " (a subset)" if self._selection.is_subset else ""
-        return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}"
+        labels = "" if LABEL_FIELD in self.manifest.fields else ", without labels"
+        return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}{labels}"
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` returned at the first call with this name. Not `cached_property`, which can be set in silence."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def _gives_samples_like(self, other: FastDataset) -> bool:
         """Whether samples of both are made alike."""

@@ -14,7 +14,8 @@ LONGEST = 2000  # characters of a message: a name in a hostile file may have a m
 
 def because(error: OSError) -> str:
     """Return the system's description of an error, for the middle of a message."""
-    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+    words = error.strerror or str(error)
+    return "the disk is full" if error.errno == errno.ENOSPC else words[:1].lower() + words[1:]
 
 
 def plain(text: str) -> str:

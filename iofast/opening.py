@@ -25,6 +25,7 @@ from iofast.errors import (
     StorageError,
     unreadable,
 )
+from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.remote.urls import RemotePath, is_url, require_text
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
             head = file.read(64)
     except OSError as error:
         raise unreadable(place, error) from None
+    if is_pointer(place, len(head)):
+        raise ContainerError(f"{place} is {POINTER}")
     if is_lmdb(head):
         return _open_lmdb(place, foreign)
     if _is_table(name) and is_container(place):

@@ -198,6 +198,10 @@ def _contents(report: PackReport) -> list[str]:
     lines = []
     if report.classes is not None:
         lines.append(f"  classes    {report.classes:,}")
+    if report.unlabelled == report.images > 0:
+        lines.append("  labels     none")
+    elif report.unlabelled:
+        lines.append(f"  unlabelled {report.unlabelled:,} of {report.images:,}")
     if set(report.splits) != {"all"}:
         lines.append("  splits     " + ", ".join(f"{name} {number:,}" for name, number in report.splits.items()))
     return lines

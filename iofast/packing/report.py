@@ -32,10 +32,11 @@ class PackReport:
     `packed` + `failed` + `left_out` + `dropped` = `images`, unless `estimate` is set: then nothing was written, and
     `failed` and `left_out` count images of the sample. `min_size` and `max_aspect` do not admit `left_out` images.
     `duplicates` images equal an earlier one, `other_label` of them have another label, and `dropped` of them were not
-    packed; `duplicates_file` lists them. `bytes_in` is the size of the source's image files, `bytes_out` that of the
-    container, which had `held` records before. An interrupted run had done `resumed` of the images already. `errors`
-    counts failed images by cause; `errors_file` lists them. `notes` mention other files in the source. `part` is (i, n)
-    if only that part was packed; the parts `missing` are not finished.
+    packed; `duplicates_file` lists them. `unlabelled` of the images have no label. `bytes_in` is the size of the
+    source's image files, `bytes_out` that of the container, which had `held` records before. An interrupted run had
+    done `resumed` of the images already. `errors` counts failed images by cause; `errors_file` lists them. `notes`
+    mention other files in the source. `part` is (i, n) if only that part was packed; the parts `missing` are not
+    finished.
     """
 
     source: str
@@ -44,6 +45,7 @@ class PackReport:
     packed: int
     failed: int
     classes: int | None
+    unlabelled: int
     splits: Mapping[str, int]
     bytes_in: int
     bytes_out: int

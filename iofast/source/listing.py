@@ -165,6 +165,13 @@ class Source:
         return int(self.listed_labels[self.row(index)])
 
     @property
+    def unlabelled(self) -> int:
+        """The number of images without a label."""
+        labels, order = self.listed_labels, self.order
+        parts = (labels[rows if order is None else order[rows]] for rows in steps(len(self)))
+        return sum(int((part < 0).sum()) for part in parts)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The fields that `extra` and `files` may return."""
         return tuple(column.field for column in self.columns)
