@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +32,7 @@ _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is res
 _CHUNK = 1 << 16  # records per look-up when columns of all records are read
 
 Path = str | os.PathLike[str]
+Once = TypeVar("Once")
 
 
 class FastDataset(Dataset[Any]):
@@ -225,11 +226,12 @@ class FastDataset(Dataset[Any]):
         labels = "" if LABEL_FIELD in self.manifest.fields else ", without labels"
         return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}{labels}"
 
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+    def _once(self, name: str, make: Callable[[], Once]) -> Once:
         """What `make` returned at the first call with this name. Not `cached_property`, which can be set in silence."""
         if name not in self._made:
             self._made[name] = make()
-        return self._made[name]
+        made: Once = self._made[name]
+        return made
 
     def _gives_samples_like(self, other: FastDataset) -> bool:
         """Whether samples of both are made alike."""
