@@ -28,7 +28,6 @@ from iofast.record import LABEL_FIELD
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
 
-_EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
 _CHUNK = 1 << 16  # records per look-up when columns of all records are read
 
 Path = str | os.PathLike[str]
@@ -59,6 +58,9 @@ class FastDataset(Dataset[Any]):
 
     `orientation="ignore"` gives images as they are stored, without the turn in EXIF or XMP.
 
+    `truncated="accept"` decodes JPEGs that end early as far as they go, as Pillow does with `LOAD_TRUNCATED_IMAGES`;
+    otherwise they are errors. FastLoader does the same unless its own option says otherwise.
+
     Raises what `open_reader` raises, and `OptionError` for a split, field or index that does not exist.
     """
 
@@ -73,18 +75,23 @@ class FastDataset(Dataset[Any]):
         filter: Filter | None = None,
         fields: Sequence[str] | None = None,
         orientation: Literal["apply", "ignore"] = "apply",
+        truncated: Literal["strict", "accept"] = "strict",
         foreign: ForeignOptions | Mapping[str, Any] | None = None,
     ) -> None:
         for name, value in (("transform", transform), ("target_transform", target_transform), ("filter", filter)):
             if value is not None and not callable(value):
                 raise OptionError(f"{name} must be callable, found {shown(value)}; iofast.transforms go to FastLoader")
-        if not isinstance(orientation, str) or orientation not in ("apply", "ignore"):
-            raise OptionError(f"orientation must be 'apply' or 'ignore', found {shown(orientation)}")
+        for name, value, one, other in (
+            ("orientation", orientation, "apply", "ignore"),
+            ("truncated", truncated, "strict", "accept"),
+        ):
+            if not isinstance(value, str) or value not in (one, other):
+                raise OptionError(f"{name} must be {one!r} or {other!r}, found {shown(value)}")
         paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
         self.reader: Reader = _opened(paths, foreign)
         self.transform, self.target_transform = transform, target_transform
-        self.split, self.orientation = split, orientation
+        self.split, self.orientation, self.truncated = split, orientation, truncated
         self._local = threading.local()
         self._made: dict[str, Any] = {}
         self.fields = check_fields(fields, self.manifest, ", ".join(paths))
@@ -145,7 +152,7 @@ class FastDataset(Dataset[Any]):
         return len(self._selection)
 
     def __add__(self, other: Dataset[Any]) -> Any:
-        """Join the samples of both: a FastDataset if `other` is one with equal fields, orientation and transforms.
+        """Join the samples of both: a FastDataset if `other` is one with equal fields, options and transforms.
 
         Otherwise it is torch's ConcatDataset. Raises `OptionError` if the classes differ.
         """
@@ -235,7 +242,8 @@ class FastDataset(Dataset[Any]):
 
     def _gives_samples_like(self, other: FastDataset) -> bool:
         """Whether samples of both are made alike."""
-        same = (self.fields, self.orientation) == (other.fields, other.orientation)
+        alike = ("fields", "orientation", "truncated")
+        same = all(getattr(self, name) == getattr(other, name) for name in alike)
         return same and self.transform is other.transform and self.target_transform is other.target_transform
 
     def _select(self, whole: Selection, indices: ArrayLike | None, filter: Filter | None) -> None:
@@ -319,7 +327,9 @@ class FastDataset(Dataset[Any]):
     def _context(self) -> kernel.Context:
         """This thread's kernel context."""
         if not hasattr(self._local, "context"):
-            self._local.context = kernel.Context(_EXACT)
+            # whole images: no pixel is resampled
+            options = kernel.DecodeOptions(filter="nearest", strict=self.truncated == "strict")
+            self._local.context = kernel.Context(options)
         context: kernel.Context = self._local.context
         return context
 

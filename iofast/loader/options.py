@@ -123,11 +123,11 @@ class LoaderOptions:
         "the loader first reads the image (each time in an LMDB that another program has written to). None: do not",
         choices=("crc", None),
     )
-    truncated: Literal["strict", "accept"] = option(
-        "strict",
-        "a JPEG that ends early is an error, or 'accept': decode as much as possible. A progressive JPEG that ends "
-        "normally after fewer scans is no error",
-        choices=("strict", "accept"),
+    truncated: Literal["strict", "accept"] | None = option(
+        None,
+        "'strict': a JPEG that ends early is an error, 'accept': decode as much as possible; None: as the dataset's "
+        "option. A progressive JPEG that ends normally after fewer scans is no error",
+        choices=("strict", "accept", None),
     )
     on_error: OnError = option(
         "raise",

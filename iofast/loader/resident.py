@@ -202,7 +202,7 @@ def decode_all(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tal
     with ExitStack() as ends:
         bar = open_bar(count, " images", "decoding into device memory", delay=DELAY_S)
         ends.callback(bar.close)
-        contexts = Contexts(kernel.DecodeOptions(strict=spec.options.truncated == "strict"), stages)
+        contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
         epoch = Epoch(contexts)
         ends.callback(tally.end, tally.begin(epoch))
         memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()

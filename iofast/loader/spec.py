@@ -50,7 +50,8 @@ class BatchSpec:
         self.targets = targets_of(options.targets)
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.deep = _deep(dataset, options, self.pipeline.ops)  # images are finished as they are decoded
-        self.decode = decode_options(self.pipeline, options.pixels, strict=options.truncated == "strict")
+        strict = (options.truncated or dataset.truncated) == "strict"
+        self.decode = decode_options(self.pipeline, options.pixels, strict=strict)
 
     @cached_property
     def finishes(self) -> bool:

@@ -63,6 +63,9 @@ class PixelFields:
         None, "the colour behind transparency (default white), or drop: ignore transparency", "COLOR"
     )
     check: str | None = _option(None, "check kept files by decode (the default), or end: header and end only")
+    truncated: str | None = _option(
+        None, "JPEGs that end early or are damaged: strict (the default): they fail, accept: pack what can be decoded"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

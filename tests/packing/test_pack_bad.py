@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from folder_images import few
+from kernel_images import jpeg, photo
 from PIL import Image
 
+from iofast import kernel
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import DecodeError, ErrorBudgetError, SourceError
 from iofast.packing import pack
@@ -50,6 +52,18 @@ class TestBadImages:
         report = pack(source, tmp_path / "out.lmdb", max_errors=1)
         assert (report.packed, report.failed) == (151, 1)
         assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 1
+
+    def test_truncated_jpegs_are_packed_if_wanted(self, tmp_path: Path) -> None:
+        source, whole = few(tmp_path / "images", good=1), jpeg(photo(64, 48))
+        (source / "a.jpg").write_bytes(whole[:-300])
+        (source / "b.jpg").write_bytes(whole[:-2])
+        (source / "c.jpg").write_bytes(whole)
+        assert pack(source, tmp_path / "out.lmdb").failed == 2
+        assert pack(source, tmp_path / "out.lmdb", truncated="accept", overwrite=True).failed == 0
+        with LmdbReader(tmp_path / "out.lmdb") as reader:
+            assert reader.manifest.recipe["truncated"] == "accept"
+            how = [json.loads(record.fields["json"])["packed"] for record in reader]
+        assert how == ["kept", "encoded", "rewritten" if kernel.backend == "native" else "encoded", "kept"]
 
     def test_an_old_file_of_errors_goes_when_there_are_none(self, tmp_path: Path) -> None:
         (tmp_path / "out.lmdb.errors.jsonl").write_text("{}\n")
