@@ -81,12 +81,12 @@ class FastDataset(Dataset[Any]):
         for name, value in (("transform", transform), ("target_transform", target_transform), ("filter", filter)):
             if value is not None and not callable(value):
                 raise OptionError(f"{name} must be callable, found {shown(value)}; iofast.transforms go to FastLoader")
-        for name, value, one, other in (
+        for name, given, one, other in (
             ("orientation", orientation, "apply", "ignore"),
             ("truncated", truncated, "strict", "accept"),
         ):
-            if not isinstance(value, str) or value not in (one, other):
-                raise OptionError(f"{name} must be {one!r} or {other!r}, found {shown(value)}")
+            if not isinstance(given, str) or given not in (one, other):
+                raise OptionError(f"{name} must be {one!r} or {other!r}, found {shown(given)}")
         paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
         self.reader: Reader = _opened(paths, foreign)
