@@ -330,7 +330,7 @@ def test_the_command_line_has_every_option(capsys: pytest.CaptureFixture[str]) -
         main(["pack", "--help"])
     shown = capsys.readouterr().out
     for each in fields(PackOptions):
-        assert (f" --{each.name.replace('_', '-')}" in shown) == (each.name not in ("foreign", "notes")), each.name
+        assert (f" --{each.name.replace('_', '-')}" in shown) == each.metadata["typed"], each.name
         assert f"    {each.name} " in str(PackOptions.__doc__)
 
 
