@@ -20,6 +20,7 @@ from places import ROOT
 from tar_sets import foreign
 
 from iofast import FastDataset, FastLoader, open_writer
+from tools import site
 from tools.interop.environments import ENVIRONMENTS
 from tools.interop.pages import CLASSES, DOCUMENTS, PAGES, Snippet, run, snippets, write_images
 
@@ -148,7 +149,7 @@ def test_form_of_a_page(name: str) -> None:
 def test_every_page_is_run_and_linked() -> None:
     assert {path.stem for path in DOCUMENTS.glob("*.md")} == set(PAGES) == set(WRITERS)
     for document, place in (("README.md", "docs/coming-from"), ("docs/load.md", "coming-from")):
-        text = (ROOT / document).read_text()
+        text = site.local((ROOT / document).read_text())
         assert [name for name in PAGES if f"]({place}/{name}.md)" not in text] == []
 
 
