@@ -7,12 +7,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch.utils.data import Dataset
+from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
 
 from iofast import kernel
 from iofast.containers.base import Failures, Located, Reader
@@ -32,9 +33,10 @@ _CHUNK = 1 << 16  # records per look-up when columns of all records are read
 
 Path = str | os.PathLike[str]
 Once = TypeVar("Once")
+_FieldsT = TypeVar("_FieldsT", covariant=True, default=Any)  # None, or tuple[str, ...]
 
 
-class FastDataset(Dataset[Any]):
+class FastDataset(Dataset[Any], Generic[_FieldsT]):
     """The samples of a container, of a plain image folder, or of several of them joined, with random access.
 
     `dataset[i]` is an upright RGB PIL image and its label (an int, -1 for none), after `transform` and
@@ -64,6 +66,36 @@ class FastDataset(Dataset[Any]):
     Raises what `open_reader` raises, and `OptionError` for a split, field or index that does not exist.
     """
 
+    @overload
+    def __init__(
+        self: FastDataset[None],
+        path: Path | Sequence[Path],
+        split: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        indices: ArrayLike | None = None,
+        filter: Filter | None = None,
+        fields: None = None,
+        orientation: Literal["apply", "ignore"] = "apply",
+        truncated: Literal["strict", "accept"] = "strict",
+        foreign: ForeignOptions | Mapping[str, Any] | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: FastDataset[tuple[str, ...]],
+        path: Path | Sequence[Path],
+        split: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        indices: ArrayLike | None = None,
+        filter: Filter | None = None,
+        fields: Sequence[str],
+        orientation: Literal["apply", "ignore"] = "apply",
+        truncated: Literal["strict", "accept"] = "strict",
+        foreign: ForeignOptions | Mapping[str, Any] | None = None,
+    ) -> None: ...
     def __init__(
         self,
         path: Path | Sequence[Path],

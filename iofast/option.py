@@ -21,7 +21,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 def option(
     default: Any,
-    text: str,
+    text: str = "",
     *,
     choices: tuple[object, ...] = (),
     limits: tuple[int, int] | None = None,
@@ -29,8 +29,8 @@ def option(
 ) -> Any:
     """A field that is an option.
 
-    `text` describes it in a phrase, `choices` are its possible values, `limits` the least and the largest integer, and
-    `metadata` is for the caller's own use.
+    `text` describes it in a phrase, unless a docstring does. `choices` are its possible values, `limits` the least and
+    the largest integer, and `metadata` is for the caller's own use.
     """
     about = {"text": text, "choices": choices, "limits": limits, **(metadata or {})}
     return field(default=default, metadata=about)

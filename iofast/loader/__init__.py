@@ -1,6 +1,6 @@
 """FastLoader and its options.
 
-options.py        the options; checks.py: which of them exclude each other
+options.py        the options; checks.py: which of them exclude each other; batch_types.py: the types of batches
 fast.py           FastLoader: epochs, handing over, its place
 epochs.py         the order of samples, on this rank
 spec.py           contents of batches

@@ -63,7 +63,7 @@ def _check_fields(spec: BatchSpec) -> None:
     spec.check_reserved(spec.fields, "the dataset's fields have")
     if (unknown := sorted(set(spec.collates) - set(spec.fields))) and spec.options.map_sample is None:
         raise OptionError(f"collate must name fields of the dataset, {names}, found {unknown[0]!r}")
-    if "image" in spec.collates and (spec.pipeline.finishes or spec.options.dtype != torch.uint8):
+    if "image" in spec.collates and (spec.pipeline.finishes or spec.dtype != torch.uint8):
         raise OptionError(
             "collate['image'] gets uint8 images and replaces pixel operations: leave dtype and Normalize out, or "
             "collate in map_batch"

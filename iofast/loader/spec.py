@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ class BatchSpec:
         self.dataset, self.options = dataset, options
         compiled = compile_transform(options.transform)
         self.pipeline = in_gray(compiled) if options.image_mode == "L" else compiled
-        self.device = torch.device(options.device)
+        self.device, self.dtype = torch.device(options.device), cast(torch.dtype, options.dtype)
         self.fields = PAIR if dataset.fields is None else dataset.fields
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)
         self.with_images = "image" in self.fields
@@ -69,8 +69,8 @@ class BatchSpec:
             or self.deep is not None
             or self.device.type != "cpu"
         )
-        able = self.with_images and kernel.finish_batch is not None and options.dtype in pixels.TYPES
-        return not others and able and (pipeline.finishes or options.dtype != torch.uint8)
+        able = self.with_images and kernel.finish_batch is not None and self.dtype in pixels.TYPES
+        return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
 
     @property
     def read_first(self) -> list[str]:
