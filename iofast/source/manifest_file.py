@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES, WHOLE, check_split_name
+from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
 from iofast.source.arrays import Strings, empty, stable_order, steps
 from iofast.source.attached import field_name
-from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
+from iofast.source.classes import CLASS_FILE
+from iofast.source.labels import LABEL_COLUMNS, read_labels, unused
 from iofast.source.listing import (
     FILE,
     MISSING,
@@ -42,13 +43,8 @@ from iofast.source.table import PATH_COLUMNS, SUFFIXES, ColumnText, PlacedRow, T
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
-LABEL_COLUMNS = ("label", "class", "target", "category")  # in any case
 SPLIT_COLUMNS = ("split",)
 
-_MOST_LABELS = 1 << 22  # different ones that are looked at, before they are taken for numbers or refused
-
-_WHOLE = re.compile(rb"(-?(?:0|[1-9][0-9]{0,9}))(?:\.0*)?")  # pandas writes 2 as 2.0 beside gaps; 007 is a name
-_LIKE_LABELS = re.compile("label|class|target|categor", re.IGNORECASE)
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
 
 
@@ -81,9 +77,6 @@ def read_manifest(
     fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
     fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
     labels, classes, warnings = _labels(table, _pop(table, label_column), options)
-    if label_column is None and (unused := [name for name in table.columns if _LIKE_LABELS.search(name)]):
-        names = ", ".join(map(printable_column, unused))
-        warnings.append(f"no labels: the columns {names} become fields; --label-column NAME takes one as the label")
     splits, order = _splits(table, _pop(table, split_column))
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
@@ -185,73 +178,13 @@ def _check_text(table: Table, name: str, cells: ColumnText) -> None:
 def _labels(
     table: Table, cells: ColumnText | None, options: SourceOptions
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-    """Labels in listing order, class names (None if the labels are numbers without names), warnings."""
+    """See `read_labels`; a list without a column of labels has -1 for all images."""
     if cells is None:
         labels = empty(len(table), np.int32)
         labels[:] = -1
-        return labels, None, []
+        return labels, None, unused(table.columns, "--label-column")
     _check_text(table, "label", cells)
-    given: set[bytes] = set()
-    for _, values in _label_values(table, cells):
-        given.update(values)
-        if len(given) > _MOST_LABELS:
-            break
-    absent = {value for value in given if _is_absent(value)}
-    given -= absent
-    if all(map(_WHOLE.fullmatch, given)):
-        return _numbered(table, cells, options)
-    names, warnings = order_classes([name.decode() for name in given], options.class_order, table.path.parent)
-    if absent - {b""}:
-        warnings.append("labels 'nan' taken for missing ones")
-    if len(names) > MAX_CLASSES or max(map(len, names)) > MAX_CLASS_NAME:
-        raise SourceError(
-            f"{table.path}: expected at most {MAX_CLASSES} classes with names of up to {MAX_CLASS_NAME} characters, "
-            f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
-        )
-    numbers = {name.encode(): number for number, name in enumerate(names)} | dict.fromkeys(absent, -1)
-    labels = empty(len(table), np.int32)
-    for rows, values in _label_values(table, cells):
-        labels[rows] = [numbers[value] for value in values]
-    return labels, tuple(names), warnings
-
-
-def _label_values(table: Table, cells: ColumnText) -> Iterator[tuple[slice, list[bytes]]]:
-    """Slices of rows, and their labels as text. Raises `SourceError` unless each is text or an integer."""
-    strings, kinds = cells.strings, cells.kinds
-    for rows in strings.steps():
-        values = [value.strip() for value in strings.of(rows)]
-        for row, kind in enumerate(kinds[rows].tolist()):
-            if kind == JSON:
-                values[row] = values[row].removesuffix(b".0")
-            if kind == BYTES or (kind == JSON and not _WHOLE.fullmatch(values[row])):
-                table.fail(rows.start + row, "the label is neither text nor an integer")
-        yield rows, values
-
-
-def _is_absent(value: bytes) -> bool:
-    return not value or value.lower() == b"nan"
-
-
-def _numbered(
-    table: Table, cells: ColumnText, options: SourceOptions
-) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-    classes = read_class_file(table.path.parent / CLASS_FILE) if options.class_order == "file" else None
-    most = len(classes) - 1 if classes else (1 << 31) - 1
-    labels = empty(len(table), np.int32)
-    for rows, values in _label_values(table, cells):
-        numbers = {value: -1 if _is_absent(value) else _number(value) for value in set(values)}
-        for value, number in numbers.items():
-            if not -1 <= number <= most:
-                words = f"the label must be a class number 0 to {most}, or -1 for none, found {printable(value)}"
-                table.fail(rows.start + values.index(value), words)
-        labels[rows] = [numbers[value] for value in values]
-    return labels, classes, []
-
-
-def _number(value: bytes) -> int:
-    """The number in a label, below -1 if it is none."""
-    whole = _WHOLE.fullmatch(value)
-    return int(whole[1]) if whole else -2
+    return read_labels(cells, options.class_order, table.path, table.fail)
 
 
 def _splits(

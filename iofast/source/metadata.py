@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from iofast.source.labels import LABEL_COLUMNS
 from iofast.source.listing import Source, SourceOptions, few
-from iofast.source.manifest_file import LABEL_COLUMNS, read_manifest
+from iofast.source.manifest_file import read_manifest
 from iofast.source.table import PlacedRow, rows_of
 
 PATH_COLUMN, SPLIT_COLUMN = "file_name", "split"

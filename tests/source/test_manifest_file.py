@@ -129,7 +129,7 @@ def test_paths_alone_have_no_labels_and_three_columns_need_names(tmp_path: Path)
 
 def test_columns_that_may_be_labels_are_named_with_the_option(tmp_path: Path) -> None:
     path = write(tmp_path, "m.csv", "path,class_id,label_name\na.jpg,1,cat\n")
-    option = "no labels: the columns 'class_id', 'label_name' become fields; --label-column NAME takes one as the label"
+    option = "no labels: 'class_id', 'label_name' may be labels, and --label-column takes one as such"
     assert scan(path).warnings == (option,)
     assert not scan(path, SourceOptions(label_column="class_id")).warnings
 
