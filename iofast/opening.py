@@ -86,7 +86,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_pattern(name):
         paths = expand(name)
         if all(map(_is_table, paths)):
-            return _open_tables(paths, name)
+            return _open_tables(paths, name, foreign)
         if not all(map(is_shard, paths)):
             raise OptionError(
                 f"a pattern names the shards of one set, but {path} names {paths[0]!r}: "
@@ -96,7 +96,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     check_access(place)
     if place.is_dir():
         if not (place / "data.mdb").is_file():
-            return _open_folder(place)
+            return _open_folder(place, foreign)
         place = place / "data.mdb"
     if _is_set(place):
         return _SETS[place.suffix](place)
@@ -115,9 +115,9 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_lmdb(head):
         return _open_lmdb(place, foreign)
     if _is_table(name) and is_container(place):
-        return _open_tables([name], name)
+        return _open_tables([name], name, foreign)
     if place.suffix.lower() in LISTS:
-        return _open_folder(place)
+        return _open_folder(place, foreign)
     if place.suffix.lower() == BETON:
         from iofast.foreign.beton import BetonFile
         from iofast.foreign.reader import ForeignReader
@@ -220,7 +220,7 @@ def _open_lmdb(place: Path | str, foreign: ForeignOptions | Mapping[str, Any] | 
     return ForeignLmdbReader(place, ForeignOptions.of(foreign))
 
 
-def _open_folder(place: Path) -> Reader:
+def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     found = _find_mds(place)
     if found is not None:
         from iofast.foreign.mds import MdsFolder
@@ -229,7 +229,7 @@ def _open_folder(place: Path) -> Reader:
         return ForeignReader(os.fspath(place), MdsFolder(place, found))
     tables = _find_tables(place)
     if tables is not None:
-        return _open_tables(tables, os.fspath(place))
+        return _open_tables(tables, os.fspath(place), foreign)
     from iofast.source.folder import FolderReader  # here: Pillow and the scan take time to import
 
     return FolderReader(place)
@@ -268,13 +268,18 @@ def _has_images(place: Path) -> bool:
     return has_images(os.fspath(place))
 
 
-def _open_tables(files: Sequence[str] | Sequence[TableFile], name: str) -> Reader:
+def _open_tables(
+    files: Sequence[str] | Sequence[TableFile], name: str, foreign: ForeignOptions | Mapping[str, Any] | None
+) -> Reader:
     from iofast.foreign.arrow import ArrowTables
+    from iofast.foreign.options import ForeignOptions
     from iofast.foreign.reader import ForeignReader
     from iofast.foreign.table_files import TableFile, in_order
 
     tables = [file for file in files if isinstance(file, TableFile)]
-    return ForeignReader(name, ArrowTables(tables or in_order([str(file) for file in files])))
+    return ForeignReader(
+        name, ArrowTables(tables or in_order([str(file) for file in files]), ForeignOptions.of(foreign))
+    )
 
 
 def _is_lmdb_file(place: Path) -> bool:
