@@ -47,7 +47,7 @@ def test_labels_below_zero_are_left_out(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.cat": b"-1", "a.json": b'{"kind": "x"}'})
     for label in ("cat", "json/kind"):
         with open_reader(path, {"names": {"label": label}}) as reader:
-            assert left_out(reader) == [f"no record has a class number or text in {label!r}: none has a label"]
+            assert left_out(reader) == [f"no record has a class number in {label!r}: none has a label"]
 
 
 def test_replaced_members_are_counted(tmp_path: Path) -> None:
