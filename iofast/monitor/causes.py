@@ -41,9 +41,8 @@ def longest_wait(training: Training) -> WaitSite | None:
 
 def waiting(site: WaitSite) -> str:
     """Describe the line `site` in a clause."""
-    file = site.file.rpartition("/")[2]
-    does, what = ("waits", f", for `{site.call}`") if site.call else ("makes its batches", "")
-    return f"the training thread {does} in `{site.function}`, {file}:{site.line}{what}, {site.share:.0%} of the time"
+    does = "waits" if site.call else "makes its batches"
+    return f"the training thread {does} in {site.place}, {site.share:.0%} of the time"
 
 
 def _feeder(training: Training) -> Found:
@@ -237,12 +236,14 @@ def _disk(training: Training, workers: Workers) -> Found:
 
 
 def _cores(training: Training, workers: Workers | None = None) -> Found:
-    """Processor time is the limit: with cores left (WORKERS) or without (CPU)."""
+    """Processor time is the limit: with cores left (WORKERS), without (CPU), or because others have them (TAKEN)."""
     thresholds = training.thresholds
     throttled = training.throttled
     if throttled >= thresholds.quota:
         text = f"the cgroup's CPU quota kept the job waiting {throttled:.0%} of the time"
         return Cause.CPU, (Evidence("throttled", throttled, text),)
+    if training.taken is not None:
+        return Cause.TAKEN, ()  # every verdict has this figure
     idle = training.system(lambda one: one.system.idle_cores)
     queued = workers.runnable if workers is not None else None
     if queued is not None and queued >= thresholds.runnable:

@@ -265,6 +265,26 @@ class Training:
         return mean(figure(one) for one in self.snapshots)
 
     @cached_property
+    def taken(self) -> float | None:
+        """Cores that other programs use, if that is a large share and no core is free; None otherwise or if unknown."""
+        taken, idle, cores = (
+            self.system(figure)
+            for figure in (
+                lambda one: one.system.other_cores,
+                lambda one: one.system.idle_cores,
+                lambda one: one.system.cores,
+            )
+        )
+        if taken is None or idle is None or cores is None or idle >= self.thresholds.cores_free:
+            return None
+        return taken if taken >= self.thresholds.taken * cores else None
+
+    @property
+    def busiest(self) -> str | None:
+        """Pid and name of the process of others that uses most; None if unknown."""
+        return next((one.system.busiest for one in reversed(self.snapshots) if one.system.busiest), None)
+
+    @cached_property
     def throttled(self) -> float:
         """Seconds per second that the cgroup's CPU quota kept threads waiting, at most 1; 0 if unknown."""
         return min(1.0, self.system(_throttled_share) or 0.0)

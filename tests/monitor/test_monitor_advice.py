@@ -56,6 +56,7 @@ def system(**changes: Any) -> Changes:
 
 
 WORKERS, CPU = verdict(Bound.INPUT, Cause.WORKERS), verdict(Bound.INPUT, Cause.CPU)
+TAKEN = verdict(Bound.INPUT, Cause.TAKEN)
 SINGLE, STORAGE = verdict(Bound.INPUT, Cause.SINGLE), verdict(Bound.INPUT, Cause.STORAGE)
 CACHE = verdict(Bound.INPUT, Cause.PAGE_CACHE, evidence=(Evidence("major_faults", 40.0, ""),))
 COLLATE, STARTS = verdict(Bound.INPUT, Cause.COLLATE), verdict(Bound.INPUT, Cause.EPOCH_START)
@@ -76,6 +77,8 @@ ALONE = {"processes": (MAIN,)}
 ONE = {"processes": (replace(MAIN, cpu_s=1.0),), "idle": None}
 DECODES = seen(work={WorkerTask.DECODE: 0.7, WorkerTask.AUGMENT: 0.3})
 CONVOLVES = seen({Frame.SYNC: 1.0}, convolutions=True)
+BIG = {"file_bytes": 400_000}
+SHARED = system(idle_cores=0.1, other_cores=4.0, busiest="pid 7, cc1, and others")
 HOT = device(throttle_reasons=("thermal", "power"))
 RESTING = device(tensor_active=0.0, sm_active=0.8, capability=(8, 0))
 COPIES = seen({Frame.TRANSFER: 0.4, Frame.FORWARD: 0.6})
@@ -109,7 +112,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         [(SINGLE, {**ALONE, **system(cores=1.0)}), (WORKERS, BUSY), (COMPUTE, ALONE)],
     ),
     "pack_resize": (
-        (CPU, {**BUSY, **DECODES, "file_bytes": 400_000, "dataset_paths": ("/data/my set",)}),
+        (CPU, {**BUSY, **DECODES, **BIG, "image_root": "/data/my set"}),
         "iofast pack '/data/my set' train.lmdb --resize 256",
         [
             (CPU, {**BUSY, **DECODES, "file_bytes": 25_000}),
@@ -120,9 +123,14 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         ],
     ),
     "pack": (
-        (STORAGE, {**ASLEEP, "file_bytes": 30_000, "dataset_paths": ("photos",)}),
-        "iofast pack photos train.lmdb",
-        [(STORAGE, {**ASLEEP, "file_bytes": 1 << 30}), (STORAGE, ASLEEP), (CPU, {**BUSY, "file_bytes": 30_000})],
+        (STORAGE, {**ASLEEP, "file_bytes": 30_000, "dataset_paths": ("/photos/n03",)}),
+        "iofast pack FOLDER train.lmdb",  # which folder has all images is not known
+        [
+            (STORAGE, {**ASLEEP, **BIG}),
+            (STORAGE, {**ASLEEP, "file_bytes": 1 << 30}),
+            (STORAGE, ASLEEP),
+            (CPU, {**BUSY, "file_bytes": 30_000}),
+        ],
     ),
     "fastloader": (
         (CPU, {**BUSY, **DECODES}),
@@ -130,6 +138,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         [
             (CPU, {**BUSY, **FAST}),
             (STORAGE, ASLEEP),
+            (STORAGE, {**ASLEEP, **FAST, "file_bytes": 30_000}),
             (CPU, {**BUSY, **seen(work={WorkerTask.OTHER: 1.0})}),
             (COMPUTE, BUSY),
         ],
@@ -276,6 +285,11 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         "docker update --cpus",
         [(CPU, BUSY), (CPU, {**BUSY, **system(throttled_s=None)}), (COMPUTE, system(throttled_s=0.4))],
     ),
+    "other_programs": (
+        (TAKEN, SHARED),
+        "renice -n 19 -p 7 ",
+        [(CPU, SHARED), (TAKEN, {**SHARED, **system(idle_cores=0.1, other_cores=1.0)}), (COMPUTE, SHARED)],
+    ),
     "numa": (
         (CPU, NODES),
         "numactl --cpunodebind=1",
@@ -294,6 +308,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         [
             (COMPUTE, {**ONE, "idle": 0.02}),
             (COMPUTE, {**ONE, **system(cores=1.0)}),
+            (COMPUTE, {**ONE, **SHARED}),
             (COMPUTE, {**ONE, "processes": (replace(MAIN, cpu_s=1.9),)}),
             (LAUNCH, ONE),
         ],
@@ -368,9 +383,9 @@ def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> N
     alone = replace(CPU, stall=StallBounds(0.4, 0.5, Tier.STACKS, host_wait=True))
     changes: Changes = {**BUSY, **DECODES, "file_bytes": 400_000, **system(throttled_s=0.2)}
     judged = advised(training(4, **{"doing": LATE, "idle": None, **changes}), alone)
-    assert [(one.name, one.gain) for one in judged[:2]] == [("fastloader", None), ("pack_resize", None)]
+    assert [(one.name, one.gain) for one in judged[:2]] == [("pack_resize", None), ("fastloader", None)]
     assert judged[2].gain is not None
-    assert "share the cores" in judged[0].text
+    assert "share the cores" in judged[1].text
     beside = given_(CPU, **{**BUSY, **DECODES, "file_bytes": 400_000})
     assert beside["fastloader"].gain == beside["pack_resize"].gain == pytest.approx(gain(0.4))
 
