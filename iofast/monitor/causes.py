@@ -26,11 +26,12 @@ Found = tuple[Cause | None, tuple[Evidence, ...]]
 
 def find_cause(training: Training) -> Found:
     """Cause of a stall with its evidence; None if no rule applies."""
+    found: Found = None, ()
     for rule in (_rank_skew, _feeder, _single, _pin, _threads, _silent_threads, _worker_processes):
-        cause, evidence = rule(training)
-        if cause is not None:
-            return cause, evidence
-    return None, ()
+        found = rule(training)
+        if found[0] is not None:
+            break
+    return found
 
 
 def longest_wait(training: Training) -> WaitSite | None:
@@ -205,8 +206,12 @@ def _worker_processes(training: Training) -> Found:
     if on_cpu or (work and computing >= thresholds.collate and workers.cpu >= thresholds.disk and not reading):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)
-    text = f"workers are not on a processor {1 - workers.busy:.0%} of the time: they wait for what they read"
-    return Cause.STORAGE, (cpu, Evidence("worker_asleep", 1 - workers.busy, text), *disk[1])
+    asleep = 1 - workers.busy
+    if workers.calls == 0 and not (workers.reads or workers.disk or work.get(WorkerTask.READ)):
+        text = f"workers are not on a processor {asleep:.0%} of the time, and read nothing"
+        return None, (cpu, Evidence("worker_asleep", asleep, text))
+    text = f"workers are not on a processor {asleep:.0%} of the time: they wait for what they read"
+    return Cause.STORAGE, (cpu, Evidence("worker_asleep", asleep, text), *disk[1])
 
 
 def _disk(training: Training, workers: Workers) -> Found:

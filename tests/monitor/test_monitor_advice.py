@@ -287,7 +287,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
     ),
     "other_programs": (
         (TAKEN, SHARED),
-        "renice -n 19 -p 7 ",
+        "taskset -acp 0 7 ",
         [(CPU, SHARED), (TAKEN, {**SHARED, **system(idle_cores=0.1, other_cores=1.0)}), (COMPUTE, SHARED)],
     ),
     "numa": (
@@ -337,6 +337,11 @@ def test_when_it_speaks(name: str) -> None:
     assert advice.gain is None or 1.0 <= advice.gain <= MOST_GAIN
     if judged.bound is Bound.INPUT and advice.gain is not None:
         assert advice.gain <= gain(0.4) + 1e-9, "more than the proved stall"
+
+
+def test_a_hostile_folder_adds_no_line_to_paste() -> None:
+    advice = given_(CPU, **BUSY, **DECODES, **BIG, image_root="/data/x\nrm -r .")["pack_resize"]
+    assert advice.change == r"iofast pack '/data/x\nrm -r .' train.lmdb --resize 256"
 
 
 def test_first_workers_of_a_fastloader_without_threads() -> None:

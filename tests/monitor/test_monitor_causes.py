@@ -53,6 +53,7 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
     "a quota": ({**busy(0.4), "system": replace(SYSTEM, throttled_s=0.5)}, Cause.CPU, "throttled"),
     "nobody knows the cores": ({**busy(), "system": replace(SYSTEM, idle_cores=None)}, None, ""),
     "asleep, as on a network": (workers(cpu=0.05), Cause.STORAGE, "worker_asleep"),
+    "asleep, as in a lock": (workers(cpu=0.05, read_calls_bytes=0), None, "worker_asleep"),
     "asleep, reading": ({**workers(cpu=0.2), **at_work(read=0.8, decode=0.2)}, Cause.STORAGE, "worker_asleep"),
     "in state D": (
         workers(cpu=0.2, states={"D": 0.7, "R": 0.2, "S": 0.1}, read_bytes=1 << 20),

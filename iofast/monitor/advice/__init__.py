@@ -3,7 +3,7 @@
     rule.py        what a rule is      situation.py   the facts that rules look at
     loader.py      how a late loader works
     data.py        what it reads and decodes
-    device.py      copies to the device, and keeping it at work
+    computing.py   copies to the device, and keeping it at work
     system.py      the machine, other ranks, validation, checkpoints
 
 Predicted gains are upper bounds: removing a wait gains at most 1 / (1 - E), with the lower bound of E. No gain is

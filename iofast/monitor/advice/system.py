@@ -29,7 +29,7 @@ def _others(now: Situation) -> Match | None:
     change = "run it on cores of its own: taskset -c, docker run --cpuset-cpus, srun --exclusive"
     if busiest is not None:
         pid = busiest.split()[1].rstrip(",")
-        change = f"renice -n 19 -p {pid}  # or stop it, or move one of the two to other cores"
+        change = f"taskset -acp 0 {pid}  # keeps it on one core; or stop it, or train on other cores"
     who = "" if busiest is None else f" ({busiest})"
     return Match(taken, words={"cores": now.cores * now.ranks, "who": who, "change": change})
 

@@ -13,7 +13,7 @@ from iofast.monitor.snapshot import Job
 
 _BUDGET: Final = 0.002  # of one core; a scan of a thousand processes takes 20 to 50 ms
 _ALONE: Final = 0.7  # of what others use: if the busiest process uses less, it is named with others
-_NAMED: Final = 0.2  # of what others use: if the busiest in sight uses less, as beside a container, none is named
+_NAMED: Final = 0.1  # of what others use: if the busiest in sight uses less, as beside a container, none is named
 
 
 class Neighbours:

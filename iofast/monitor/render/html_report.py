@@ -102,7 +102,7 @@ def _advice(verdict: Verdict) -> str:
     items = []
     for advice in verdict.advice:
         promise = wording.gain(advice)
-        change = "<br>".join(map(page, advice.change.split("\n")))
+        change = "\n".join(map(page, advice.change.split("\n")))
         change = f"<code>{change}</code>" if change else ""
         note = f'<span class="soft">{page(promise)}</span>' if promise else ""
         items.append(f"<li>{page(wording.sentence(advice.text))}{change}{note}</li>")
