@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from iofast.monitor.probe.family import WORKER
@@ -215,14 +216,16 @@ class Training:
             lives.setdefault((process.pid, process.start_time), []).append((seconds, process))
         if not lives:
             return None
-        effort = {key: (_rate(parts, _cpu_s) or 0.0) + _mean_state(parts, "D") for key, parts in lives.items()}
+        effort = {
+            key: (_rate(parts, attrgetter("cpu_s")) or 0.0) + _mean_state(parts, "D") for key, parts in lives.items()
+        }
         most = max(effort.values())
         # If no worker uses a fifth of a core, sleeping ones may be waiting for remote storage: keep all.
         chosen = [key for key in lives if most < 0.2 or effort[key] >= 0.25 * most]
         parts = [part for key in sorted(chosen) for part in lives[key]]
         return Workers(
             count=self.worker_count,
-            cpu=_rate(parts, _cpu_s) or 0.0,
+            cpu=_rate(parts, attrgetter("cpu_s")) or 0.0,
             runnable=_rate(parts, lambda process: process.runnable_s),
             disk=_mean_state(parts, "D"),
             asleep=_mean_state(parts, "S"),
@@ -267,27 +270,16 @@ class Training:
     @cached_property
     def taken(self) -> float | None:
         """Cores that other programs use, if that is a large share and no core is free; None otherwise or if unknown."""
-        taken, idle, cores = (
-            self.system(figure)
-            for figure in (
-                lambda one: one.system.other_cores,
-                lambda one: one.system.idle_cores,
-                lambda one: one.system.cores,
-            )
-        )
-        if taken is None or idle is None or cores is None or idle >= self.thresholds.cores_free:
-            return None
-        return taken if taken >= self.thresholds.taken * cores else None
-
-    @property
-    def busiest(self) -> str | None:
-        """Pid and name of the process of others that uses most; None if unknown."""
-        return next((one.system.busiest for one in reversed(self.snapshots) if one.system.busiest), None)
+        taken, idle = self.system(lambda one: one.system.other_cores), self.system(lambda one: one.system.idle_cores)
+        most = self.thresholds.taken * (self.system(lambda one: one.system.cores) or 0.0)
+        short = taken is not None and idle is not None and idle < self.thresholds.cores_free and taken >= most
+        return taken if short else None
 
     @cached_property
     def throttled(self) -> float:
         """Seconds per second that the cgroup's CPU quota kept threads waiting, at most 1; 0 if unknown."""
-        return min(1.0, self.system(_throttled_share) or 0.0)
+        known = [one for one in self.snapshots if one.system.throttled_s is not None]
+        return min(1.0, mean((one.system.throttled_s or 0.0) / one.seconds for one in known) or 0.0)
 
     @cached_property
     def loaders(self) -> list[LoaderFigures]:
@@ -390,20 +382,12 @@ def total(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _throttled_share(one: Snapshot) -> float | None:
-    return None if one.system.throttled_s is None else one.system.throttled_s / one.seconds
-
-
 def _stepped(loader: LoaderFigures) -> float:
     return (loader.step_s or 0.0) * (loader.steps or loader.batches)
 
 
 def _device_time(loader: LoaderFigures) -> float:
     return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
-
-
-def _cpu_s(process: ProcessFigures) -> float:
-    return process.cpu_s
 
 
 def _rate(parts: Collection[_Part], figure: Callable[[ProcessFigures], float | None]) -> float | None:

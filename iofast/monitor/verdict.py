@@ -241,7 +241,8 @@ def _general(training: Training, stall: StallBounds | None, site: WaitSite | Non
     )
     evidence += [Evidence(name, value, text.format(value)) for name, value, text in figures if value is not None]
     if training.taken is not None and stall is not None:
-        who = f" ({training.busiest})" if training.busiest else ""
+        busiest = training.snapshots[-1].system.busiest
+        who = f" ({busiest})" if busiest is not None else ""
         text = f"other programs use {training.taken:.1f}{of} cores{who}"
         evidence.append(Evidence("other_cores", training.taken, text))
     return tuple(evidence)

@@ -23,9 +23,10 @@ def _quota(now: Situation) -> Match | None:
 
 def _others(now: Situation) -> Match | None:
     """Training on the CPU has this cause, too."""
-    taken, busiest = now.training.taken, now.training.busiest
+    taken = now.training.taken
     if taken is None or now.verdict.cause is not Cause.TAKEN:
         return None
+    busiest = now.training.snapshots[-1].system.busiest
     change = "run it on cores of its own: taskset -c, docker run --cpuset-cpus, srun --exclusive"
     if busiest is not None:
         pid = busiest.split()[1].rstrip(",")

@@ -27,7 +27,7 @@ def loader_source(pid: int) -> LoaderSource | None:
     found = parsed("\n".join(SourceText(pid).read(os.path.join(here, script)))) if script.endswith(".py") else None
     if found is None or not found.root:
         return found
-    root = os.path.normpath(os.path.join(here, os.path.expanduser(found.root)))
+    root = os.path.realpath(os.path.join(here, os.path.expanduser(found.root)))  # as open files are named
     return LoaderSource(found.loader, found.dataset, found.batch_size, found.shuffle, found.drop_last, found.side, root)
 
 

@@ -192,8 +192,12 @@ def _advice(moment: Moment, number: int, width: int) -> Lines:
 
 
 def _folded(line: str, room: int) -> list[str]:
-    """A line to paste in parts that fit; its indentation is kept."""
-    return textwrap.wrap(line, room, break_on_hyphens=False, drop_whitespace=False) if len(line) > room else [line]
+    """A line to paste in parts that fit: its indentation is kept, and a command goes on behind a backslash."""
+    if len(line) <= room:
+        return [line]
+    parts = textwrap.wrap(line, max(1, room - 1), break_on_hyphens=False, drop_whitespace=False)
+    on = "\\" if line.startswith("iofast ") else ""
+    return [*(f"{part}{on}" for part in parts[:-1]), parts[-1]]
 
 
 def _evidence(moment: Moment) -> Lines:
