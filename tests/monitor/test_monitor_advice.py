@@ -380,8 +380,7 @@ def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> N
 
 
 def test_gain() -> None:
-    shares = (0.0, 0.5, 1.0, 7.0, -1.0)
-    assert [gain(share) for share in shares] == pytest.approx([1.0, 2.0, MOST_GAIN, MOST_GAIN, 1.0])
+    assert list(map(gain, (0.0, 0.5, 1.0, 7.0, -1.0))) == pytest.approx([1.0, 2.0, MOST_GAIN, MOST_GAIN, 1.0])
 
 
 def test_more_workers_bring_no_more_than_their_number() -> None:
