@@ -23,7 +23,7 @@ _NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_noteboo
     re.DOTALL,
 )
 _STARTED: Final = (b"multiprocessing.forkserver", b"_inductor/compile_worker", b"multiprocessing.resource_tracker")
-_LEAST_AGE_S: Final = 10.0  # of a process without workers, a page or a GPU: most that compute with torch end sooner
+LEAST_AGE_S: Final = 10.0  # of a process without workers, a page or a GPU: most that compute with torch end sooner
 _TRIAL_S: Final = 0.25
 _USES_CPU: Final = 0.1  # of a core, in the trial
 _MOST_THREADS: Final = 1024
@@ -129,7 +129,7 @@ class ProcessTable:
         return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
 
 
-def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = _LEAST_AGE_S) -> list[Job]:
+def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) -> list[Job]:
     """Return the trainings of this user, by pid. `on_gpu`: processes that a driver lists.
 
     Of younger processes than `least_age_s` only those with workers, a telemetry page or a GPU.

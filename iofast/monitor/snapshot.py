@@ -238,7 +238,7 @@ class StackFigures:
     workers: dict[WorkerTask, float]
     syncs: tuple[SyncSite, ...] = ()
     waits: tuple[WaitSite, ...] = ()
-    stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: where its main thread was last
+    stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: a place of its main thread
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen
     single_tensor_optimizer: bool = False  # an optimizer that launches per parameter was seen
     anomaly_detection: bool = False

@@ -10,6 +10,7 @@ from iofast.monitor.snapshot import Doing, Frame, Snapshot
 from iofast.monitor.training import Training
 
 _STATES = {"T": "stopped (state T)", "t": "stopped by a debugger", "D": "waiting for a disk (state D)"}
+_AT_REST = 0.0005  # cores of a process that hangs, at most: waits with a timeout use a tenth of it
 _NAMED = 4  # workers at one place; of more, the number is given
 
 
@@ -28,7 +29,7 @@ def stalled(every: Training) -> Finding | None:
     reports = any(loader.live for one in silent for loader in one.loaders)
     if quiet.seconds < thresholds.min_seconds / 3 or quiet.doing[Doing.STOPPED] >= thresholds.paused:
         return None
-    if not reports and fsum(map(_cpu, silent)) >= thresholds.idle_cpu_unseen * quiet.seconds:
+    if not reports and fsum(map(_cpu, silent)) >= _AT_REST * quiet.seconds * (1 + quiet.worker_count):
         return None  # a slow loop, whose batches nobody counts
     waits = quiet.trains or bool(quiet.frames(Frame.COMMUNICATION)) or (quiet.worker_count and not quiet.stacks)
     if not (reports or waits):

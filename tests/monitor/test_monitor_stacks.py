@@ -141,15 +141,15 @@ def test_looks_are_counted(standin: Standin, job: Job) -> None:
     queue = f"get ({standard}/multiprocessing/queues.py:113);select ({standard}/selectors.py:415)"
     standin(f"""
     [ $pid = {job.pid} ] && cat > $output <<END
-thread ({job.pid}): MainThread;main (/u/train.py:7);__next__ ({library}/torch/utils/data/dataloader.py:1);_get_data ({library}/torch/utils/data/dataloader.py:2);{queue} 6
 thread ({job.pid}): MainThread;main (/u/train.py:9);synchronize ({library}/torch/cuda/__init__.py:1) 3
 thread ({job.pid}): MainThread;main (/u/train.py:9);step ({library}/torch/optim/sgd.py:1);_single_tensor_sgd ({library}/torch/optim/sgd.py:1) 1
+thread ({job.pid}): MainThread;main (/u/train.py:7);__next__ ({library}/torch/utils/data/dataloader.py:1);_get_data ({library}/torch/utils/data/dataloader.py:2);{queue} 6
 thread (11): Thread-1;_pin_memory_loop ({library}/torch/utils/data/_utils/pin_memory.py:1);pin_memory ({library}/torch/utils/data/_utils/pin_memory.py:2) 2
 thread (12): Thread-2;serve ({standard}/socket.py:1) 10
 END
     [ $pid = 4194303 ] && cat > $output <<END
-thread (4194303): MainThread;_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);{queue} 5
 thread (4194303): MainThread;_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);fetch (x.py:1);load ({library}/PIL/ImageFile.py:1) 1
+thread (4194303): MainThread;main (/u/train.py:7);_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);{queue} 5
 thread (13): QueueFeederThread;_feed ({standard}/multiprocessing/queues.py:1);dumps ({standard}/multiprocessing/reduction.py:1) 2
 END
     [ $pid = 4194302 ] && echo nonsense > $output
@@ -168,6 +168,10 @@ END
     (site,) = figures.syncs
     assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
     assert figures.single_tensor_optimizer
+    assert {pid: at.place for pid, at in figures.stands.items()} == {
+        job.pid: "`main`, train.py:7, for `next`",
+        4194303: "`_worker_loop`, worker.py:1, for `multiprocessing.get`",
+    }
     again = StackProbe(job).burst([4194303, 4194302], 10)
     assert again is not None
     again.add(tally)

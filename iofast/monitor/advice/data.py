@@ -54,7 +54,7 @@ def _fast_loader(now: Situation) -> Match | None:
     why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
     if now.shares_cores:
         why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
-    packed = packing is not None or now.image_root is None or now.file_bytes is None
+    packed = packing is not None or now.file_bytes is None
     return Match(now.low, now.relief, {**_lines(now, packed=packed), "why": why})
 
 
@@ -67,7 +67,7 @@ def _lines(now: Situation, *, packed: bool) -> dict[str, object]:
     return {
         "own": own,
         "options": "".join(f", {option}" for option in options),
-        "source": json.dumps("train.lmdb" if packed else now.image_root, ensure_ascii=False),
+        "source": json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False),
         "why": f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file.",
     }
 

@@ -65,7 +65,7 @@ def wait_of(calls: Sequence[Call], text: Text) -> Wait | None:
 
 def _named(call: Call) -> str:
     """A function as a user would write it: queue.get, multiprocessing.Queue.get, zmq.Socket.recv_pyobj."""
-    if call.name == "__next__":
+    if call.label == "torch/utils/data/dataloader.py:__next__":
         return "next"
     package, _, module = call.where.removeprefix("std/").removesuffix(".py").rpartition("/")
     if not package:
