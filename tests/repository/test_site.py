@@ -35,6 +35,15 @@ def test_links_of_the_readme_work_elsewhere() -> None:
     ]
 
 
+def test_code_is_as_wide_as_the_site() -> None:
+    """80 columns in pages for users; outputs of programs are wrapped."""
+    own = {"design.md", "format.md", "map.md", "caffe.md", "ffcv.md", "mosaicml.md"}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")]:
+        blocks = re.findall(r"^```(?:python|py|bash|diff)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines() if len(line) > 80]
+        assert page.name in own or lines == [], page.name
+
+
 def test_no_table_has_an_empty_head() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")]
     assert [
