@@ -1,9 +1,12 @@
-"""Progress bars of tqdm, on stderr if that is a terminal or the output of a notebook."""
+"""Progress bars of tqdm, on stderr if that is a terminal or the output of a notebook; results in a notebook."""
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -28,3 +31,20 @@ def open_bar(total: int | None, unit: str, desc: str | None = None, **options: A
     # miniters: by default tqdm redraws after as many steps as before, and relies on its thread when they become slower
     options |= {"leave": False, "dynamic_ncols": True, "disable": not can_show()}
     return kind(total=total, unit=unit, desc=desc, miniters=1, **options)
+
+
+def html_table(result: Any) -> str:
+    """A dataclass or a mapping as a table for notebooks, without what is empty or 0."""
+    named = (
+        result if isinstance(result, Mapping) else {each.name: getattr(result, each.name) for each in fields(result)}
+    )
+    rows = (f"<tr><th>{html.escape(name)}</th><td>{_cell(value)}</td></tr>" for name, value in named.items() if value)
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping) or (is_dataclass(value) and type(value).__str__ is object.__str__):
+        return html_table(value)
+    return html.escape(
+        f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+    )

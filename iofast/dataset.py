@@ -12,15 +12,20 @@ from typing import Any, Generic, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
-from torch.utils.data import Dataset
-from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
 
 from iofast import kernel
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
-from iofast.errors import DecodeError, OptionError, shown
+from iofast.errors import DecodeError, LibraryMissingError, OptionError, shown
+
+try:  # before the modules that import torch
+    from torch.utils.data import Dataset
+    from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
+except ModuleNotFoundError:
+    raise LibraryMissingError("FastDataset and FastLoader need torch: pip install 'iofast[torch]'") from None
+
 from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel import Payloads

@@ -128,5 +128,9 @@ class StateError(IofastError, ValueError):
     """A loader cannot resume from this state or would lose its place, or a process is a fork and must not go on."""
 
 
+class LibraryMissingError(IofastError, ImportError):
+    """A library that is needed is not installed."""
+
+
 class WorkerError(IofastError, RuntimeError):
     """A worker thread or process ended before its work was done."""

@@ -86,8 +86,6 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
 
     Random choices depend on the seed and on the image's place among `indices`.
     """
-    import torch
-
     from iofast.dataset import FastDataset
     from iofast.loader import FastLoader
     from iofast.sheet import SheetImage
@@ -105,7 +103,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
         transform=pipeline,
         targets=targets,
         seed=args.seed or 0,
-        dtype=torch.float32,
+        dtype="float32",
         ragged="raise" if pipeline.views else "list",
         on_error="drop",  # the cell of a broken image has its error
     )

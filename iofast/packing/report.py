@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from iofast.bars import html_table
+
 VERSION = 1  # of the JSON; increased only if a field changes its meaning or is removed
 
 
@@ -65,6 +67,24 @@ class PackReport:
     part: tuple[int, int] | None = None
     missing: tuple[int, ...] = ()
     estimate: Estimate | None = None
+
+    def __repr__(self) -> str:
+        """The target and the counts that are not 0, on one line."""
+        if self.estimate is not None:
+            nbytes, seconds = self.estimate.bytes_out, self.estimate.seconds
+            return f"PackReport({self.target!r}: {self.images:,} images, about {nbytes:,} bytes in {seconds:.0f} s)"
+        named = [(name, getattr(self, name)) for name in ("failed", "left_out", "dropped", "resumed")]
+        counts = [
+            f"{self.packed:,} of {self.images:,} images",
+            *(f"{count:,} {name}" for name, count in named if count),
+        ]
+        missing = [f"{len(self.missing):,} parts missing"] if self.missing else []
+        counts += [*missing, f"{self.bytes_out:,} bytes in {self.seconds:.1f} s"]
+        return f"PackReport({self.target!r}: {', '.join(counts)})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a table of the members that are not empty."""
+        return html_table(self)
 
     @property
     def images_per_second(self) -> float:

@@ -57,7 +57,7 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
         find = 'while [ "$1" != --output ]; do shift; done; output=$2; pid=$4\n'
         program.write_text(f"#!/bin/sh\necho call >> {tmp_path}/calls\n{find}{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(stacks, "_find", lambda: str(program))
+        monkeypatch.setattr(stacks, "pyspy", lambda: str(program))
 
     return standin
 
@@ -66,7 +66,7 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
     """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
     program = tmp_path / "train.py"
     program.write_text(OWN)
-    if stacks._find() is None:
+    if stacks.pyspy() is None:
         pytest.skip("py-spy is not installed")
     with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -90,7 +90,7 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
 def test_an_ended_process() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
-    if stacks._find() is None:
+    if stacks.pyspy() is None:
         pytest.skip("py-spy is not installed")
     probe = StackProbe(Job(process.pid, 0, ""))
     assert probe.burst([], 5) is None
@@ -197,7 +197,7 @@ def test_a_py_spy_that_hangs_or_fails(
 
 
 def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_find", lambda: None)
+    monkeypatch.setattr(stacks, "pyspy", lambda: None)
     probe = StackProbe(job)
     assert (probe.burst([], 5), "pip install" in probe.note) == (None, True)
 

@@ -244,6 +244,15 @@ def test_report_as_json(tmp_path: Path) -> None:
     assert value.keys() >= {field.name for field in fields(PackReport)} | {"images_per_second"}
 
 
+def test_report_in_a_notebook(tmp_path: Path) -> None:
+    report = pack(make_classes(tmp_path / "<b>"), tmp_path / "out.lmdb", resize=16)
+    assert re.fullmatch(r"PackReport\('.*out\.lmdb': 6 of 6 images, [\d,]+ bytes in [\d.]+ s\)", repr(report))
+    assert "<tr><th>packed</th><td>6</td></tr>" in report._repr_html_()
+    assert "&lt;b&gt;" in report._repr_html_()
+    forecast = pack(tmp_path / "<b>", tmp_path / "other.lmdb", resize=16, dry_run=True)
+    assert re.fullmatch(r"PackReport\('.*': 6 images, about [\d,]+ bytes in \d+ s\)", repr(forecast))
+
+
 def test_warnings_of_the_source_are_passed_on(tmp_path: Path) -> None:
     source = make_classes(tmp_path / "images")
     save(source / "loose.jpg", picture(9))

@@ -46,7 +46,7 @@ class StackProbe:
     def __init__(self, job: Job) -> None:
         self.note = ""
         self._job = job
-        self._program = _find()
+        self._program = pyspy()
         self._feeds = Feeds(SourceText(job.pid))
         self._failures = 0
         self._refused = self._workers_refused = False
@@ -268,7 +268,7 @@ def _forbidden(error: str) -> bool:
     return any(words in error.lower() for words in ("permission denied", "operation not permitted", "eperm"))
 
 
-def _find() -> str | None:
+def pyspy() -> str | None:
     """py-spy's program: beside this Python, else on the PATH."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
