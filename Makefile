@@ -68,9 +68,9 @@ bench-rivals: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation
 	PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m benchmarks.rivals
 
-docs: environment
-	$(PIP) -e '.[docs]' --no-build-isolation
-	$(BIN)/python -m tools.site
+docs:
+	@tools/check_python.sh $(PYTHON)
+	PIP_ARGS='$(PIP_ARGS)' $(PYTHON) -m tools.site
 
 wheel: environment
 	$(PIP) -e '.[wheel]' --no-build-isolation

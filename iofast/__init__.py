@@ -6,6 +6,7 @@ use.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,10 @@ def __getattr__(name: str) -> object:
     elif name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)
     else:
-        raise AttributeError(f"module 'iofast' has no attribute {name!r}")
+        from iofast.errors import did_you_mean
+
+        guess = did_you_mean(name, __all__)
+        raise AttributeError(f"module 'iofast' has no attribute {name!r}{guess}", obj=sys.modules[__name__])
     globals()[name] = value  # later uses do not call this function
     return value
 

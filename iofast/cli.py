@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from iofast.commands import COMMANDS
-from iofast.commands.parser import Parser, did_you_mean
-from iofast.errors import IofastError, OptionError, plain
+from iofast.commands.parser import Parser
+from iofast.errors import IofastError, OptionError, did_you_mean, plain
 from iofast.version import __version__
 
 _EPILOG = """\

@@ -7,33 +7,41 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Literal
+from typing import Any, Generic, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
-from torch.utils.data import Dataset
 
 from iofast import kernel
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
-from iofast.errors import DecodeError, OptionError, shown
+from iofast.errors import DecodeError, LibraryMissingError, OptionError, shown
+
+try:  # before the modules that import torch
+    from torch.utils.data import Dataset
+    from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
+except ModuleNotFoundError:
+    raise LibraryMissingError("FastDataset and FastLoader need torch: pip install 'iofast[torch]'") from None
+
 from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel import Payloads
 from iofast.opening import is_shard, open_reader, open_shards
+from iofast.record import LABEL_FIELD
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
 
-_EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
 _CHUNK = 1 << 16  # records per look-up when columns of all records are read
 
 Path = str | os.PathLike[str]
+Once = TypeVar("Once")
+_FieldsT = TypeVar("_FieldsT", covariant=True, default=Any)  # None, or tuple[str, ...]
 
 
-class FastDataset(Dataset[Any]):
+class FastDataset(Dataset[Any], Generic[_FieldsT]):
     """The samples of a container, of a plain image folder, or of several of them joined, with random access.
 
     `dataset[i]` is an upright RGB PIL image and its label (an int, -1 for none), after `transform` and
@@ -57,9 +65,42 @@ class FastDataset(Dataset[Any]):
 
     `orientation="ignore"` gives images as they are stored, without the turn in EXIF or XMP.
 
+    `truncated="accept"` decodes JPEGs that end early as far as they go, as Pillow does with `LOAD_TRUNCATED_IMAGES`;
+    otherwise they are errors. FastLoader does the same unless its own option says otherwise.
+
     Raises what `open_reader` raises, and `OptionError` for a split, field or index that does not exist.
     """
 
+    @overload
+    def __init__(
+        self: FastDataset[None],
+        path: Path | Sequence[Path],
+        split: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        indices: ArrayLike | None = None,
+        filter: Filter | None = None,
+        fields: None = None,
+        orientation: Literal["apply", "ignore"] = "apply",
+        truncated: Literal["strict", "accept"] = "strict",
+        foreign: ForeignOptions | Mapping[str, Any] | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: FastDataset[tuple[str, ...]],
+        path: Path | Sequence[Path],
+        split: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        indices: ArrayLike | None = None,
+        filter: Filter | None = None,
+        fields: Sequence[str],
+        orientation: Literal["apply", "ignore"] = "apply",
+        truncated: Literal["strict", "accept"] = "strict",
+        foreign: ForeignOptions | Mapping[str, Any] | None = None,
+    ) -> None: ...
     def __init__(
         self,
         path: Path | Sequence[Path],
@@ -71,20 +112,25 @@ class FastDataset(Dataset[Any]):
         filter: Filter | None = None,
         fields: Sequence[str] | None = None,
         orientation: Literal["apply", "ignore"] = "apply",
+        truncated: Literal["strict", "accept"] = "strict",
         foreign: ForeignOptions | Mapping[str, Any] | None = None,
     ) -> None:
         for name, value in (("transform", transform), ("target_transform", target_transform), ("filter", filter)):
             if value is not None and not callable(value):
                 raise OptionError(f"{name} must be callable, found {shown(value)}; iofast.transforms go to FastLoader")
-        if not isinstance(orientation, str) or orientation not in ("apply", "ignore"):
-            raise OptionError(f"orientation must be 'apply' or 'ignore', found {shown(orientation)}")
+        for name, given, one, other in (
+            ("orientation", orientation, "apply", "ignore"),
+            ("truncated", truncated, "strict", "accept"),
+        ):
+            if not isinstance(given, str) or given not in (one, other):
+                raise OptionError(f"{name} must be {one!r} or {other!r}, found {shown(given)}")
         paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
         self.reader: Reader = _opened(paths, foreign)
         self.transform, self.target_transform = transform, target_transform
-        self.split, self.orientation = split, orientation
+        self.split, self.orientation, self.truncated = split, orientation, truncated
         self._local = threading.local()
-        self._targets: list[int] | None = None
+        self._made: dict[str, Any] = {}
         self.fields = check_fields(fields, self.manifest, ", ".join(paths))
         for name, field in (("transform", "image"), ("target_transform", "label")):
             if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
@@ -98,13 +144,13 @@ class FastDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str]:
-        """Class names, by label; empty without classes."""
-        return list(self.manifest.classes or ())
+        """Class names, by label; empty without classes. Made once, at the first use."""
+        return self._once("classes", lambda: list(self.manifest.classes or ()))
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """Class name → label, as torchvision's ImageFolder has it."""
-        return {name: label for label, name in enumerate(self.classes)}
+        """Class name → label, as torchvision's ImageFolder has it. Made once, at the first use."""
+        return self._once("class_to_idx", lambda: {name: label for label, name in enumerate(self.classes)})
 
     @property
     def targets(self) -> list[int]:
@@ -112,9 +158,7 @@ class FastDataset(Dataset[Any]):
 
         Made once, at the first use. Changing the list changes no sample; `target_transform` does.
         """
-        if self._targets is None:
-            self._targets = self.labels().tolist()
-        return self._targets
+        return self._once("targets", lambda: self.labels().tolist())
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -145,7 +189,7 @@ class FastDataset(Dataset[Any]):
         return len(self._selection)
 
     def __add__(self, other: Dataset[Any]) -> Any:
-        """Join the samples of both: a FastDataset if `other` is one with equal fields, orientation and transforms.
+        """Join the samples of both: a FastDataset if `other` is one with equal fields, options and transforms.
 
         Otherwise it is torch's ConcatDataset. Raises `OptionError` if the classes differ.
         """
@@ -215,19 +259,28 @@ class FastDataset(Dataset[Any]):
         return values
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_local", "_targets")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_local", "_made")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _local=threading.local(), _targets=None)
+        self.__dict__.update(state, _local=threading.local(), _made={})
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
         subset = " (a subset)" if self._selection.is_subset else ""
-        return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}"
+        labels = "" if LABEL_FIELD in self.manifest.fields else ", without labels"
+        return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}{labels}"
+
+    def _once(self, name: str, make: Callable[[], Once]) -> Once:
+        """What `make` returned at the first call with this name. Not `cached_property`, which can be set in silence."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: Once = self._made[name]
+        return made
 
     def _gives_samples_like(self, other: FastDataset) -> bool:
         """Whether samples of both are made alike."""
-        same = (self.fields, self.orientation) == (other.fields, other.orientation)
+        alike = ("fields", "orientation", "truncated")
+        same = all(getattr(self, name) == getattr(other, name) for name in alike)
         return same and self.transform is other.transform and self.target_transform is other.target_transform
 
     def _select(self, whole: Selection, indices: ArrayLike | None, filter: Filter | None) -> None:
@@ -311,7 +364,9 @@ class FastDataset(Dataset[Any]):
     def _context(self) -> kernel.Context:
         """This thread's kernel context."""
         if not hasattr(self._local, "context"):
-            self._local.context = kernel.Context(_EXACT)
+            # whole images: no pixel is resampled
+            options = kernel.DecodeOptions(filter="nearest", strict=self.truncated == "strict")
+            self._local.context = kernel.Context(options)
         context: kernel.Context = self._local.context
         return context
 

@@ -7,13 +7,15 @@ and where (file, key, offset).
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 
 LONGEST = 2000  # characters of a message: a name in a hostile file may have a million
 
 
 def because(error: OSError) -> str:
     """Return the system's description of an error, for the middle of a message."""
-    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+    words = error.strerror or str(error)
+    return "the disk is full" if error.errno == errno.ENOSPC else words[:1].lower() + words[1:]
 
 
 def plain(text: str) -> str:
@@ -44,6 +46,14 @@ def shown(value: object, most: int = 80) -> str:
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Return `: did you mean …?` if `word` resembles a known one, else nothing."""
+    import difflib  # imported for mistyped words only
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return f": did you mean {close[0]}?" if close else ""
+
+
 class IofastError(Exception):
     """The base of iofast's errors. Its text is always one printable line."""
 
@@ -57,6 +67,17 @@ class OptionError(IofastError, ValueError):
 
 class SourceError(IofastError, ValueError):
     """A source is missing, empty or not understood."""
+
+
+class SourceMissingError(SourceError, FileNotFoundError):
+    """A source does not exist."""
+
+
+def unreadable(path: object, error: OSError) -> SourceError:
+    """Return the error for a `path` that the system cannot read."""
+    if isinstance(error, FileNotFoundError):
+        return SourceMissingError(f"{path} does not exist")
+    return SourceError(f"{path} cannot be read: {because(error)}")
 
 
 class TargetError(IofastError, OSError):
@@ -105,6 +126,10 @@ class ObjectConflictError(IofastError, FileExistsError):
 
 class StateError(IofastError, ValueError):
     """A loader cannot resume from this state or would lose its place, or a process is a fork and must not go on."""
+
+
+class LibraryMissingError(IofastError, ImportError):
+    """A library that is needed is not installed."""
 
 
 class WorkerError(IofastError, RuntimeError):

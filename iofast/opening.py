@@ -16,7 +16,16 @@ from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, expand, is_pattern, set_of
-from iofast.errors import ContainerError, ObjectMissingError, OptionError, SourceError, StorageError, because
+from iofast.errors import (
+    ContainerError,
+    ObjectMissingError,
+    OptionError,
+    SourceError,
+    SourceMissingError,
+    StorageError,
+    unreadable,
+)
+from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.remote.urls import RemotePath, is_url, require_text
 
 if TYPE_CHECKING:
@@ -77,7 +86,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_pattern(name):
         paths = expand(name)
         if all(map(_is_table, paths)):
-            return _open_tables(paths, name)
+            return _open_tables(paths, name, foreign)
         if not all(map(is_shard, paths)):
             raise OptionError(
                 f"a pattern names the shards of one set, but {path} names {paths[0]!r}: "
@@ -87,26 +96,28 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     check_access(place)
     if place.is_dir():
         if not (place / "data.mdb").is_file():
-            return _open_folder(place)
+            return _open_folder(place, foreign)
         place = place / "data.mdb"
     if _is_set(place):
         return _SETS[place.suffix](place)
     if not place.exists():
         check_finished(place)
-        raise SourceError(f"{place} does not exist")
+        raise SourceMissingError(f"{place} does not exist")
     if not place.is_file():  # opening a pipe without a writer would block forever
         raise SourceError(f"{place} is neither a file nor a folder")
     try:
         with place.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise SourceError(f"{place} cannot be read: {because(error)}") from None
+        raise unreadable(place, error) from None
+    if is_pointer(place, len(head)):
+        raise ContainerError(f"{place} is {POINTER}")
     if is_lmdb(head):
         return _open_lmdb(place, foreign)
     if _is_table(name) and is_container(place):
-        return _open_tables([name], name)
+        return _open_tables([name], name, foreign)
     if place.suffix.lower() in LISTS:
-        return _open_folder(place)
+        return _open_folder(place, foreign)
     if place.suffix.lower() == BETON:
         from iofast.foreign.beton import BetonFile
         from iofast.foreign.reader import ForeignReader
@@ -134,7 +145,7 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
         try:
             return open_shards([url], url, foreign)
         except ObjectMissingError:
-            raise SourceError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
+            raise SourceMissingError(f"{url}: neither this object nor {url}{MANIFEST_SUFFIX} exists") from None
         except StorageError as error:
             if error.was_patient:
                 raise
@@ -209,7 +220,7 @@ def _open_lmdb(place: Path | str, foreign: ForeignOptions | Mapping[str, Any] | 
     return ForeignLmdbReader(place, ForeignOptions.of(foreign))
 
 
-def _open_folder(place: Path) -> Reader:
+def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     found = _find_mds(place)
     if found is not None:
         from iofast.foreign.mds import MdsFolder
@@ -218,7 +229,7 @@ def _open_folder(place: Path) -> Reader:
         return ForeignReader(os.fspath(place), MdsFolder(place, found))
     tables = _find_tables(place)
     if tables is not None:
-        return _open_tables(tables, os.fspath(place))
+        return _open_tables(tables, os.fspath(place), foreign)
     from iofast.source.folder import FolderReader  # here: Pillow and the scan take time to import
 
     return FolderReader(place)
@@ -257,13 +268,18 @@ def _has_images(place: Path) -> bool:
     return has_images(os.fspath(place))
 
 
-def _open_tables(files: Sequence[str] | Sequence[TableFile], name: str) -> Reader:
+def _open_tables(
+    files: Sequence[str] | Sequence[TableFile], name: str, foreign: ForeignOptions | Mapping[str, Any] | None
+) -> Reader:
     from iofast.foreign.arrow import ArrowTables
+    from iofast.foreign.options import ForeignOptions
     from iofast.foreign.reader import ForeignReader
     from iofast.foreign.table_files import TableFile, in_order
 
     tables = [file for file in files if isinstance(file, TableFile)]
-    return ForeignReader(name, ArrowTables(tables or in_order([str(file) for file in files])))
+    return ForeignReader(
+        name, ArrowTables(tables or in_order([str(file) for file in files]), ForeignOptions.of(foreign))
+    )
 
 
 def _is_lmdb_file(place: Path) -> bool:

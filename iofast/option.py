@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from typing import Any
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, did_you_mean
 
 _WIDTH = 120  # columns of a docstring
 _NAME = 22  # columns of an option's name in it
@@ -21,7 +21,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 def option(
     default: Any,
-    text: str,
+    text: str = "",
     *,
     choices: tuple[object, ...] = (),
     limits: tuple[int, int] | None = None,
@@ -29,8 +29,8 @@ def option(
 ) -> Any:
     """A field that is an option.
 
-    `text` describes it in a phrase, `choices` are its possible values, `limits` the least and the largest integer, and
-    `metadata` is for the caller's own use.
+    `text` describes it in a phrase, unless a docstring does. `choices` are its possible values, `limits` the least and
+    the largest integer, and `metadata` is for the caller's own use.
     """
     about = {"text": text, "choices": choices, "limits": limits, **(metadata or {})}
     return field(default=default, metadata=about)
@@ -39,6 +39,15 @@ def option(
 def options_of(groups: Iterable[type]) -> list[Field[Any]]:
     """The options of dataclasses, in order."""
     return [each for group in groups for each in fields(group) if "text" in each.metadata]
+
+
+def check_names(function: str, options: type, named: Iterable[str], instead: Mapping[str, str] | None = None) -> None:
+    """Raise `OptionError` for the first of `named` that `options` lacks; `instead` has the advice for some names."""
+    known = [each.name for each in fields(options)]
+    for name in named:
+        if name not in known:
+            advice = f": {instead[name]}" if instead and name in instead else did_you_mean(name, known)
+            raise OptionError(f"{name} is not an option of {function}{advice or f': see {options.__name__}'}")
 
 
 def described(*groups: type) -> str:

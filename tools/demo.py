@@ -3,12 +3,14 @@
     python -m tools.demo [--folder demo] [--per-class 120] [--epochs 4]
 
 Makes sample images, packs them with `iofast pack`, trains a small network from FastLoader and from a Pillow dataset,
-prints images per second of both, and draws augmented images with `iofast view`.
+prints images per second of both with the processor time that an image took, says what limits training, and draws
+augmented images with `iofast view`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -39,13 +42,20 @@ Batches = FastLoader | DataLoader[tuple[torch.Tensor, torch.Tensor]]
 console = Console(highlight=False)
 
 
+class Rate(NamedTuple):
+    """Images per second, and milliseconds of processor time per image, of all processes."""
+
+    images: float
+    cpu_ms: float
+
+
 @dataclass
 class Result:
-    """One way of loading: images per second without and with training, and what the network learned."""
+    """One way of loading: its rate without and with training, and what the network learned."""
 
     name: str
-    loading: float
-    training: float | None = None
+    loading: Rate
+    training: Rate | None = None
     accuracy: float | None = None
 
 
@@ -70,6 +80,7 @@ def main() -> int:
     results = compare(images, packed, args.epochs)
     say("5. result")
     console.print(table(results))
+    console.print(limit(results[0], results[2]))
 
     sheet = args.folder / "batch.png"
     chosen = ("--split", "train", "--count", 40, "--columns", 10, "--size", SIZE, "--transform", f"train({SIZE})")
@@ -106,14 +117,24 @@ def compare(images: Path, packed: Path, epochs: int) -> list[Result]:
     return results
 
 
-def loading(batches: Batches, name: str) -> float:
-    """Images per second of one epoch without a network, after one that warms caches and worker pools."""
+def loading(batches: Batches, name: str) -> Rate:
+    """One epoch without a network, after one that warms caches and worker pools."""
     for _ in tqdm(batches, desc=f"{name}: warming up", leave=False):
         pass
-    start, seen = time.perf_counter(), 0
+    start, seen = now(), 0
     for images, _ in tqdm(batches, desc=f"{name}: loading alone", leave=False):
         seen += len(images)
-    return seen / (time.perf_counter() - start)
+    return rate(start, seen)
+
+
+def now() -> tuple[float, float]:
+    """The clock, and the processor time of this process and of workers that have ended."""
+    return time.perf_counter(), sum(os.times()[:4])
+
+
+def rate(start: tuple[float, float], images: int) -> Rate:
+    seconds, cpu = (end - begin for end, begin in zip(now(), start, strict=True))
+    return Rate(images / seconds, 1000 * cpu / images)
 
 
 def network(classes: int) -> nn.Sequential:
@@ -130,12 +151,12 @@ def network(classes: int) -> nn.Sequential:
     return model.to(DEVICE, memory_format=LAYOUT)
 
 
-def train(model: nn.Module, batches: Batches, epochs: int, name: str) -> float:
-    """Train; images per second over all epochs, loading included."""
+def train(model: nn.Module, batches: Batches, epochs: int, name: str) -> Rate:
+    """Train; the rate over all epochs, loading included."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.05, total_iters=epochs * len(batches))
     model.train()
-    start, seen = time.perf_counter(), 0
+    start, seen = now(), 0
     for epoch in range(epochs):
         bar = tqdm(batches, desc=f"{name}: epoch {epoch + 1}/{epochs}", unit="batch")
         for images, labels in bar:
@@ -146,7 +167,7 @@ def train(model: nn.Module, batches: Batches, epochs: int, name: str) -> float:
             decay.step()
             seen += len(images)
             bar.set_postfix(loss=f"{loss.item():.2f}", refresh=False)
-    return seen / (time.perf_counter() - start)
+    return rate(start, seen)
 
 
 @torch.inference_mode()
@@ -163,13 +184,26 @@ def table(results: list[Result]) -> Table:
         caption=f"{CORES} threads on {DEVICE}; kernel {kernel.backend} ({kernel.simd}), torch {torch.__version__}",
     )
     shown.add_column("from", no_wrap=True)
-    for column in ("loading alone", "training", "accuracy on val"):
+    for column in ("loading alone", "CPU ms each", "training", "val accuracy"):
         shown.add_column(column, justify="right", no_wrap=True)
     for row in results:
-        training = "" if row.training is None else f"{row.training:,.0f}"
+        training = "" if row.training is None else f"{row.training.images:,.0f}"
         accurate = "" if row.accuracy is None else f"{100 * row.accuracy:.0f} %"
-        shown.add_row(row.name, f"{row.loading:,.0f}", training, accurate)
+        shown.add_row(row.name, f"{row.loading.images:,.0f}", f"{row.loading.cpu_ms:.2f}", training, accurate)
     return shown
+
+
+def limit(ours: Result, theirs: Result) -> str:
+    """What limits the training from our loader, by processor time; empty on a GPU, whose time this is not."""
+    if DEVICE.type != "cpu" or ours.training is None:
+        return ""
+    network = max(ours.training.cpu_ms - ours.loading.cpu_ms, 0.0)
+    what = "The network" if network > ours.loading.cpu_ms else "Loading"
+    return (
+        f"{what} on the CPU limits training: an image takes {network:.2f} ms of processor time in the network, and "
+        f"{ours.loading.cpu_ms:.2f} to load ({theirs.loading.cpu_ms:.2f} with Pillow). "
+        "A GPU takes over the network, not the loading."
+    )
 
 
 if __name__ == "__main__":

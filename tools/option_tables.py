@@ -5,13 +5,14 @@ python -m tools.option_tables    # rewrites what lies between `<!-- options: NAM
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from iofast.loader import LoaderOptions
+from iofast.loader import FastLoader, LoaderOptions
 from iofast.option import options_of
 from iofast.packing.option_fields import GROUPS, command_line
 
@@ -37,7 +38,13 @@ def _rows(head: str, options: list[Field[Any]], row: Callable[[Field[Any]], str]
 
 def _keyword(each: Field[Any]) -> str:
     default = str(each.default).removeprefix("torch.") if "torch" in str(each.default) else repr(each.default)
-    return f"`{each.name}` | `{default}` | {each.metadata['text']}"
+    return f"`{each.name}` | `{default}` | {loader_text(each.name)}"
+
+
+def loader_text(name: str) -> str:
+    """What the docstring of FastLoader says about an option."""
+    found = re.search(rf"^{name} +(.+(?:\n {{8,}}.+)*)", inspect.getdoc(FastLoader) or "", re.MULTILINE)
+    return "" if found is None else " ".join(found[1].split())
 
 
 def _flag(each: Field[Any]) -> str:

@@ -1,7 +1,8 @@
 """`make docs`: the Markdown of this repository as a site in build/site; any broken link is an error.
 
 Pages are copied to build/site-source in the repository's own folders, so that their links hold there too. A link to a
-folder leads to a list of its files.
+folder leads to a list of its files. mkdocs runs in an environment of its own, and reads docstrings without importing
+iofast, so torch is not needed.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.environments import ROOT
+from tools.environments import ROOT, Environment
 
 CONFIGURATION = ROOT / "docs" / "mkdocs.yml"
 SOURCE = ROOT / "build" / "site-source"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENVIRONMENT = Environment(ROOT / "build" / "site-environment", tuple(PROJECT["optional-dependencies"]["docs"]))
 PARTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "licenses", "docs", "examples", "benchmarks/results")
 
+_REPOSITORY = PROJECT["urls"]["Repository"]
+_HERE = re.compile(
+    f"{_REPOSITORY}/(?:blob|tree)/main/|{_REPOSITORY.replace('//github', '//raw.githubusercontent')}/main/"
+)
 _LINK = re.compile(r"(?<=\]\()[^)\s#:]+(?=[)#])")  # of Markdown, within the repository
 _SKIPPED = shutil.ignore_patterns("__pycache__", CONFIGURATION.name)
 
@@ -35,7 +43,14 @@ def stage(target: Path = SOURCE) -> None:
         else:
             shutil.copy(source, copy)
     for page in [*target.rglob("*.md")]:
-        page.write_text(_LINK.sub(lambda found, folder=page.parent: linked(found[0], folder), page.read_text()))
+        text = _LINK.sub(lambda found, folder=page.parent: linked(found[0], folder), local(page.read_text()))
+        is_log = page.name.startswith("torture-")
+        page.write_text(f"---\nsearch: {{exclude: true}}\n---\n{text}" if is_log else text)
+
+
+def local(text: str) -> str:
+    """A page of the root with links to files of the repository instead of their addresses on the web."""
+    return _HERE.sub("", text)
 
 
 def linked(link: str, folder: Path) -> str:
@@ -66,8 +81,10 @@ def missing(target: Path = SOURCE) -> Iterator[str]:
 
 def main() -> int:
     stage()
-    command = [sys.executable, "-m", "mkdocs", "build", "--config-file", CONFIGURATION]
-    return subprocess.run(command, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}).returncode  # an advertisement
+    command = [ENVIRONMENT.python(), "-m", "mkdocs", "build", "--config-file", CONFIGURATION]
+    (version,) = re.findall(r'__version__ = "(.*)"', (ROOT / "iofast" / "version.py").read_text())
+    own = {"IOFAST_SITE": f"iofast {version}", "NO_MKDOCS_2_WARNING": "1"}  # the second hides an advertisement
+    return subprocess.run(command, env=os.environ | own).returncode
 
 
 if __name__ == "__main__":

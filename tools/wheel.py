@@ -4,9 +4,9 @@
 
 With `--libjpeg` (`make wheel LIBJPEG=…`) that libjpeg-turbo is built and linked into the kernel, as in the wheels that
 .github/workflows/wheels.yml makes; otherwise the system's shared library is bundled. The wheel goes to dist/. It is
-built from the source archive, so that one is complete as well. The tests run in an environment that holds nothing but
-the wheel and what it asks for, in a mount namespace in which every libjpeg of the system is an empty file; that takes
-root or user namespaces.
+built from the source archive, so that one is complete as well. The tests run in an environment that holds the wheel and
+its extra `dev`, in a mount namespace in which every libjpeg of the system is an empty file; that takes root or user
+namespaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ABOUT_THE_CHECKOUT = ("test_layers.py", "test_repository.py", "test_tools.py", "test_documents.py")
+ABOUT_THE_CHECKOUT = "repository"  # the folder of tests that read files of the checkout
+BESIDE_THE_TESTS = ("docs", "tools", "benchmarks", "examples", "iofast/kernel/src")  # the other tests read these
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 
 # Runs inside: no library of the system can be loaded, and the kernel has loaded its own.
@@ -96,17 +97,15 @@ def test(wheel: Path, folder: Path) -> None:
     python = folder / "venv" / "bin" / "python"
     run(sys.executable, "-m", "venv", folder / "venv")
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-c", ROOT / "constraints.txt")
-    run(*pip, f"iofast[torch] @ {wheel.as_uri()}", "pytest", "hypothesis")
-    tests = folder / "tests"
-    shutil.copytree(ROOT / "tests", tests, ignore=shutil.ignore_patterns(*ABOUT_THE_CHECKOUT, "__pycache__"))
-    shutil.copytree(ROOT / "docs", folder / "docs")  # a test reads the specification
-    shutil.copytree(ROOT / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))  # tests use them
+    run(*pip, f"iofast[dev] @ {wheel.as_uri()}")
+    for name in ("tests", *BESIDE_THE_TESTS):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(ABOUT_THE_CHECKOUT, "__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     script = folder / "inside.sh"
     script.write_text(
         "set -eu\n"
         + "".join(f"mount --bind {folder}/empty '{library}'\n" for library in system_libraries())
-        + f"cd {folder}\n{python} proof.py\n{python} -P -m pytest -q -p no:cacheprovider\n"
+        + f"cd {folder}\n{python} proof.py\n{python} -P -m pytest -q -p no:cacheprovider -n auto --dist loadfile\n"
     )
     (folder / "proof.py").write_text(PROOF)
     (folder / "empty").touch()

@@ -83,7 +83,9 @@ def summary(found: Mapping[str, Figures]) -> str:
             best = max(theirs, key=theirs.__getitem__)
             some = [f"{_ratio(case, ours, each):.1f}×" if each in theirs else "" for each in KNOWN]
             rows.append((CASES[name].short, f"{middle[ours]:,.0f}", *some, f"{_ratio(case, ours, best):.1f}× {best}"))
-    return measure.table(("", "iofast, images/s", *(each.partition(",")[0] for each in KNOWN), "the fastest"), rows)
+    return measure.table(
+        ("task", "iofast, images/s", *(each.partition(",")[0] for each in KNOWN), "fastest rival"), rows
+    )
 
 
 def with_table(readme: str, table: str) -> str:

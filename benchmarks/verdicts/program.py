@@ -14,7 +14,9 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import replace
@@ -210,6 +212,8 @@ class Training:
     def train_epoch(self, waits: Waits, batches: Iterator[Any] | None) -> None:
         """One epoch, or the rest of `batches`."""
         since = time.monotonic_ns()
+        if self.program.extra == "hangs":
+            self.stop_workers()
         for batch in waits if batches is None else batches:
             if self.beside is not None and self.program.extra == "second-loader":
                 begin = time.monotonic_ns()
@@ -224,6 +228,17 @@ class Training:
             if time.monotonic_ns() > self.end:
                 break
         self.phases.append(("training", since, time.monotonic_ns()))
+
+    def stop_workers(self) -> None:
+        """Stop all workers until the end."""
+        workers = multiprocessing.active_children()
+
+        def send(number: int) -> None:
+            for worker in workers:
+                os.kill(worker.pid or 0, number)
+
+        send(signal.SIGSTOP)
+        threading.Timer((self.end - time.monotonic_ns()) / 1e9, send, (signal.SIGCONT,)).start()
 
     def train_step(self, batch: Any) -> None:
         """Forward, backward, and a look at the loss."""

@@ -85,6 +85,8 @@ class Place:
         own = os.environ | {"XDG_RUNTIME_DIR": str(pages if inside else hidden), "PYTHONPATH": paths}
         own |= {"PYTHONWARNINGS": "ignore"}
         command = self._command(program, folder, inside=inside)
+        taken = len(os.sched_getaffinity(0)) if program.extra == "taken" else 0
+        beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(taken)]
         with (folder / "output.txt").open("w+") as output:
             process = subprocess.Popen(command, cwd=folder, env=own, stdout=output, stderr=output)
             try:
@@ -93,9 +95,10 @@ class Place:
                     self._watch(program, pid, folder, os.environ | {"XDG_RUNTIME_DIR": str(pages)})
                 status = process.wait(READY_S)
             finally:
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
+                for other in (process, *beside):
+                    if other.poll() is None:
+                        other.terminate()
+                        other.wait()
             output.seek(0)
             words = output.read().strip()
         if status == UNAVAILABLE or (status and "no control group" in words):  # a launcher has its own status

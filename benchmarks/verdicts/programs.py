@@ -14,6 +14,7 @@ from iofast.monitor.findings import Bound, Cause
 
 INPUT, COMPUTE, SYNC, LAUNCH = (Bound.INPUT,), (Bound.COMPUTE,), (Bound.SYNC,), (Bound.LAUNCH,)
 UNKNOWN, IDLE = (Bound.UNKNOWN,), (Bound.IDLE,)  # training waits for something else than a batch; no training
+STALLED = (Bound.STALLED,)
 ANY: Final = tuple(Cause)
 SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a second; newer ones fifty times
 
@@ -32,7 +33,8 @@ class Program:
     spin        the thread waits by polling
     loader      torch, fast, webdataset; one of the program's own (feeders.py); async: training is a coroutine; none
     extra       further events: validation, checkpoint, second-loader, idle-loader, one-core, quota, pin, accumulate;
-                sleeps: after each step; asks: waits for an answer of another process
+                sleeps: after each step; asks: waits for an answer of another process; taken: a busy program beside it
+                for each core; hangs: its workers are stopped
     stall       the exposed stall by design
     bounds, causes   the right verdicts and causes
     """
@@ -80,6 +82,7 @@ SOCKET = replace(QUEUE, name="socket-sleep", loader="socket", causes=(Cause.FEED
 ASYNC = replace(QUEUE, name="async-sleep", loader="async", stall=0.6, compute=0.0, step_s=0.033)
 SLEEPER = Program("sleeps", UNKNOWN, extra="sleeps", loader="queue", step_s=0.01)
 ASKING = replace(SLEEPER, name="asks", extra="asks")
+HANGING = Program("hangs", STALLED, extra="hangs", device=False, workers=2)
 SERVER = Program("serves", IDLE, loader="none", device=False)
 
 OWN_TUNE: Final = (
@@ -117,6 +120,8 @@ TUNE: Final = (
     replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, stall=0.5, compute=0.5, batch=12),
     replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), stall=0.4, compute=0.6, extra="one-core"),
     replace(DECODING, name="decode-2w-quota", causes=(Cause.CPU,), workers=2, stall=0.45, compute=0.55, extra="quota"),
+    replace(DECODING, name="decode-2w-taken", causes=(Cause.TAKEN,), workers=2, stall=0.5, compute=0.5, extra="taken"),
+    HANGING,
     _input("collate-1w", 0.45, "collate", Cause.COLLATE),
     replace(_input("pickle-1w", 0.5, "pickle", Cause.COLLATE), compute=0.5),
     replace(_input("burst-1w", 0.33, "burst", Cause.STORAGE), compute=0.0, prefetch=1, cost_s=0.03),
@@ -187,6 +192,8 @@ FINAL: Final = tuple(
         replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, stall=0.3, compute=0.7, batch=16),
         replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), stall=0.6, compute=0.4, extra="one-core"),
         replace(DECODING, name="decode-2w-quota", causes=(Cause.CPU,), workers=2, compute=0.4, extra="quota"),
+        replace(DECODING, name="decode-1w-taken", causes=(Cause.TAKEN,), stall=0.4, compute=0.6, extra="taken"),
+        replace(HANGING, workers=1),
         replace(_input("collate-1w", 0.3, "collate", Cause.COLLATE), cost_s=0.09),
         replace(_input("pickle-1w", 0.35, "pickle", Cause.COLLATE), cost_s=0.08),
         Program("epoch-start", INPUT, (Cause.EPOCH_START,), 0.2, "start", persistent=False, batches=40),

@@ -63,7 +63,7 @@ class Scored:
     @property
     def judgeable(self) -> bool:
         """Whether the program trains, and waits for nothing that looks like a loader."""
-        return not {Bound.UNKNOWN, Bound.IDLE} & set(self.run.program.bounds)
+        return not {Bound.UNKNOWN, Bound.IDLE, Bound.STALLED} & set(self.run.program.bounds)
 
     @property
     def abstained(self) -> bool:

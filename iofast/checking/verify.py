@@ -75,6 +75,9 @@ def verify(
             result.notes.append(
                 "there are no checksums: payloads were read" + (" and images decoded" if decode else "")
             )
+        labels = (reader.labels(sound[start : start + STEP]) for start in range(0, len(sound), STEP))
+        if unlabelled := sum(int((part < 0).sum()) for part in labels):
+            result.notes.append(f"records without a label: {unlabelled:,} of {len(sound):,}")
         result.problems.sort(key=lambda problem: -1 if problem.index is None else problem.index)
     return result
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iofast.bench import BenchResult
+    from iofast.monitor.snapshot import SystemFigures
 
 VERSION = 1  # of the JSON
+_NOTICED = 0.1  # of the cores, used by other programs
 
 HELP = "measure how fast a dataset loads on this machine"
 DESCRIPTION = (
@@ -25,7 +30,7 @@ examples:
   iofast bench out.lmdb --json | jq .loading    for programs
 
 "full decode" is libjpeg-turbo decoding the same images whole with as many threads, without reading: the upper bound
-of loaders that decode first and crop afterwards. Run it on an idle machine.
+of loaders that decode first and crop afterwards. Run it on an idle machine: a line names other programs that use cores.
 """
 _STAGES = {
     "read": "read the payload from the file",
@@ -71,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     from iofast.bench import BenchOptions, bench
     from iofast.dataset import FastDataset
     from iofast.errors import OptionError
+    from iofast.monitor.probe.machine_facts import SystemProbe
+    from iofast.monitor.snapshot import Job
 
     if args.size < 1:
         raise OptionError(f"--size must be 1 or more, found {args.size}")
@@ -83,14 +90,28 @@ def run(args: argparse.Namespace) -> int:
         workers=args.workers or _default_workers(),
         pixels=args.pixels,
     )
+    machine, since = SystemProbe(Job(os.getpid(), 0, ""), scan_s=0.0), time.monotonic()
     result = bench(FastDataset(args.path, args.split), transform, options)
+    meanwhile = machine.take(time.monotonic() - since)
     if args.json:
-        print(json.dumps({"version": VERSION, "path": args.path, "transform": args.transform, **asdict(result)}))
+        about = {"version": VERSION, "path": args.path, "transform": args.transform}
+        print(json.dumps({**about, **asdict(result), "other_cores": meanwhile.other_cores}))
     elif args.quiet:
         print("\n".join(f"{rate:.0f}" for rate in result.loading.values()))
     else:
         _show(args, result)
+    _note_others(meanwhile)
     return 0
+
+
+def _note_others(meanwhile: SystemFigures) -> None:
+    """Name the cores that other programs used, if that changes the rates."""
+    others, cores = meanwhile.other_cores or 0.0, meanwhile.cores
+    if others < _NOTICED * cores:
+        return
+    who = "" if meanwhile.busiest is None else f" ({meanwhile.busiest})"
+    text = f"other programs used {others:.1f} of {cores:g} cores meanwhile{who}: measure again on an idle machine"
+    print(f"iofast bench: {text}", file=sys.stderr)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -90,17 +90,19 @@ def _library(name: str) -> Check:
 
 
 def _optional() -> Iterator[Check]:
-    for name, purpose in (
-        ("torch", "FastDataset and FastLoader need it"),
-        ("pyarrow", "manifests in Parquet"),
-        ("webdataset", "WebDataset shards by its own code"),
-        ("simplejpeg", "a peer in the benchmarks"),
+    for name, extra, purpose in (
+        ("torch", "torch", "FastDataset and FastLoader need it"),
+        ("pyarrow", "parquet", "Parquet and Arrow files"),
+        ("obstore", "remote", "object stores"),
+        ("ray", "ray", "packing on a Ray cluster"),
+        ("py-spy", "monitor", "Python stacks of a watched process"),
     ):
         if version := _version(name):
             yield Check("optional libraries", name, version)
         else:
             state = "missing" if name == "torch" else "note"
-            yield Check("optional libraries", name, f"absent ({purpose})", state, f"pip install {name}")
+            advice = f"pip install 'iofast[{extra}]'"
+            yield Check("optional libraries", name, f"absent ({purpose})", state, advice)
 
 
 def _gpu() -> Iterator[Check]:
@@ -182,9 +184,14 @@ def _open_files() -> Check:
 
 def _ptrace() -> Check:
     """Check whether stacks of another process can be read, as `iofast monitor --pid` does."""
+    from iofast.monitor.probe.stacks import pyspy
+
     scope = _first_line(Path("/proc/sys/kernel/yama/ptrace_scope"))
     capable = bool(_effective_capabilities() >> _CAP_SYS_PTRACE & 1)
     facts = f"yama ptrace_scope {scope or 'absent'}, CAP_SYS_PTRACE {'held' if capable else 'not held'}"
+    if pyspy() is None:
+        advice = "pip install 'iofast[monitor]'"
+        return Check("machine", "ptrace", f"{facts}: no stacks can be read, because py-spy is absent", "note", advice)
     if scope == "3":
         advice = "ptrace_scope 3 stays until the next boot"
         return Check("machine", "ptrace", f"{facts}: stacks of no process can be read", "missing", advice)

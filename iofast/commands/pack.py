@@ -64,6 +64,10 @@ Images that cannot be packed are listed in DST.errors.jsonl.
 """
 
 
+# The options that most runs use: on the first screen of --help, before the groups.
+_FIRST = ("resize", "mode", "format", "quality", "fields", "shuffle", "split", "workers", "overwrite", "dry_run")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.argument_default = argparse.SUPPRESS  # defaults are those of PackOptions
@@ -75,10 +79,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DST",
         help="container to write: out.lmdb, train.tar, train.tfrecord, or a URL of such shards",
     )
+    parser.usage = "%(prog)s SRC DST [options]"
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
         for each in command_line(fields):
-            _add(groups[title], each)
+            _add(parser if each.name in _FIRST else groups[title], each)
     foreign.add_options(groups["samples"])
     groups["running"].add_argument("--json", action="store_true", default=False, help="print the report as JSON")
     groups["running"].add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
@@ -95,7 +100,7 @@ class _Shares(argparse.Action):
 _TYPES = {"int": int, "int | None": int, "float | None": float}  # PackOptions parses the text of other fields
 
 
-def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
+def _add(group: argparse._ActionsContainer, each: Field[Any]) -> None:
     """Add one option of packing."""
     flag, text = f"--{each.name.replace('_', '-')}", each.metadata["text"].replace("%", "%%")
     if each.type == "bool":
@@ -175,7 +180,7 @@ def summary(report: PackReport) -> list[str]:
     lines += _errors_and_notes(report)
     if report.part is not None:
         lines.append(f"  next       {_next(report.missing, report.part[1])}")
-    return lines
+    return [*lines, f"  next       {report.next_step}"] if report.next_step else lines
 
 
 def _next(missing: tuple[int, ...], total: int) -> str:
@@ -193,6 +198,10 @@ def _contents(report: PackReport) -> list[str]:
     lines = []
     if report.classes is not None:
         lines.append(f"  classes    {report.classes:,}")
+    if report.unlabelled == report.images > 0:
+        lines.append("  labels     none")
+    elif report.unlabelled:
+        lines.append(f"  unlabelled {report.unlabelled:,} of {report.images:,}")
     if set(report.splits) != {"all"}:
         lines.append("  splits     " + ", ".join(f"{name} {number:,}" for name, number in report.splits.items()))
     return lines

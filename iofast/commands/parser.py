@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, did_you_mean
 
 # `max_errors=3` as in Python, and words that can only be names (`max_errors`), but not in paths or quotes
 _KEYWORD = re.compile(r"""(?<![\w./'"=,-])([a-z][a-z_]*)(=True\b|=|(?![\w./=-]))""")
@@ -76,11 +76,3 @@ def refuse_beside(args: argparse.Namespace, one: str, others: Sequence[str]) -> 
     used = [name for name in others if getattr(args, name) is not None and getattr(args, name) is not False]
     if getattr(args, one) is not None and used:
         raise OptionError(f"{used[0]}= has no effect: expected none beside {one}=, found both; leave one of them out")
-
-
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return `: did you mean …?` if `word` resembles a known one, else nothing."""
-    import difflib  # imported for mistyped words only
-
-    close = difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {close[0]}?" if close else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from iofast import owned
 from iofast.commands import foreign
-from iofast.commands.parser import did_you_mean, refuse_beside
+from iofast.commands.parser import refuse_beside
 from iofast.commands.text import say
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
 
 def label_of(reader: Reader, text: str) -> int:
     """Return a class's number by its name, or by its number if no class has that name. Raises `OptionError`."""
-    from iofast.errors import OptionError
+    from iofast.errors import OptionError, did_you_mean
 
     classes = reader.manifest.classes or ()
     if text in classes:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
-from iofast.commands.parser import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +39,7 @@ def preset(text: str) -> Pipeline:
 
     Arguments are literals; nothing else of the text is evaluated.
     """
-    from iofast.errors import OptionError, shown
+    from iofast.errors import OptionError, did_you_mean, shown
     from iofast.transforms import compile as compile_transform
 
     name, positional, named = _parsed(text)
@@ -87,8 +86,6 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
 
     Random choices depend on the seed and on the image's place among `indices`.
     """
-    import torch
-
     from iofast.dataset import FastDataset
     from iofast.loader import FastLoader
     from iofast.sheet import SheetImage
@@ -106,7 +103,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
         transform=pipeline,
         targets=targets,
         seed=args.seed or 0,
-        dtype=torch.float32,
+        dtype="float32",
         ragged="raise" if pipeline.views else "list",
         on_error="drop",  # the cell of a broken image has its error
     )

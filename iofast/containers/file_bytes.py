@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import read_rows
+from iofast.kernel.strangers import POINTER, is_pointer
 
 T = TypeVar("T")
 
@@ -38,6 +39,8 @@ class FileBytes:
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
             raise ContainerError(f"{path} is not a regular file, or is empty")
+        if is_pointer(path, status.st_size):
+            raise ContainerError(f"{path} is {POINTER}")
         self._size = status.st_size
 
     def __del__(self) -> None:

@@ -259,5 +259,5 @@ def _check_classes(a: str, mine: tuple[str, ...] | None, b: str, yours: tuple[st
     found = f"the first has {counts[0]}, the second {counts[1]}"
     if mine and yours:
         pairs = enumerate(zip(mine, yours, strict=False))
-        found += "".join([f"; class {i} is {x!r} and {y!r}" for i, (x, y) in pairs if x != y][:1])
+        found += "".join([f"; class {i} is {x!a} and {y!a}" for i, (x, y) in pairs if x != y][:1])
     raise OptionError(f"{a} and {b} cannot be joined: {found}")

@@ -16,6 +16,7 @@ from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.errors import ContainerError, IofastError, because
+from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.remote.urls import absolute, is_url
 
 LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
@@ -128,6 +129,8 @@ def _check_shard(manifest: Manifest, path: str, number: int, status: os.stat_res
     expected = manifest.shards[number].size
     if not stat.S_ISREG(status.st_mode) or status.st_size != expected:
         found = f"{status.st_size} bytes, expected {expected}"
+        if stat.S_ISREG(status.st_mode) and is_pointer(path, status.st_size):
+            raise ContainerError(f"{path} is {POINTER}")
         raise ContainerError(f"{path} was cut off, or replaced by another file: {found}")
 
 

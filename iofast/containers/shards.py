@@ -29,7 +29,7 @@ from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, MARKER
-from iofast.errors import ContainerError, OptionError, SourceError, StorageError, UnfinishedError
+from iofast.errors import ContainerError, OptionError, SourceMissingError, StorageError, UnfinishedError
 from iofast.remote.urls import is_url
 
 MANIFEST_SUFFIX = ".manifest"
@@ -95,7 +95,7 @@ def expand(pattern: str) -> list[str]:
         is_glob = glob.has_magic(name) and not is_url(name) and not os.path.exists(name)
         matches = sorted(glob.glob(name)) if is_glob else [name]
         if not matches:
-            raise SourceError(f"no file matches {name}")
+            raise SourceMissingError(f"no file matches {name}")
         found += matches
     return found
 

@@ -12,22 +12,27 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import MAX_FIELDS
+from iofast.containers.manifest import CLASS_ORDERS, MAX_FIELDS
 from iofast.containers.open_files import OpenFiles
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, OptionError
 from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, Same
 from iofast.foreign.columns import LABEL_NAMES, TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
 from iofast.foreign.table_files import TableFile, has_bytes, is_binary, is_image
 from iofast.record import JSON_FIELD
+from iofast.source import parquet
 from iofast.source.arrays import Strings
+from iofast.source.labels import read_labels, unused
+from iofast.source.listing import few
+from iofast.source.table import ColumnText
 
 Kind = Literal["image", "text", "bytes", "number"]
 
@@ -46,11 +51,12 @@ class Leaf(NamedTuple):
 class TableSchema:
     """What becomes of the columns of a table.
 
-    `label` has class indices, `classes` their names; each of `leaves` becomes a field, and `others` members of the
-    field `json`; `left_out` are sentences.
+    `label` has class indices, `classes` their names; or it has text (`is_text`). Each of `leaves` becomes a field, and
+    `others` members of the field `json`; `left_out` are sentences.
     """
 
     label: str | None
+    is_text: bool
     classes: tuple[str, ...] | None
     leaves: tuple[Leaf, ...]
     others: tuple[str, ...]
@@ -61,11 +67,13 @@ class ArrowTables(Format):
     """The rows of Arrow or Parquet files with one schema, in the order of the files."""
 
     name = "arrow"
-    names_are_fixed = True
 
-    def __init__(self, files: Sequence[TableFile]) -> None:
+    def __init__(self, files: Sequence[TableFile], options: ForeignOptions) -> None:
+        if (others := sorted(set(options.names) - {"label"})) or options != ForeignOptions(dict(options.names)):
+            found = f"names {others[0]}" if others else "others"
+            raise OptionError(f"options of Arrow and Parquet: expected names label=COLUMN, found {found}")
         self.file_splits = [file.split for file in files]
-        super().__init__([file.path for file in files], ForeignOptions())
+        super().__init__([file.path for file in files], options)
 
     def words(self) -> list[bytes]:
         """See `Format.words`."""
@@ -82,7 +90,7 @@ class ArrowTables(Format):
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
         """Copy what must be, and note the place of every value."""
         read = plain_copies(self.paths, stamped)
-        schema = _schema(self.paths, read)
+        schema = _schema(self.paths, read, self.options.names.get("label"))
         parts = [_read_file(read[number], number, schema, path) for number, path in enumerate(self.paths)]
         counts = np.array([part.rows for part in parts], np.int64)
         if counts.sum() > MAX_RECORDS:
@@ -94,11 +102,11 @@ class ArrowTables(Format):
                     f"{self.paths[0]}: column {column.name!r} has no bytes of images, only paths: `push_to_hub` and "
                     "`save_to_disk` of `datasets` store the bytes"
                 )
-        labels = np.concatenate([part.labels for part in parts]) if schema.label is not None else None
+        labels, classes, warnings = _all_labels(schema, [part.labels for part in parts], self.paths[0])
         fetch, splits = fetch_from(self.files(stamped)), _splits(self.file_splits, counts)
-        index = index_of(columns, np.cumsum(counts) - counts, fetch, splits, schema.left_out, labels)
+        index = index_of(columns, np.cumsum(counts) - counts, fetch, splits, (*schema.left_out, *warnings), labels)
         texts = Strings.gather(text for part in parts for text in part.others) if schema.others else None
-        return replace(index, classes=schema.classes, class_order="file", json=texts)
+        return replace(index, classes=classes, class_order=CLASS_ORDERS[0 if schema.is_text else -1], json=texts)
 
 
 class SameOrCopy(Same):
@@ -117,11 +125,11 @@ class TablePart(NamedTuple):
 
     rows: int
     places: list[Places]
-    labels: NDArray[np.int32]
+    labels: list[Any]  # see `_labels`, one of each batch
     others: list[bytes]
 
 
-def _schema(paths: Sequence[str], read: Sequence[str]) -> TableSchema:
+def _schema(paths: Sequence[str], read: Sequence[str], label: str | None) -> TableSchema:
     """The meaning of the columns, which must be the same in all files. Raises `ContainerError`."""
     first, with_nulls = None, set[str]()
     for path, place in zip(paths, read, strict=True):
@@ -135,12 +143,16 @@ def _schema(paths: Sequence[str], read: Sequence[str]) -> TableSchema:
     names = [] if first is None else first.names
     if len(set(names)) < len(names) or not 0 < len(names) <= MAX_FIELDS:
         raise ContainerError(f"{paths[0]} must have 1 to {MAX_FIELDS} columns, found {len(names)}, or two of one name")
-    return _meaning(first, with_nulls, paths[0])
+    return _meaning(first, with_nulls, paths[0], label)
 
 
-def _meaning(schema: Any, with_nulls: set[str], shown: str) -> TableSchema:
+def _meaning(schema: Any, with_nulls: set[str], shown: str, label: str | None) -> TableSchema:
     classes = _classes(schema)
-    label = _label(schema, classes)
+    numbers, texts = _label_columns(schema)
+    if label is not None and label not in (*numbers, *texts):
+        there = few((*numbers, *texts), 20) or "none"
+        raise OptionError(f"{shown}: names label={label}: expected a column of text or whole numbers, found {there}")
+    label = label or _label(numbers, texts, classes)
     leaves, others, left_out = list[Leaf](), list[str](), list[str]()
     for column in schema:
         found = _leaves(column, column.name in with_nulls)
@@ -154,8 +166,10 @@ def _meaning(schema: Any, with_nulls: set[str], shown: str) -> TableSchema:
             others.append(column.name)
     if not leaves:
         raise ContainerError(f"{shown}: no column can be read, only {', '.join(schema.names):.200}")
+    if label is None:
+        left_out += unused((*numbers, *texts), "--names label=COLUMN")
     leaves.sort(key=lambda leaf: leaf.kind != "image")  # stable: the first image is the record's
-    return TableSchema(label, classes.get(label or ""), tuple(leaves), tuple(others), tuple(left_out))
+    return TableSchema(label, label in texts, classes.get(label or ""), tuple(leaves), tuple(others), tuple(left_out))
 
 
 def _leaves(column: Any, has_nulls: bool) -> list[Leaf] | None:
@@ -197,20 +211,29 @@ def _classes(schema: Any) -> dict[str, tuple[str, ...]]:
         return {}  # written by another program
 
 
-def _label(schema: Any, classes: Mapping[str, Sequence[str]]) -> str | None:
-    """The column of class indices: one with names of classes, else one with a usual name."""
+def _label_columns(schema: Any) -> tuple[list[str], list[str]]:
+    """The columns of whole numbers, and those of text, perhaps by a dictionary."""
     import pyarrow
 
-    whole: list[str] = [column.name for column in schema if pyarrow.types.is_integer(column.type)]
-    named = [name for name in whole if name in classes]
-    usual = [name for name in named or whole if name.lower() in LABEL_NAMES]
-    return next(iter(usual or named), None)
+    types, numbers, texts = pyarrow.types, list[str](), list[str]()
+    for column in schema:
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+        numbers += [column.name] if types.is_integer(column.type) else []
+        texts += [column.name] if types.is_string(kind) or types.is_large_string(kind) else []
+    return numbers, texts
+
+
+def _label(numbers: Sequence[str], texts: Sequence[str], classes: Mapping[str, Sequence[str]]) -> str | None:
+    """The column of labels: numbers with names of classes, else those with a usual name, else text with one."""
+    named = [name for name in numbers if name in classes]
+    usual = [name for name in named or numbers if name.lower() in LABEL_NAMES]
+    return next(iter(usual or named or [name for name in texts if name.lower() in LABEL_NAMES]), None)
 
 
 def _read_file(path: str, number: int, schema: TableSchema, shown: str) -> TablePart:
     """Note the places in file `number`."""
     places: list[list[tuple[NDArray[Any], NDArray[Any]]]] = [[] for _ in schema.leaves]
-    labels, others, count = list[NDArray[np.int32]](), list[bytes](), 0
+    labels, others, count = list[Any](), list[bytes](), 0
     size = os.path.getsize(path)
     with plain_table(path, shown) as (_, address, batches):
         for batch in batches:
@@ -231,7 +254,7 @@ def _read_file(path: str, number: int, schema: TableSchema, shown: str) -> Table
         length = np.concatenate([each for _, each in found] or [np.empty(0, np.int64)])
         file = np.where(length < 0, np.uint32(ABSENT), np.uint32(number))
         joined.append((file, offset.astype(np.uint64), np.maximum(length, 0).astype(np.uint64)))
-    return TablePart(count, joined, np.concatenate([*labels, np.empty(0, np.int32)]), others)
+    return TablePart(count, joined, labels, others)
 
 
 def _places(batch: Any, leaf: Leaf, address: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -260,8 +283,33 @@ def _valid(values: Any) -> NDArray[np.bool_]:
     return valid
 
 
-def _labels(values: Any, schema: TableSchema, shown: str) -> NDArray[np.int32]:
-    """Class indices, -1 for none. Raises `ContainerError` for a number without a class."""
+def _all_labels(
+    schema: TableSchema, parts: Sequence[Sequence[Any]], shown: str
+) -> tuple[NDArray[np.int32] | None, tuple[str, ...] | None, list[str]]:
+    """Labels of all rows, None without any; names of classes, and warnings. Raises `SourceError`, `ContainerError`."""
+    batches = [batch for part in parts for batch in part]
+    if schema.label is None:
+        return None, None, []
+    if not schema.is_text:
+        return np.concatenate([*batches, np.empty(0, np.int32)]), schema.classes, []
+    cells = ColumnText()
+    for batch in batches:
+        cells.extend(*batch)
+    cells.finish()
+
+    def fail(row: int, message: str) -> NoReturn:
+        raise ContainerError(f"{shown} …: row {row} of column {schema.label!r}: {message}")
+
+    return read_labels(cells, CLASS_ORDERS[0], Path(shown), fail)
+
+
+def _labels(values: Any, schema: TableSchema, shown: str) -> Any:
+    """Class indices, -1 for none; of text the arguments of `ColumnText.extend`.
+
+    Raises `ContainerError` for a number without a class.
+    """
+    if schema.is_text:
+        return parquet.texts(values.cast("large_string"))
     numbers = values.cast("int64", safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
     most = len(schema.classes) if schema.classes else 1 << 31
     if len(numbers) and (numbers.min() < -1 or numbers.max() >= most):

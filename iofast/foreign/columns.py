@@ -19,8 +19,9 @@ from iofast.foreign.cached_index import PARTS, ForeignIndex, number_of
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
+from iofast.source.labels import LABEL_COLUMNS
 
-LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
+LABEL_NAMES = (*LABEL_COLUMNS, "y", "cls", "labels", "fine_label")
 
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)

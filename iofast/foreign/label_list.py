@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
-from iofast.errors import OptionError, SourceError, because
+from iofast.errors import OptionError, SourceError, unreadable
 from iofast.source.text_files import lines
 
 MAX_BYTES = 4 << 30  # ImageNet's list has 50 MB
@@ -30,9 +30,10 @@ def read_label_list(path: str, base: int) -> LabelList:
         if Path(path).stat().st_size > MAX_BYTES:
             raise SourceError(f"{path} has more than {MAX_BYTES} bytes: is it the list of labels?")
         text = b"".join(lines(Path(path)))
-    except (OSError, UnicodeError) as error:
-        reason = because(error) if isinstance(error, OSError) else "its text is damaged"
-        raise SourceError(f"the list of labels {path} cannot be read: {reason}") from None
+    except OSError as error:
+        raise unreadable(f"the list of labels {path}", error) from None
+    except UnicodeError:
+        raise SourceError(f"the list of labels {path} cannot be read: its text is damaged") from None
     words: dict[bytes, bytes] = {}
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.strip().rsplit(maxsplit=1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.manifest import MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
-from iofast.errors import ContainerError, SourceError, because
+from iofast.errors import ContainerError, unreadable
 from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
 from iofast.foreign.columns import Fetch, TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
@@ -121,7 +121,7 @@ def read_index(file: Path) -> list[MdsShard]:
             raise ContainerError(f"it has more than {MAX_SHARDS} shards")
         shards = [_shard(file.parent, number, entry) for number, entry in enumerate(parsed["shards"])]
     except OSError as error:
-        raise SourceError(f"{file} cannot be read: {because(error)}") from None
+        raise unreadable(file, error) from None
     except ContainerError as error:
         raise ContainerError(f"{file}: {error}") from None
     except (ValueError, RecursionError) as error:

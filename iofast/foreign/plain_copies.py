@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from iofast import owned
 from iofast.bars import open_bar
 from iofast.containers.container_suffixes import ARROW, PARQUET
-from iofast.errors import ContainerError, SourceError, because, reason_of
+from iofast.errors import ContainerError, SourceError, because, reason_of, unreadable
 from iofast.source.cache import SETTLED, locked
 from iofast.source.listing import printable
 from iofast.source.parquet import arrow, opened, row_batches
@@ -101,7 +101,7 @@ def plain_table(path: str, shown: str) -> Iterator[tuple[Any, int, Iterator[Any]
     except pyarrow.ArrowException as error:
         raise ContainerError(f"{shown} is not an Arrow file that can be read: {printable(reason_of(error))}") from None
     except OSError as error:
-        raise SourceError(f"{shown} cannot be read: {because(error)}") from None
+        raise unreadable(shown, error) from None
 
 
 def _batches(reader: Any, is_file: bool) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from iofast.containers.container_suffixes import ARROW, PARQUET
 from iofast.containers.manifest import WHOLE, check_split_name
-from iofast.errors import ContainerError, SourceError, because
+from iofast.errors import ContainerError, SourceError, because, unreadable
 from iofast.source.listing import SPLIT_ORDER, split_rank
 from iofast.source.parquet import opened
 from iofast.source.suffixes import EXTENSIONS
@@ -120,7 +120,7 @@ def _member(path: Path, member: str) -> Any:
         with path.open("rb") as file:
             parsed = json.loads(file.read(MAX_STATE))
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {because(error)}") from None
+        raise unreadable(path, error) from None
     except (ValueError, RecursionError) as error:
         raise ContainerError(f"{path} is not JSON: {error}") from None
     if not isinstance(parsed, dict):

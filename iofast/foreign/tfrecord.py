@@ -16,7 +16,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,9 @@ from iofast.bars import open_bar
 from iofast.containers.any_bytes import open_bytes, stored_stamps
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
-from iofast.containers.manifest import MAX_CLASS_NAME
+from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
-from iofast.errors import ContainerError, DecodeError, IofastError, SourceError, because
+from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
 from iofast.foreign.cached_index import (
     COLUMNS,
     FORMATS,
@@ -47,7 +48,9 @@ from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
 from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings
 from iofast.source.cache import Arrays
+from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
+from iofast.source.table import ColumnText
 
 IMAGE_FIELD = "jpg"
 
@@ -85,13 +88,17 @@ class TfrecordFiles(Format):
                 arrays |= {f"{part}.{len(fields)}": column for part, column in own.items()}
                 fields.append(name)
         json = Strings.join((rows.json, rows.ends) for rows in files)
+        order, warnings, classes = CLASS_ORDERS[-1], list[str](), _classes(files, arrays["label"])
+        if (arrays["label"] < 0).all() and any(rows.names for rows in files):
+            order = CLASS_ORDERS[0]
+            arrays["label"], classes, warnings = self._text_labels(files, order)
         return ForeignIndex(
             arrays,
             tuple(fields),
             json=json,
-            classes=_classes(files, arrays["label"]),
-            class_order="file",
-            left_out=tuple(self._left_out(files, labelled=bool((arrays["label"] >= 0).any()))),
+            classes=classes,
+            class_order=order,
+            left_out=(*self._left_out(files, labelled=bool((arrays["label"] >= 0).any())), *warnings),
             names_seen=few_names(rows.features for rows in files),
             fingerprint=_fingerprint(arrays, fields, json),
         )
@@ -108,12 +115,32 @@ class TfrecordFiles(Format):
         for ours, theirs in options.fields:
             yield ours, theirs, "bytes in", ours in index.fields
 
+    def _text_labels(
+        self, files: Sequence[_Rows], class_order: str
+    ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
+        """See `read_labels`."""
+        cells = ColumnText()
+        for rows in files:
+            names = [*rows.names, None]  # the last one is number -1
+            for number in rows.named:
+                cells.add(names[number])
+        cells.finish()
+
+        def fail(row: int, message: str) -> NoReturn:
+            raise ContainerError(f"{self.paths[0]} …: record {row}: {message}")
+
+        return read_labels(cells, class_order, Path(self.paths[0]), fail)
+
     def _left_out(self, files: Sequence[_Rows], *, labelled: bool) -> Iterator[str]:
         unread = [name for name in few_names(rows.features for rows in files) if name not in self.features.known]
         if unread:
             yield f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"
         if self.features.label is not None and not labelled:
-            yield f"no record has a class number in {self.features.label!r}: none has a label"
+            yield f"no record has a class number or text in {self.features.label!r}: none has a label"
+        elif not labelled:
+            yield from unused(unread, "--names label=FEATURE")
+        elif any(rows.names for rows in files) and any(rows.texts for rows in files):
+            yield "labels that are text, in records beside others with class numbers"
 
     def _read(self, size: int) -> list[_Rows]:
         stop = threading.Event()
@@ -136,6 +163,8 @@ class _Rows:
         self.places = [array.array("q") for _ in range(places)]  # a `_Place` per record, for each field
         self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
         self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
+        self.names: dict[str, int] = {}  # class names of records without a number, numbered as they appear
+        self.named = array.array("i")  # which of them a record has, or -1
         self.features: set[str] = set()  # names; up to `MAX_NAMES` plus those of one record
 
 
@@ -149,7 +178,7 @@ def _read_file(path: str, options: FeatureNames, progress: Callable[[int], objec
     except IofastError:
         raise
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {because(error)}") from None
+        raise unreadable(path, error) from None
     for frame in frames(data):
         if stop.is_set():  # another file failed, or Ctrl-C
             break
@@ -194,6 +223,8 @@ def _append(rows: _Rows, found: Understood, places: Sequence[_Place], header: He
         column.extend(place)
     if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
         rows.features |= found.features
+    has_name = found.label < 0 and found.text is not None
+    rows.named.append(rows.names.setdefault(found.text or "", len(rows.names)) if has_name else -1)
     if found.label >= 0:
         known = rows.texts.setdefault(found.label, found.text)
         rows.texts[found.label] = known if known == found.text else None

@@ -62,7 +62,7 @@ class Understood(NamedTuple):
 
     image: ByteSpan | None
     label: int  # from 0, −1 = none
-    text: str | None  # the class's name
+    text: str | None  # the class's name, or the label's text without a number
     json: bytes | None  # the field `json`: path and key
     fields: list[ByteSpan | None]  # in the order of the options
     features: frozenset[str]  # the names of all
@@ -76,10 +76,11 @@ def understand(data: bytes, options: FeatureNames) -> Understood:
         "path": _text(data, features, PATHS if options.path is None else (options.path,)),
     }
     known = {name: text for name, text in texts.items() if text is not None}
+    label = _label(data, features, options)
     return Understood(
         image=_place(features, IMAGES if options.image is None else (options.image,)),
-        label=_label(data, features, options),
-        text=_text(data, features, TEXTS),
+        label=label,
+        text=_text(data, features, TEXTS) or (_label_text(data, features, options) if label < 0 else None),
         json=json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode() if known else None,
         fields=[_place(features, (feature,), empty=True) for _, feature in options.fields],
         features=frozenset(features),
@@ -105,6 +106,14 @@ def _text(data: bytes, features: dict[str, Feature], names: Iterable[str]) -> st
         return data[span.start : span.stop].decode()
     except UnicodeDecodeError:
         return None
+
+
+def _label_text(data: bytes, features: dict[str, Feature], options: FeatureNames) -> str | None:
+    """The text of a label that is a single text and no field."""
+    taken = {feature for _, feature in options.fields}
+    names = [name for name in (LABELS if options.label is None else (options.label,)) if name not in taken]
+    single = {name: features[name] for name in names if name in features and len(features[name].spans) == 1}
+    return _text(data, single, names)
 
 
 def _label(data: bytes, features: dict[str, Feature], options: FeatureNames) -> int:

@@ -263,6 +263,8 @@ class TranscodeRecipe:
     background    colour beneath transparency, or "drop" for the colours that Pillow's `convert("RGB")` gives; None is
                   white for encoded images and leaves kept files unchanged
     check         validation of a kept file: None or "decode" decodes it, "end" reads its header and its end only
+    truncated     "accept" decodes JPEGs that are damaged or end early as far as they go, and encodes those that
+                  "keep" could not keep; None: they are errors
     """
 
     size: int | None = None
@@ -280,6 +282,7 @@ class TranscodeRecipe:
     icc: str | None = None
     background: str | None = None
     check: str | None = None
+    truncated: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
@@ -287,6 +290,7 @@ class TranscodeRecipe:
         _one_of("format", self.format, ("jpeg", "png", "webp", "npy", "rgb", "yuv420", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
         _one_of("check", self.check or "decode", ("decode", "end"))
+        _one_of("truncated", self.truncated or "strict", ("strict", "accept"))
         if self.size is not None and not _is_whole(self.size, 1, MAX_SIDE):
             raise OptionError(f"resize= in pixels must be a whole number from 1 to {MAX_SIDE}, found {self.size!r}")
         if self.size is None and self.mode != "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -132,10 +133,11 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     if both:
         if fits and header.components <= 3 and _supports(window, size, _AS_PIXELS):
             return _by_both(data, recipe, stored, header.components, profile)
-        decode(data, header.orientation, recipe.max_pixels)  # Pillow ignores damage that libjpeg only warns of
+        if recipe.truncated is None:
+            decode(data, header.orientation, recipe.max_pixels)  # Pillow ignores damage that libjpeg only warns of
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if kept:
-        return _kept(data, header, recipe)
+        return _kept(data, header, recipe) if recipe.truncated is None else _kept_if_whole(data, header, recipe)
     return _encoded(data, header, recipe, stored, (size, box), shaper)
 
 
@@ -150,6 +152,14 @@ def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
         rewritten = rewrite(data, recipe.interval(header.mcus), OPTIMAL, recipe.max_pixels)
     size = header.width, header.height
     return Transcoded(bytes(data) if rewritten is None else rewritten, "jpg", *size, header.orientation, *size)
+
+
+def _kept_if_whole(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
+    """Keep a file, complete one that lacks only its end-of-image marker, and encode what is there of any other."""
+    for whole, how in ((data, recipe.check), (as_bytes(data) + pillow.END, None)):
+        with suppress(DecodeError):
+            return _kept(whole, header, replace(recipe, check=how))
+    return transcode(data, replace(recipe, format="jpeg"))
 
 
 def _encoded(
@@ -172,9 +182,10 @@ def _encoded(
     by_planes = (
         shaper is None and kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
     )
-    if recipe.filter == "nearest" or (window != size and not by_planes):
+    strict = recipe.truncated is None
+    if strict and (recipe.filter == "nearest" or (window != size and not by_planes)):
         check(data, header.orientation, recipe.max_pixels)
-    with borrowed(recipe.filter, math.prod(original)) as context:
+    with borrowed(recipe.filter, math.prod(original), strict=strict) as context:
         status, payload = _native.transcode(
             context.handle,
             data,

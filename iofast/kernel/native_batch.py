@@ -250,20 +250,20 @@ def decode_one(
     return int(status[0])
 
 
-_idle: dict[str, list[Context]] = {}  # by filter
+_idle: dict[tuple[str, bool], list[Context]] = {}  # by filter and strictness
 
 
 @contextmanager
-def borrowed(filter: str, pixels: int) -> Iterator[Context]:
+def borrowed(filter: str, pixels: int, *, strict: bool = True) -> Iterator[Context]:
     """Lend a context for one image of `pixels`, which the caller has compared with its limit.
 
     It is reused: fresh scratch memory costs a page fault per 4 KiB, 0.1 ms. After a large image it is freed.
     """
-    idle = _idle.setdefault(filter, [])  # append and pop of a list are atomic
+    idle = _idle.setdefault((filter, strict), [])  # append and pop of a list are atomic
     try:
         context = idle.pop()  # testing first would let another thread take it in between
     except IndexError:
-        context = Context(DecodeOptions(filter=filter, max_pixels=1 << 32))
+        context = Context(DecodeOptions(filter=filter, strict=strict, max_pixels=1 << 32))
     try:
         yield context
     finally:

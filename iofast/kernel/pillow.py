@@ -103,7 +103,7 @@ _TURNS = {
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
-_END = b"\xff\xd9"
+END = b"\xff\xd9"
 _MAGIC = (
     (b"\xff\xd8\xff", "jpeg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -339,7 +339,7 @@ def decode(opened: Opened) -> Image.Image:
 
 def check_end(opened: Opened) -> None:
     """Raise `StatusError` for a JPEG without an end-of-image marker. Pillow fails only if pixels are missing."""
-    if opened.format == "jpeg" and opened.data[:].rfind(_END, opened.scan) < 0:
+    if opened.format == "jpeg" and opened.data[:].rfind(END, opened.scan) < 0:
         raise StatusError(Status.TRUNCATED, "there is no end-of-image marker")
 
 
@@ -348,7 +348,7 @@ def mend_end(opened: Opened) -> Opened:
 
     Pillow's own option, `ImageFile.LOAD_TRUNCATED_IMAGES`, applies to the whole process.
     """
-    return open_image(opened.data[:] + _END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
+    return open_image(opened.data[:] + END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
 
 
 def plain(image: Image.Image) -> Image.Image:

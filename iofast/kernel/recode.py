@@ -12,7 +12,7 @@ from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, lossless, memory, pillow, raw, resampling
+from iofast.kernel import colour, lossless, markers, memory, pillow, raw, resampling
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -67,6 +67,8 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
         lossless.check_array(data, recipe)
         return lossless.transcode(lossless.read(data, recipe.max_pixels), recipe, lossless.NPY)
     opened = pillow.open_image(data, 1 << 62)
+    whole = recipe.truncated is None or opened.format != "jpeg" or markers.has_end(data)
+    opened = opened if whole else pillow.mend_end(opened)
     original, mode = opened.upright(opened.orientation), opened.image.mode
     memory.check(recipe, original, memory.of_pillow(opened, original, (0, 0), "png", blended=False), mode)
     if recipe.format == "npy":
@@ -75,7 +77,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
     box = recipe.crop(*size)
     width, height = recipe.padded(box[2] - box[0], box[3] - box[1])
     kept = recipe.format == "keep" and box == (0, 0, *original) and (width, height) == original
-    if kept and opened.format in FIELDS:
+    if kept and whole and opened.format in FIELDS:
         icc, background = recipe.icc == "srgb", recipe.background not in (None, "drop")
         if not colour.is_shown_otherwise(opened.image, icc=icc, background=background):
             pillow.check_end(opened)

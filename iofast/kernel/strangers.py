@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
+POINTER = "a Git LFS pointer, not the file itself; git lfs pull fetches it"
+_POINTER_START, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024  # at most
+
 _IMAGES = (  # unsupported image formats
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
     (b"\xff\x4f\xff\x51", "JPEG 2000"),
@@ -27,6 +33,7 @@ _OTHERS = (
     (b"\x1f\x8b", "a gzip file"),
     (b"pk\3\4", "a ZIP archive"),
     (b"<?xml", "XML"),
+    (_POINTER_START, POINTER),
 )
 
 
@@ -57,6 +64,15 @@ def described(start: bytes) -> str:
             return f"it is {what}"
     printable = all(byte >= 32 or byte in b"\t\r\n\f" for byte in text)
     return "it is text" if text and printable and b"\xff" not in text else ""
+
+
+def is_pointer(path: str | os.PathLike[str], size: int) -> bool:
+    """Whether a regular file of `size` bytes is a Git LFS pointer."""
+    if size > _POINTER_BYTES:
+        return False
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(len(_POINTER_START)) == _POINTER_START
+    return False
 
 
 def _text(start: bytes) -> bytes:

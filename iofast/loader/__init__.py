@@ -1,6 +1,6 @@
 """FastLoader and its options.
 
-options.py        the options; checks.py: which of them exclude each other
+options.py        the options; checks.py: which of them exclude each other; batch_types.py: the types of batches
 fast.py           FastLoader: epochs, handing over, its place
 epochs.py         the order of samples, on this rank
 spec.py           contents of batches
@@ -16,6 +16,7 @@ resident.py       a whole dataset in device memory
 loader_stats.py   sums and failures
 """
 
+import iofast.dataset  # noqa: F401  first: without torch its error says what to install
 from iofast.gpu.decode import Split as Split
 from iofast.loader.fast import FastLoader as FastLoader
 from iofast.loader.options import LoaderOptions as LoaderOptions

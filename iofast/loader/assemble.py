@@ -65,7 +65,7 @@ def finish(parts: LoaderParts, images: Any, work: Work | None, memory: BatchMemo
     """
     spec = parts.spec
     if isinstance(images, PlannedImages):
-        return cast(Resident, parts.resident).images(spec.pipeline, spec.options, images, work)
+        return cast(Resident, parts.resident).images(spec, images, work)
     if isinstance(images, torch.Tensor):
         return _apply(spec, images, work, memory)
     each = [
@@ -75,16 +75,16 @@ def finish(parts: LoaderParts, images: Any, work: Work | None, memory: BatchMemo
 
 
 def _apply(spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: BatchMemory | None = None) -> torch.Tensor:
-    options, layout = spec.options, spec.options.memory_format
-    if options.dtype == torch.uint8 and not spec.pipeline.finishes:
+    layout = spec.options.memory_format
+    if spec.dtype == torch.uint8 and not spec.pipeline.finishes:
         return images.contiguous(memory_format=layout)
     if images.dtype != torch.uint8:
         raise OptionError(
-            f"images of map_sample must stay uint8 with dtype={options.dtype} or pixel operations, found "
+            f"images of map_sample must stay uint8 with dtype={spec.dtype} or pixel operations, found "
             f"{images.dtype}; leave both out, or convert in map_batch"
         )
-    out = None if memory is None else empty(memory, tuple(images.shape), options.dtype, layout)
-    return pixels.apply(images, spec.pipeline.ops, work=work, dtype=options.dtype, memory_format=layout, out=out)
+    out = None if memory is None else empty(memory, tuple(images.shape), spec.dtype, layout)
+    return pixels.apply(images, spec.pipeline.ops, work=work, dtype=spec.dtype, memory_format=layout, out=out)
 
 
 def arrays(batch: Any) -> Any:

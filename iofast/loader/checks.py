@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import torch
@@ -13,12 +14,17 @@ from iofast.loader.options import LoaderOptions
 from iofast.loader.singly import DeepSamples
 from iofast.loader.spec import BatchSpec
 from iofast.ops import Mix, Normalize
+from iofast.record import LABEL_FIELD
 from iofast.transforms import Pipeline
+
+_log = logging.getLogger("iofast")
 
 
 def check_spec(spec: BatchSpec) -> None:
     """Raise `OptionError`, naming the option, for options that exclude each other or do not fit the dataset."""
     _check_fields(spec)
+    if spec.dataset.fields is None and LABEL_FIELD not in spec.dataset.manifest.fields:
+        _log.warning("%s has no labels, so every label in a batch is -1; fields= leaves them out", spec.dataset.path)
     if spec.pipeline.views:
         _check_views(spec)
     if spec.deep is not None:
@@ -57,7 +63,7 @@ def _check_fields(spec: BatchSpec) -> None:
     spec.check_reserved(spec.fields, "the dataset's fields have")
     if (unknown := sorted(set(spec.collates) - set(spec.fields))) and spec.options.map_sample is None:
         raise OptionError(f"collate must name fields of the dataset, {names}, found {unknown[0]!r}")
-    if "image" in spec.collates and (spec.pipeline.finishes or spec.options.dtype != torch.uint8):
+    if "image" in spec.collates and (spec.pipeline.finishes or spec.dtype != torch.uint8):
         raise OptionError(
             "collate['image'] gets uint8 images and replaces pixel operations: leave dtype and Normalize out, or "
             "collate in map_batch"

@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler, SequentialSampler
 
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
 from iofast.loader.options import LoaderOptions
+from iofast.loader.ranks import check_meshes, detected_rank
 from iofast.loader.state import Course, Identity
-from iofast.machine import launcher_rank, local_ranks
+from iofast.machine import local_ranks
 from iofast.order import MAX_SEED, Population, Schedule, Sequential
 from iofast.order.base import check_whole
 
@@ -30,6 +30,8 @@ class EpochOrder:
     def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:
         self._dataset, self._options = dataset, options
         self.seed = options.seed
+        if options.rank is None:
+            check_meshes()
         self.rank, self.world_size = rank_of(options)
         population = Population(len(dataset), dataset.labels, dataset.sizes, dataset.parts)
         self.order = options.mode.bind(population, options.seed, options.batch_size * self.world_size)
@@ -75,7 +77,8 @@ class EpochOrder:
 
     def of_machine(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The positions of batch `number`: of this rank, and of the others of this machine, which share a cache."""
-        ranks, own = local_ranks(), self.schedule
+        here, own = local_ranks(), self.schedule
+        ranks = max(1, min(here, here * own.world_size // detected_rank()[1]))  # some may need the same data
         first = own.rank - own.rank % ranks
         others = [rank for rank in range(first, min(first + ranks, own.world_size)) if rank != own.rank]
         theirs = [replace(own, rank=rank).positions(number)[0] for rank in others]
@@ -97,13 +100,10 @@ class EpochOrder:
 
 
 def rank_of(options: LoaderOptions) -> tuple[int, int]:
-    """Rank and world size: from the options, torch.distributed, the launcher's environment, or (0, 1)."""
+    """Rank and world size: from the options, or detected."""
     if options.rank is not None and options.world_size is not None:
         return options.rank, options.world_size
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return launcher_rank() or (0, 1)
+    return detected_rank()
 
 
 class LoaderSampler(Sampler[int]):

@@ -11,56 +11,108 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
-from typing import Any, Concatenate, Never, ParamSpec
+from traceback import walk_stack
+from typing import Any, Concatenate, Never, ParamSpec, overload
 
 import torch
+from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
 
 from iofast import kernel
 from iofast.dataset import FastDataset
-from iofast.errors import OptionError, StateError
+from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
+from iofast.loader.batch_types import Fields, UsualOptions
 from iofast.loader.batches import BatchJob, measure
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
+from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
-from iofast.loader.options import check_names
 from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.resident import Resident, decode_all
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
-from iofast.meter import LoaderInfo, Stages, StallClock
+from iofast.meter import Stages, StallClock
 from iofast.meter.traffic import traffic
-from iofast.option import takes_options
+from iofast.option import check_names, takes_options
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting, StoredReadahead
 from iofast.prefetch.auto import State, first
 
 _P = ParamSpec("_P")
+_FieldsT = TypeVar("_FieldsT", default=Any)
+_BatchT = TypeVar("_BatchT", default=Any)
 
 
 def _typed_by(
-    options: Callable[_P, LoaderOptions],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, FastDataset, _P], None]]:
-    """Give `__init__` the parameters of `LoaderOptions`, for type checkers and editors, and for `help()`."""
+    _options: Callable[_P, LoaderOptions], _fields: type[_FieldsT] | None = None, _batch: type[_BatchT] | None = None
+) -> Callable[[Callable[..., None]], Callable[Concatenate[FastLoader[_BatchT], FastDataset[_FieldsT], _P], None]]:
+    """Type `FastLoader.__init__`: it takes a dataset with such `fields`, and these options; then such batches come."""
+    return lambda function: function
 
-    return partial(takes_options, options)
 
-
-class FastLoader(Iterable[Any]):
+class FastLoader(Iterable[_BatchT]):
     """Iterate over `(images, labels)` batches of a FastDataset; each `iter()` is the next epoch.
 
     `images` is (N, 3, H, W) of `dtype`, `labels` int64 (N,), -1 for no label; both on `device`. A dataset with `fields`
     gives dictionaries instead, with a mask `valid`. All ranks get equally many batches; `last_valid` (bool, (N,)) is
     False for samples that only fill a rank's last batch up.
 
-        loader = FastLoader(FastDataset("out.lmdb"), batch_size=256, shuffle=True, transform=T.train(224),
-                            dtype=torch.float32)
+        loader = FastLoader(FastDataset("out.lmdb"), batch_size=256, shuffle=True, transform=T.train(224))
         for images, labels in loader: ...
+
+    The options, all but the first two by name:
+
+    batch_size     samples per batch, on each rank
+    shuffle        a new permutation in each epoch, by (seed, epoch)
+    order          another order: one of iofast.order, or a torch Sampler; random samplers draw from (seed, epoch)
+    seed           seed of the order and of all random choices, 0 to 2^64-1
+    drop_last      leave out a short last batch of an epoch
+    transform      a list of transforms, or several Views; without it all images must have one size, or see `ragged`
+    dtype          of the images: torch.uint8, or a float type such as torch.float32 or 'float32', normalised by
+                   Normalize, otherwise in [0, 1]; the default is float32 if the transform normalises, erases or mixes,
+                   otherwise uint8
+    device         where batches go; on a CUDA GPU two are finished ahead of the consumer. 'cuda' is the device that is
+                   current in the consumer's thread when its first epoch begins
+    output         what batches are made of: 'torch' for tensors, 'numpy' for arrays, for JAX, TensorFlow and others; on
+                   the CPU only, as other frameworks take a tensor on a GPU by DLPack
+    cache          'device': decode the whole dataset once, and keep it on the device as uint8
+    memory_format  torch.channels_last for a model in that format
+    num_workers    decoding threads; 'auto' is the fewest that keep the consumer from waiting, at most one per core of
+                   this rank; 0: the consumer's thread makes each batch, for a debugger or a profiler
+    prefetch       batches made ahead of the consumer; 'auto' is the fewest that keep it from waiting, at most 8, or 3
+                   if num_workers is a number
+    readahead      advise the operating system on the bytes of coming batches, and fetch them from an object store;
+                   'auto' does so for containers, not for folders
+    decode         where JPEGs are decoded: 'cpu', 'gpu' (on the device), 'split' (each batch divided so that both
+                   finish together) or a Split, or 'auto' (as measured on the first batches; pixels may then differ
+                   between runs)
+    pixels         'exact' is within one level of Pillow; 'fast' may decode training crops of progressive and unusual
+                   JPEGs at 1/2, 1/4 or 1/8 if enough pixels remain
+    check          compare payloads with their checksums, if there are any; damage is an error. Raw pixels are compared
+                   when the loader first reads the image (each time in an LMDB that another program has written to).
+                   None: do not
+    truncated      'strict': a JPEG that ends early is an error, 'accept': decode as much as possible; None: as the
+                   dataset's option. A progressive JPEG that ends normally after fewer scans is no error
+    on_error       a sample that cannot be made: 'raise', 'replace' it by another one drawn from (seed, epoch, position,
+                   attempt), or 'drop' it. If all of 8 or more samples of a batch fail, raise
+    max_errors     failures per epoch on this rank before ErrorBudgetError; None is any number
+    ragged         images of different sizes: 'raise', a 'list' of (3, h, w) tensors, or 'pad' with zeros to the largest
+    image_mode     'L' for gray, 'I;16' for gray images of 16 bits: batches of one channel; 'array' for all channels and
+                   bits of images alike: uint8, uint16 (as int32) or float32
+    targets        {field: 'mask', 'boxes' or 'keypoints'}: fields that follow the image through crops, flips and warps
+    collate        {field: function} from the list of a batch's values to the batch's column
+    map_sample     function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
+    map_processes  number of processes for map_sample; 0 runs it in the decoding threads
+    map_batch      function of the finished batch; its parameters rng, epoch and position, if it has them, are filled in
+    rank           number of this process; detected by default
+    world_size     number of processes; detected by default
+    group          processes that need different data, instead of rank and world_size: a process group, or a device
+                   mesh's data-parallel dimensions; tensor- and context-parallel ranks then get the same batches
 
     `state_dict()` is the place of the newest iterator, in a few hundred bytes. After `load_state_dict` the next
     `iter()` continues there, with any number of workers, and of ranks that make the same global batch.
@@ -69,9 +121,23 @@ class FastLoader(Iterable[Any]):
     made, or `ErrorBudgetError` if there are too many of them.
     """
 
+    @overload
+    @_typed_by(UsualOptions, type(None), tuple[torch.Tensor, torch.Tensor])
+    def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None: ...
+    @overload
+    @_typed_by(UsualOptions, tuple[str, ...], Fields)
+    def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None: ...
+    @overload
     @_typed_by(LoaderOptions)
+    def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None: ...
+    @partial(takes_options, LoaderOptions)
     def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None:
-        check_names(options, keywords)
+        if options[2:]:
+            raise OptionError(
+                f"FastLoader takes dataset, batch_size and shuffle by position, found {shown(options[2])} as the "
+                "fourth argument: write its name before it"
+            )
+        check_names("FastLoader", LoaderOptions, keywords, INSTEAD)
         self.options = LoaderOptions(*options, **keywords)
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
@@ -81,7 +147,7 @@ class FastLoader(Iterable[Any]):
         check_spec(spec)
         self._stages, self._tally = Stages(is_remote=dataset.reader.is_stored), Tally()
         self._resources = Resources(spec, self._stages.transfer)
-        self._clock = StallClock(self._described(epochs), device=str(spec.device), stages=self._stages)
+        self._clock = StallClock(self._resources.described(spec, epochs), device=str(spec.device), stages=self._stages)
         self._spec = spec
         self._resident: Resident | None = None  # with cache="device", from the first use on
         self._decoding_all = threading.Lock()
@@ -105,11 +171,8 @@ class FastLoader(Iterable[Any]):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Never:
-        if name == "multiprocessing_context":  # read by Accelerate's skip_first_batches, which builds a DataLoader
-            raise OptionError(
-                "a FastLoader cannot be rebuilt as a DataLoader, so skip_first_batches cannot skip in it: "
-                'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
-            )
+        if name == "multiprocessing_context":  # read by functions of Accelerate, which build a DataLoader like it
+            raise OptionError(_not_rebuilt())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -225,7 +288,7 @@ class FastLoader(Iterable[Any]):
         finally:
             delivery.close()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[_BatchT]:
         self._epochs.check_ranks()
         if self._epochs.ranks_may_part and (left := self._course.abandoned) is not None:
             raise StateError(
@@ -279,19 +342,6 @@ class FastLoader(Iterable[Any]):
             return Setting(limits.max_workers, limits.max_depth)
         return (self._auto or first(limits)).setting
 
-    def _described(self, epochs: EpochOrder) -> LoaderInfo:
-        limits = self._resources.limits
-        return LoaderInfo(
-            name="FastLoader",
-            kind="FastLoader",
-            num_workers=limits.max_workers,
-            prefetch=limits.max_depth,
-            batch_size=self.options.batch_size,
-            device=str(self.options.device),
-            rank=epochs.rank,
-            world_size=epochs.world_size,
-        )
-
     def _parts(self) -> LoaderParts:
         """What batches are made of. With `cache="device"` other consumers wait until the first has decoded all."""
         if self.options.cache is not None:
@@ -323,6 +373,25 @@ class FastLoader(Iterable[Any]):
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}
+
+
+def _not_rebuilt() -> str:
+    """What to do instead of the call, to the Trainer or to Accelerate, that wants a DataLoader like this loader."""
+    frames = [frame for frame, _ in walk_stack(None)]
+    if any(frame.f_globals.get("__name__") == "transformers.trainer" for frame in frames):
+        return (
+            "the Trainer cannot skip batches in a FastLoader: give TrainingArguments(ignore_data_skip=True), and a "
+            "callback that loads the loader's state, as in examples/train_trainer.py"
+        )
+    if any(frame.f_code.co_name == "skip_first_batches" for frame in frames):
+        return (
+            "skip_first_batches cannot skip in a FastLoader: "
+            'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
+        )
+    return (
+        "prepare_data_loader cannot rebuild a FastLoader, which has the share of its rank already: iterate over the "
+        "loader itself, or over what Accelerator.prepare returns"
+    )
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:

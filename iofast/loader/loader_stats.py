@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from iofast import kernel
+from iofast.bars import html_table
 from iofast.errors import ErrorBudgetError
 from iofast.meter import MeterStats, Stages, StageStats, TrafficStats
 from iofast.prefetch import Prefetch, Times
@@ -58,6 +59,13 @@ class LoaderStats:
     num_workers: int
     depth: int
     cpu_share: float
+
+    def __repr__(self) -> str:
+        return f"LoaderStats({self})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a table of the members that are not empty."""
+        return html_table(self)
 
     def __str__(self) -> str:
         done = f"{self.images:,} images, {self.errors:,} errors"

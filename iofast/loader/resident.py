@@ -20,13 +20,11 @@ from iofast.errors import OptionError
 from iofast.gpu import AHEAD, Direct, Transfer
 from iofast.gpu.batch_memory import BatchMemory
 from iofast.loader.loader_stats import Contexts, Epoch, Tally
-from iofast.loader.options import LoaderOptions
 from iofast.loader.resources import Resources
 from iofast.loader.spec import BatchSpec
 from iofast.machine import free_memory, local_ranks
 from iofast.meter import Stages
 from iofast.prefetch import Prefetch, PrefetchJob
-from iofast.transforms import Pipeline
 from iofast.work import Work, fits, within
 
 PART = 32 << 20  # bytes of pixels per copy to the device: page-locked memory is allocated in powers of two
@@ -89,9 +87,7 @@ class Resident:
         box = kernel.status_message(kernel.Status.BOX)
         return {row: self.failed.get(int(draft.indices[row]) % len(self.sizes), box) for row in bad}
 
-    def images(
-        self, pipeline: Pipeline, options: LoaderOptions, draft: PlannedImages, work: Work | None
-    ) -> torch.Tensor:
+    def images(self, spec: BatchSpec, draft: PlannedImages, work: Work | None) -> torch.Tensor:
         """Cut out and finish images, (N, 3, height, width), on the current stream."""
         batch = pixels.RaggedBatch(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
         return pixels.augment(
@@ -99,10 +95,10 @@ class Resident:
             within(draft.boxes, draft.size),
             draft.flips,
             draft.size,
-            pipeline.ops,
+            spec.pipeline.ops,
             work=work,
-            dtype=options.dtype,
-            memory_format=options.memory_format,
+            dtype=spec.dtype,
+            memory_format=spec.options.memory_format,
         )
 
 
@@ -202,7 +198,7 @@ def decode_all(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tal
     with ExitStack() as ends:
         bar = open_bar(count, " images", "decoding into device memory", delay=DELAY_S)
         ends.callback(bar.close)
-        contexts = Contexts(kernel.DecodeOptions(strict=spec.options.truncated == "strict"), stages)
+        contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
         epoch = Epoch(contexts)
         ends.callback(tally.end, tally.begin(epoch))
         memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
@@ -228,7 +224,7 @@ def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
     """Bytes to leave free: for two parts at first, and later for the batches that exist at a time."""
     options = spec.options
     height, width = spec.pipeline.size or layout.sizes.max(axis=0).tolist()
-    batch = options.batch_size * 3 * height * width * options.dtype.itemsize
+    batch = options.batch_size * 3 * height * width * spec.dtype.itemsize
     return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch)
 
 

@@ -14,7 +14,7 @@ from iofast.gpu.decode import Decoding
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
 from iofast.machine import cores_of_rank, free_memory, local_ranks
-from iofast.meter import StageCounter
+from iofast.meter import LoaderInfo, StageCounter
 from iofast.prefetch import Limits, Readahead, StoredReadahead, most_depth
 from iofast.prefetch.advice import spaced
 from iofast.record import RAW_FIELDS
@@ -54,6 +54,19 @@ class Resources:
         self.memory = BatchMemory(pinned=self.pinned, spare=spare)
         self.float_memory = BatchMemory(pinned=False, spare=spare)
 
+    def described(self, spec: BatchSpec, epochs: EpochOrder) -> LoaderInfo:
+        """The loader, as the monitor shows it."""
+        return LoaderInfo(
+            name="FastLoader",
+            kind="FastLoader",
+            num_workers=self.limits.max_workers,
+            prefetch=self.limits.max_depth,
+            batch_size=spec.options.batch_size,
+            device=str(spec.options.device),
+            rank=epochs.rank,
+            world_size=epochs.world_size,
+        )
+
     def _limits(self, spec: BatchSpec) -> tuple[Limits, int]:
         options, size = spec.options, spec.pipeline.size or (512, 512)
         workers = options.num_workers
@@ -63,7 +76,7 @@ class Resources:
         if depth == "auto":
             wanted = AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH
             pixels_of_sample = spec.pipeline.pixels or size[0] * size[1]
-            batch_bytes = 3 * pixels_of_sample * options.batch_size * options.dtype.itemsize
+            batch_bytes = 3 * pixels_of_sample * options.batch_size * spec.dtype.itemsize
             depth = most_depth(batch_bytes, wanted, free_memory() // local_ranks())
         depth = depth if workers else 1
         # with cache="device" nothing is decoded, so a batch is one slice

@@ -194,11 +194,11 @@ class Samples:
     def _canvas(self, instead: Samples | None) -> Canvas:
         spec, resources, rows, pipeline = self._spec, self.parts.resources, len(self), self._spec.pipeline
         if spec.deep:
-            return Deep(rows, pipeline.size or size_of(self.boxes), spec.deep, spec.options.dtype)
+            return Deep(rows, pipeline.size or size_of(self.boxes), spec.deep, spec.dtype)
         memory = resources.float_memory if spec.finishes else resources.memory
         if instead is not None:
             memory = BatchMemory(pinned=False, spare=1)
-        dtype = spec.options.dtype if spec.finishes or pipeline.views else torch.uint8
+        dtype = spec.dtype if spec.finishes or pipeline.views else torch.uint8
         stored = CanvasStorage(memory, spec.options.memory_format, dtype)
         if pipeline.views:
             return Several(pipeline.views, self._cuts, rows, stored)
@@ -230,7 +230,7 @@ class Samples:
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
         drawn = pipeline.drawn
         work = pipeline.work(self._draw(rows), widths, heights, self.boxes[rows]) if drawn else no_work(len(rows))
-        return pixels.finish_of(pipeline.ops, work, self._spec.options.dtype)
+        return pixels.finish_of(pipeline.ops, work, self._spec.dtype)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ class BatchSpec:
         self.dataset, self.options = dataset, options
         compiled = compile_transform(options.transform)
         self.pipeline = in_gray(compiled) if options.image_mode == "L" else compiled
-        self.device = torch.device(options.device)
+        self.device, self.dtype = torch.device(options.device), cast(torch.dtype, options.dtype)
         self.fields = PAIR if dataset.fields is None else dataset.fields
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)
         self.with_images = "image" in self.fields
@@ -50,7 +50,8 @@ class BatchSpec:
         self.targets = targets_of(options.targets)
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.deep = _deep(dataset, options, self.pipeline.ops)  # images are finished as they are decoded
-        self.decode = decode_options(self.pipeline, options.pixels, strict=options.truncated == "strict")
+        strict = (options.truncated or dataset.truncated) == "strict"
+        self.decode = decode_options(self.pipeline, options.pixels, strict=strict)
 
     @cached_property
     def finishes(self) -> bool:
@@ -68,8 +69,8 @@ class BatchSpec:
             or self.deep is not None
             or self.device.type != "cpu"
         )
-        able = self.with_images and kernel.finish_batch is not None and options.dtype in pixels.TYPES
-        return not others and able and (pipeline.finishes or options.dtype != torch.uint8)
+        able = self.with_images and kernel.finish_batch is not None and self.dtype in pixels.TYPES
+        return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
 
     @property
     def read_first(self) -> list[str]:

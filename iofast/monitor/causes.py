@@ -26,11 +26,12 @@ Found = tuple[Cause | None, tuple[Evidence, ...]]
 
 def find_cause(training: Training) -> Found:
     """Cause of a stall with its evidence; None if no rule applies."""
+    found: Found = None, ()
     for rule in (_rank_skew, _feeder, _single, _pin, _threads, _silent_threads, _worker_processes):
-        cause, evidence = rule(training)
-        if cause is not None:
-            return cause, evidence
-    return None, ()
+        found = rule(training)
+        if found[0] is not None:
+            break
+    return found
 
 
 def longest_wait(training: Training) -> WaitSite | None:
@@ -41,9 +42,8 @@ def longest_wait(training: Training) -> WaitSite | None:
 
 def waiting(site: WaitSite) -> str:
     """Describe the line `site` in a clause."""
-    file = site.file.rpartition("/")[2]
-    does, what = ("waits", f", for `{site.call}`") if site.call else ("makes its batches", "")
-    return f"the training thread {does} in `{site.function}`, {file}:{site.line}{what}, {site.share:.0%} of the time"
+    does = "waits" if site.call else "makes its batches"
+    return f"the training thread {does} in {site.place}, {site.share:.0%} of the time"
 
 
 def _feeder(training: Training) -> Found:
@@ -206,8 +206,12 @@ def _worker_processes(training: Training) -> Found:
     if on_cpu or (work and computing >= thresholds.collate and workers.cpu >= thresholds.disk and not reading):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)
-    text = f"workers are not on a processor {1 - workers.busy:.0%} of the time: they wait for what they read"
-    return Cause.STORAGE, (cpu, Evidence("worker_asleep", 1 - workers.busy, text), *disk[1])
+    asleep = 1 - workers.busy
+    if workers.calls == 0 and not (workers.reads or workers.disk or work.get(WorkerTask.READ)):
+        text = f"workers are not on a processor {asleep:.0%} of the time, and read nothing"
+        return None, (cpu, Evidence("worker_asleep", asleep, text))
+    text = f"workers are not on a processor {asleep:.0%} of the time: they wait for what they read"
+    return Cause.STORAGE, (cpu, Evidence("worker_asleep", asleep, text), *disk[1])
 
 
 def _disk(training: Training, workers: Workers) -> Found:
@@ -237,12 +241,14 @@ def _disk(training: Training, workers: Workers) -> Found:
 
 
 def _cores(training: Training, workers: Workers | None = None) -> Found:
-    """Processor time is the limit: with cores left (WORKERS) or without (CPU)."""
+    """Processor time is the limit: with cores left (WORKERS), without (CPU), or because others have them (TAKEN)."""
     thresholds = training.thresholds
     throttled = training.throttled
     if throttled >= thresholds.quota:
         text = f"the cgroup's CPU quota kept the job waiting {throttled:.0%} of the time"
         return Cause.CPU, (Evidence("throttled", throttled, text),)
+    if training.taken is not None:
+        return Cause.TAKEN, ()  # every verdict has this figure
     idle = training.system(lambda one: one.system.idle_cores)
     queued = workers.runnable if workers is not None else None
     if queued is not None and queued >= thresholds.runnable:

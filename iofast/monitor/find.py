@@ -14,15 +14,16 @@ from iofast.errors import IofastError
 from iofast.meter import pages
 from iofast.monitor.probe.family import WORKER, Family, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
-from iofast.monitor.probe.states import Gone, Stat, command_line, folder, process_ids, read_stat
+from iofast.monitor.probe.states import TICKS, Gone, Stat, command_line, folder, interpreted, process_ids, read_stat
 from iofast.monitor.snapshot import Job
 
 _NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py may train
-    r"(?!.*\.py$)(jupyter|ipykernel|notebook|tensorboard)([-_.].*)?$"
-    r"|.*(multiprocessing\.(resource_tracker|forkserver)|compile_worker)",
+    r"(?!.*\.py$)(jupyter|ipykernel|notebook|tensorboard|pytest|py\.test|unittest|nose2?|tox|nox|coverage|mypy|ruff|pip)"
+    r"([-_.].*)?$|.*(multiprocessing\.(resource_tracker|forkserver)|compile_worker|exec\(eval\(sys\.stdin)",
     re.DOTALL,
 )
 _STARTED: Final = (b"multiprocessing.forkserver", b"_inductor/compile_worker", b"multiprocessing.resource_tracker")
+LEAST_AGE_S: Final = 10.0  # of a process without workers, a page or a GPU: most that compute with torch end sooner
 _TRIAL_S: Final = 0.25
 _USES_CPU: Final = 0.1  # of a core, in the trial
 _MOST_THREADS: Final = 1024
@@ -51,7 +52,8 @@ class _Candidate:
     @property
     def never_trains(self) -> bool:
         words = self.line.decode(errors="replace").split("\0")
-        program = _program(words)
+        program = interpreted(words)
+        program = program if "compile_worker" in program else os.path.basename(program)
         if program in ("iofast", "iofast.__main__"):
             return "monitor" in words
         return _NOT_TRAININGS.match(program) is not None
@@ -127,8 +129,10 @@ class ProcessTable:
         return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
 
 
-def find_jobs(on_gpu: Collection[int] = ()) -> list[Job]:
+def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) -> list[Job]:
     """Return the trainings of this user, by pid. `on_gpu`: processes that a driver lists.
+
+    Of younger processes than `least_age_s` only those with workers, a telemetry page or a GPU.
 
     Takes a quarter of a second, to see which processes compute. Never returns the monitor itself, its parents, or a
     Jupyter server; a notebook that trains can be named by its pid.
@@ -140,6 +144,8 @@ def find_jobs(on_gpu: Collection[int] = ()) -> list[Job]:
     likely = []
     for pid, process in table.processes.items():
         if pid in sure or pid in own or not process.is_python or process.never_trains:
+            continue
+        if _age_s(process.stat) < least_age_s:
             continue
         if _has_named_threads(pid):
             sure.add(table.trainer(pid))
@@ -194,6 +200,10 @@ def _has_named_threads(pid: int) -> bool:
     return False
 
 
+def _age_s(stat: Stat) -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_time / TICKS
+
+
 def _maps_torch(pid: int) -> bool:
     try:
         with open(folder(pid) / "maps", "rb") as file:
@@ -221,16 +231,3 @@ def _cpu_s(pid: int) -> float:
                 with contextlib.suppress(Gone):
                     total += read_stat(kin.pid).cpu_s
     return total
-
-
-def _program(words: list[str]) -> str:
-    """What an interpreter runs: the name of a script without its folder, a module, or the text after -c."""
-    at = 1
-    while at < len(words):
-        word = words[at]
-        if word in ("-m", "-c"):
-            return words[at + 1] if at + 1 < len(words) else ""
-        if not word.startswith("-"):
-            return word if "compile_worker" in word else os.path.basename(word)
-        at += 2 if word in ("-W", "-X") else 1
-    return os.path.basename(words[0])

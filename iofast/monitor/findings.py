@@ -19,6 +19,7 @@ class Bound(StrEnum):
     MEMORY = "memory-bound"
     COMMUNICATION = "communication-bound"
     THROTTLED = "throttled"
+    STALLED = "stalled"
     IDLE = "idle"
     UNKNOWN = "unknown"
 
@@ -29,13 +30,14 @@ class Bound(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a loader is late."""
+    """Why a loader is late. TAKEN is also why a compute-bound training is slow."""
 
     STORAGE = "storage"
     REMOTE = "storage-remote"
     PAGE_CACHE = "page-cache"
     WORKERS = "decode-cpu-workers"
     CPU = "decode-cpu-exhausted"
+    TAKEN = "cores-taken"
     SINGLE = "single-process"
     COLLATE = "collate-ipc"
     PIN = "pin"
@@ -107,7 +109,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of some intervals of one job. `reason` explains a bound of unknown or idle."""
+    """The judgement of some intervals of one job. `reason` explains a bound of unknown, idle or stalled."""
 
     bound: Bound
     cause: Cause | None

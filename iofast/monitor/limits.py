@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
 
-from iofast.monitor.findings import Bound, Evidence, StallBounds
+from iofast.monitor.findings import Bound, Cause, Evidence, StallBounds
 from iofast.monitor.snapshot import Doing, Frame, idle_share
 from iofast.monitor.training import Training, mean
 
@@ -25,6 +25,7 @@ class Finding:
     bound: Bound
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
+    cause: Cause | None = None
 
 
 def other_than_input(training: Training, stall: StallBounds) -> Finding:
@@ -74,7 +75,9 @@ def _bound(training: Training, stall: StallBounds) -> Finding:
         if (asleep := training.asleep) is not None and asleep - high >= thresholds.severe:
             reason = f"the training process sleeps {asleep:.0%} of the time, at most {high:.0%} for its loader"
             return Finding(Bound.UNKNOWN, reason=reason)
-        return Finding(Bound.COMPUTE, reason="no device in sight: what is judged is the host")
+        queued = training.taken is not None and (training.main_runnable or 0.0) >= thresholds.runnable
+        cause = Cause.TAKEN if queued else None
+        return Finding(Bound.COMPUTE, reason="no device in sight: what is judged is the host", cause=cause)
     if idle < thresholds.idle:
         return _busy(training, idle)
     host = max(0.0, idle - high)  # lower bound of the idle time that is not for want of a batch

@@ -165,6 +165,8 @@ class SystemFigures:
     disk_read_bytes: int | None  # of all disks
     disk_busy: float | None  # of the busiest
     numa_nodes: int | None = None
+    other_cores: float | None = None  # of these, used by other programs than the job and its ranks
+    busiest: str | None = None  # the process that uses most of those: pid 123, python
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,12 @@ class WaitSite:
     loader: bool
     share: float  # of the stack samples
 
+    @property
+    def place(self) -> str:
+        """Function and line, and the call that is waited for."""
+        call = f", for `{self.call}`" if self.call else ""
+        return f"`{self.function}`, {self.file.rpartition('/')[2]}:{self.line}{call}"
+
 
 @dataclass(frozen=True, slots=True)
 class StackFigures:
@@ -230,6 +238,7 @@ class StackFigures:
     workers: dict[WorkerTask, float]
     syncs: tuple[SyncSite, ...] = ()
     waits: tuple[WaitSite, ...] = ()
+    stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: a place of its main thread
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen
     single_tensor_optimizer: bool = False  # an optimizer that launches per parameter was seen
     anomaly_detection: bool = False
@@ -266,6 +275,19 @@ class LoaderFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderSource:
+    """A DataLoader in the program's source: expressions, as they are written."""
+
+    loader: str
+    dataset: str
+    batch_size: str
+    shuffle: bool
+    drop_last: bool
+    side: int  # of its images, in pixels
+    root: str  # folder of its data set; "" if the source does not have it
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One interval of one job."""
 
@@ -284,6 +306,8 @@ class Snapshot:
     notes: tuple[str, ...] = ()  # one line for each thing that could not be seen, and what would allow it
     peers: dict[int, float] = field(default_factory=dict)  # waiting share of other ranks on this machine, by rank
     file_bytes: int | None = None  # median size of the images that workers had open
+    image_root: str | None = None  # folder of all its images; None if that is not certain
+    source: LoaderSource | None = None  # None if the program's script cannot be read, or makes no DataLoader
 
 
 def own_devices(devices: Iterable[DeviceFigures]) -> list[DeviceFigures]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from iofast.monitor.find import MonitorError, find_jobs, job_of
+from iofast.monitor.find import LEAST_AGE_S, MonitorError, find_jobs, job_of
 from iofast.monitor.live import Sources
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.request import Request
@@ -31,10 +31,10 @@ def machine(request: Request, program: int | None = None) -> Sources:
     return Sources(find, lambda job: Watch(job, request, nvml), classify)
 
 
-def _on_gpu(gpu: int | None, nvml: NvmlProbe | None) -> Sequence[Job]:
+def _on_gpu(gpu: int | None, nvml: NvmlProbe | None, least_age_s: float = LEAST_AGE_S) -> Sequence[Job]:
     """All jobs, or those on one GPU. In a container the driver may name no processes: then all."""
     gpus = nvml.processes() if nvml is not None else {}
-    return [job for job in find_jobs(gpus) if gpu is None or not gpus or gpu in gpus.get(job.pid, ())]
+    return [job for job in find_jobs(gpus, least_age_s) if gpu is None or not gpus or gpu in gpus.get(job.pid, ())]
 
 
 def _started(program: int, nvml: NvmlProbe | None, since: float) -> Sequence[Job]:
@@ -45,7 +45,7 @@ def _started(program: int, nvml: NvmlProbe | None, since: float) -> Sequence[Job
         family = {program, *(child.pid for child in psutil.Process(program).children(recursive=True))}
     except psutil.Error:
         return []  # it has ended
-    found = [job for job in _on_gpu(None, nvml) if job.pid in family]
+    found = [job for job in _on_gpu(None, nvml, least_age_s=0.0) if job.pid in family]
     if found or time.monotonic() - since < _PROVES_ITSELF_S:
         return found
     try:

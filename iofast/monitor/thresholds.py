@@ -43,6 +43,7 @@ class Thresholds:
     worker_asleep   a worker that is busy for less is not the limit: ours
     cores_free      cores that a further worker could use: ours
     runnable        of a worker's time queued for a processor: ours
+    taken           of the cores, used by other programs while none is free: ours
     disk            of a worker's time in state D: ours
     uncached        read_bytes / rchar: ours
     faults          major faults per second of all workers: ours; warm mappings have none
@@ -87,6 +88,7 @@ class Thresholds:
     worker_asleep: float = 0.50
     cores_free: float = 0.5
     runnable: float = 0.15
+    taken: float = 0.25
     disk: float = 0.20
     uncached: float = 0.30
     faults: float = 20.0

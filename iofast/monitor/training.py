@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from iofast.monitor.probe.family import WORKER
@@ -30,6 +31,7 @@ from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 
 _Part = tuple[float, ProcessFigures]  # seconds of an interval, and a process in it
 Site = TypeVar("Site", SyncSite, WaitSite)
+_CPU_S = attrgetter("cpu_s")
 _UNUSED = 0.99  # idle share above which a device that is not known to be this job's does not count
 
 
@@ -215,14 +217,14 @@ class Training:
             lives.setdefault((process.pid, process.start_time), []).append((seconds, process))
         if not lives:
             return None
-        effort = {key: (_rate(parts, _cpu_s) or 0.0) + _mean_state(parts, "D") for key, parts in lives.items()}
+        effort = {key: (_rate(parts, _CPU_S) or 0.0) + _mean_state(parts, "D") for key, parts in lives.items()}
         most = max(effort.values())
         # If no worker uses a fifth of a core, sleeping ones may be waiting for remote storage: keep all.
         chosen = [key for key in lives if most < 0.2 or effort[key] >= 0.25 * most]
         parts = [part for key in sorted(chosen) for part in lives[key]]
         return Workers(
             count=self.worker_count,
-            cpu=_rate(parts, _cpu_s) or 0.0,
+            cpu=_rate(parts, _CPU_S) or 0.0,
             runnable=_rate(parts, lambda process: process.runnable_s),
             disk=_mean_state(parts, "D"),
             asleep=_mean_state(parts, "S"),
@@ -265,9 +267,17 @@ class Training:
         return mean(figure(one) for one in self.snapshots)
 
     @cached_property
+    def taken(self) -> float | None:
+        """Cores that other programs use, if that is a large share and no core is free; None otherwise or if unknown."""
+        taken, idle = self.system(lambda one: one.system.other_cores), self.system(lambda one: one.system.idle_cores)
+        most = self.thresholds.taken * (self.system(lambda one: one.system.cores) or 0.0)
+        return taken if taken and idle is not None and idle < self.thresholds.cores_free and taken >= most else None
+
+    @cached_property
     def throttled(self) -> float:
         """Seconds per second that the cgroup's CPU quota kept threads waiting, at most 1; 0 if unknown."""
-        return min(1.0, self.system(_throttled_share) or 0.0)
+        known = [one for one in self.snapshots if one.system.throttled_s is not None]
+        return min(1.0, mean((one.system.throttled_s or 0.0) / one.seconds for one in known) or 0.0)
 
     @cached_property
     def loaders(self) -> list[LoaderFigures]:
@@ -304,11 +314,9 @@ class Training:
             for phase in {phase for one in parts for phase in one.phases}
         }
         order = sorted(shares, key=lambda phase: (-shares[phase], phase))
-        return StepPhases(
-            {phase: shares[phase] for phase in order},
-            times[longest] / sum(one.batches for one in parts),
-            on_device=any(one.phases_on_device for one in parts),
-        )
+        step_s = times[longest] / sum(one.batches for one in parts)
+        shares = {phase: shares[phase] for phase in order}
+        return StepPhases(shares, step_s, on_device=any(one.phases_on_device for one in parts))
 
     def exposed(self) -> float | None:
         """Stall measured by the device's clock, as a share of step time; None if no loader measures it."""
@@ -370,20 +378,12 @@ def total(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _throttled_share(one: Snapshot) -> float | None:
-    return None if one.system.throttled_s is None else one.system.throttled_s / one.seconds
-
-
 def _stepped(loader: LoaderFigures) -> float:
     return (loader.step_s or 0.0) * (loader.steps or loader.batches)
 
 
 def _device_time(loader: LoaderFigures) -> float:
     return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
-
-
-def _cpu_s(process: ProcessFigures) -> float:
-    return process.cpu_s
 
 
 def _rate(parts: Collection[_Part], figure: Callable[[ProcessFigures], float | None]) -> float | None:

@@ -1,6 +1,7 @@
 """Judge the snapshots of one job: phases -> bounds of the stall -> verdict and cause -> advice. Pure, without a clock.
 
 The order of decisions:
+0. No batch for 30 seconds, and nothing computed or read: stalled.
 1. Nothing trains: idle.
 2. Too few steps or seconds, or bounds too wide: unknown.
 3. Starts of epochs cost more than the waits within them: input-bound, epoch-start.
@@ -22,6 +23,7 @@ from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Sta
 from iofast.monitor.limits import Finding, other_than_input
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
+from iofast.monitor.stalled import stalled
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
 
@@ -33,7 +35,7 @@ def classify(
 
     `before` is the job's last verdict: another one has to exceed its thresholds by a margin.
     """
-    last = before.bound if before is not None and before.bound.sure else None
+    last = before.bound if before is not None and before.bound.sure and before.bound is not Bound.STALLED else None
     case = _case(snapshots, thresholds, last)
     verdict = _decide(case)
     based_on = case.both if verdict.cause is Cause.EPOCH_START else case.training
@@ -100,6 +102,10 @@ def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | N
 
 
 def _decide(case: _Case) -> Verdict:
+    if (hangs := stalled(case.every)) is not None:
+        tier = Tier.STACKS if case.every.stacks else Tier.OUTSIDE
+        severe = Severity.SEVERE if hangs.bound is Bound.STALLED else Severity.NONE
+        return replace(_verdict(case, hangs, None), severity=severe, tier=tier)
     if (reason := _nothing_trains(case)) is not None:
         return _verdict(case, Finding(Bound.IDLE, reason=reason), None)
     training = case.training
@@ -115,17 +121,17 @@ def _decide(case: _Case) -> Verdict:
     if case.last not in (None, Bound.INPUT) and stall.low < bound + margin:
         return _verdict(case, Finding(case.last), stall)  # within the margin the last verdict remains
     cause, evidence = find_cause(training)
-    return _verdict(case, Finding(Bound.INPUT, evidence), stall, cause)
+    return _verdict(case, Finding(Bound.INPUT, evidence, cause=cause), stall)
 
 
-def _verdict(case: _Case, finding: Finding, stall: StallBounds | None, cause: Cause | None = None) -> Verdict:
+def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdict:
     training, reason = case.training, finding.reason
     site = longest_wait(training)
     if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
         reason = f"{reason}: {waiting(site)}, and it is unknown whether for its batches"
     return Verdict(
         bound=finding.bound,
-        cause=cause,
+        cause=finding.cause,
         stall=stall,
         severity=severity(stall, case.every.thresholds),
         evidence=_general(training, stall, site) + finding.evidence,
@@ -212,7 +218,7 @@ def _epoch_starts(case: _Case, steady: StallBounds) -> Verdict | None:
     if not case.short_epochs and within > 0.5 * stall.middle:
         return None
     evidence = Evidence("gap", share, f"{what} {share:.0%} of the time")
-    return _verdict(case, Finding(Bound.INPUT, (evidence,)), stall, Cause.EPOCH_START)
+    return _verdict(case, Finding(Bound.INPUT, (evidence,), cause=Cause.EPOCH_START), stall)
 
 
 def _general(training: Training, stall: StallBounds | None, site: WaitSite | None) -> tuple[Evidence, ...]:
@@ -233,5 +239,10 @@ def _general(training: Training, stall: StallBounds | None, site: WaitSite | Non
         ("tensor_active", tensor, "tensor cores are at work {:.0%} of the time"),
         ("main_cpu", training.main_cpu if cores else None, f"the training process uses {{:.2f}}{of} cores"),
     )
-    known = (Evidence(name, value, text.format(value)) for name, value, text in figures if value is not None)
-    return (*evidence, *known)
+    evidence += [Evidence(name, value, text.format(value)) for name, value, text in figures if value is not None]
+    if training.taken is not None and stall is not None:
+        busiest = training.snapshots[-1].system.busiest
+        who = f" ({busiest})" if busiest is not None else ""
+        text = f"other programs use {training.taken:.1f}{of} cores{who}"
+        evidence.append(Evidence("other_cores", training.taken, text))
+    return tuple(evidence)

@@ -17,6 +17,7 @@ from iofast.monitor.bursts import Bursts
 from iofast.monitor.look_windows import LATE_S, Windows
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.family import Peers
+from iofast.monitor.probe.loader_source import loader_source
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe, Reading
 from iofast.monitor.probe.pages import PagesProbe
@@ -44,6 +45,7 @@ class Watch:
         self._pages = PagesProbe(job)
         self._peers = Peers(job)
         self._files = DataFolders()
+        self._source = loader_source(job.pid)
         self._bursts = Bursts(job) if self.options.stacks != "off" else None
         self._windows = Windows()
         self._looks: list[ThreadSample] = []
@@ -119,6 +121,8 @@ class Watch:
             notes=self._noted(devices),
             peers={**self._peers.take(), **self._pages.peers()},
             file_bytes=self._files.image_bytes,
+            image_root=self._files.image_root(self._source.root if self._source else "", self.job.command.split()),
+            source=self._source,
         )
         self._snapshot_s = self._count(before, self._snapshot_s, 4)
         return snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from iofast.containers.base import Reader
 from iofast.containers.identity import is_ours, left_out, require_elsewhere, state_of
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.publish import Target
-from iofast.errors import OptionError, SourceError
+from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.opening import is_container, not_foreign, open_reader
+from iofast.packing.failures import read_lines
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import OTHER_IMAGES
 from iofast.packing.splits import divide
@@ -44,7 +46,21 @@ def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) 
     shares = options.shares()
     if shares is not None:
         images = divide(images, shares, options.split_seed or 0)
-    return images if options.shuffle is None else images.shuffled(options.shuffle)
+    images = images if options.shuffle is None else images.shuffled(options.shuffle)
+    return images if options.only is None else _only(images, Path(options.only))
+
+
+def _only(images: Source, file: Path) -> Source:
+    """The images in a list of failed ones. Raises `SourceError` if none of them is in the source."""
+    if not file.exists():
+        raise SourceMissingError(f"the list {file} does not exist")
+    wanted = {str(line["path"]) for line in read_lines(file) if "path" in line}
+    found = images.only(wanted)
+    if not len(found):
+        raise SourceError(f"none of the {len(wanted):,} images in the list {file} is in {images.root}")
+    if not (missing := len(wanted) - len(found)):
+        return found
+    return replace(found, warnings=(*found.warnings, f"{missing:,} images of {file} are no longer in {images.root}"))
 
 
 def _records(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:

@@ -63,6 +63,9 @@ class PixelFields:
         None, "the colour behind transparency (default white), or drop: ignore transparency", "COLOR"
     )
     check: str | None = _option(None, "check kept files by decode (the default), or end: header and end only")
+    truncated: str | None = _option(
+        None, "JPEGs that end early or are damaged: strict (the default): they fail, accept: pack what can be decoded"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,7 @@ class OrderFields:
         (), "the manifest's column of mask files, which follow the image", "NAME"
     )
     file_column: str | Sequence[str] = _option((), "the manifest's column of other files, stored as they are", "NAME")
+    only: str | None = _option(None, "pack only the images that failed before, as DST.errors.jsonl lists them", "FILE")
     drop_duplicates: bool = _option(False, "of equal images, keep the first")
 
 
@@ -126,6 +130,7 @@ class RunFields:
         (), "dali, wids, timm: index files for other programs, beside shards", "NAME,…"
     )
     append: bool = _option(False, "add to DST, which must exist; with the same options")
+    progress: bool = _option(True, "show a progress bar if stderr is a terminal or a notebook", typed=False)
     overwrite: bool = _option(False, "replace DST if it exists")
     dry_run: bool = _option(False, "write nothing; estimate size and time from a sample")
     part: str | None = _option(None, "pack only part I of N, on any machine; slurm: the task of an array", "I/N")

@@ -113,6 +113,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             icc=self.icc,
             background=self.background,
             check=None if self.check == "decode" else self.check,
+            truncated=None if self.truncated == "strict" else self.truncated,
         )
 
     def sample_recipe(self) -> SampleRecipe:

@@ -169,6 +169,7 @@ class PackWork:
             failed=len(failures),
             left_out=left_out,
             classes=None if self.source.classes is None else len(self.source.classes),
+            unlabelled=self.source.unlabelled,
             splits={name: stop - start for name, start, stop in self.source.splits},
             bytes_in=self.bytes_in + self._finished_bytes() if self.bytes_whole is None else self.bytes_whole,
             bytes_out=size,

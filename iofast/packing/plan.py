@@ -120,7 +120,7 @@ def shared_settings(
     source: str | os.PathLike[str], options: PackOptions, place: Target, added_to: str | None
 ) -> dict[str, object]:
     """The settings on which all parts of a run must agree. They do not list the source, so its name stands for it."""
-    columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column")}
+    columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column", "only")}
     return {**settings(options, place, added_to), **columns, "source": os.path.basename(os.path.abspath(source))}
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from iofast.bars import open_bar
+from iofast.bars import can_show, open_bar
 from iofast.errors import plain
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PackProgress:
-    """Show only warnings, as Python warnings. Used when `pack` is called as a function."""
+    """Show only warnings, as Python warnings. Used for `pack(progress=False)`."""
 
     def warn(self, text: str) -> None:
         """Warn about the source."""
@@ -30,23 +30,20 @@ class PackProgress:
     def end(self) -> None:
         """End; called once, also after an error."""
 
+    def conclude(self, advice: str) -> None:
+        """Show one line after a run that succeeded."""
 
-class Bar(PackProgress):
-    """A bar on stderr, if that is a terminal, with images/s, MB/s and the time left. It vanishes at the end.
 
-    `typed` rewrites the names of options in a warning as they are on a command line.
-    """
+class PackBar(PackProgress):
+    """A bar on stderr, in a terminal or notebook, with images/s, MB/s and the time left. It vanishes at the end."""
 
-    def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:
-        self._name, self._visible, self._typed = name, visible, typed
+    def __init__(self, *, visible: bool = True) -> None:
+        self._visible = visible and can_show()
         self._bar: tqdm[NoReturn] | None = None
         self._bytes = 0
 
-    def warn(self, text: str) -> None:
-        print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - the command's own output
-
     def begin(self, images: int, done: int) -> None:
-        if self._visible and sys.stderr.isatty():
+        if self._visible:
             self._bar = open_bar(images, " images", initial=done)
 
     def step(self, images: int, size: int, failed: int) -> None:
@@ -61,3 +58,21 @@ class Bar(PackProgress):
     def end(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+    def conclude(self, advice: str) -> None:
+        if self._visible and advice:
+            print(f"next: {advice}", file=sys.stderr)  # noqa: T201 - asked for by `progress`
+
+
+class Bar(PackBar):
+    """The bar of a command, whose warnings are lines on stderr.
+
+    `typed` rewrites the names of options in a warning as they are on a command line.
+    """
+
+    def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:
+        super().__init__(visible=visible)
+        self._name, self._typed = name, typed
+
+    def warn(self, text: str) -> None:
+        print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - the command's own output

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+
+from iofast.bars import html_table
 
 VERSION = 1  # of the JSON; increased only if a field changes its meaning or is removed
 
@@ -31,10 +34,11 @@ class PackReport:
     `packed` + `failed` + `left_out` + `dropped` = `images`, unless `estimate` is set: then nothing was written, and
     `failed` and `left_out` count images of the sample. `min_size` and `max_aspect` do not admit `left_out` images.
     `duplicates` images equal an earlier one, `other_label` of them have another label, and `dropped` of them were not
-    packed; `duplicates_file` lists them. `bytes_in` is the size of the source's image files, `bytes_out` that of the
-    container, which had `held` records before. An interrupted run had done `resumed` of the images already. `errors`
-    counts failed images by cause; `errors_file` lists them. `notes` mention other files in the source. `part` is (i, n)
-    if only that part was packed; the parts `missing` are not finished.
+    packed; `duplicates_file` lists them. `unlabelled` of the images have no label. `bytes_in` is the size of the
+    source's image files, `bytes_out` that of the container, which had `held` records before. An interrupted run had
+    done `resumed` of the images already. `errors` counts failed images by cause; `errors_file` lists them. `notes`
+    mention other files in the source. `part` is (i, n) if only that part was packed; the parts `missing` are not
+    finished.
     """
 
     source: str
@@ -43,6 +47,7 @@ class PackReport:
     packed: int
     failed: int
     classes: int | None
+    unlabelled: int
     splits: Mapping[str, int]
     bytes_in: int
     bytes_out: int
@@ -63,6 +68,24 @@ class PackReport:
     missing: tuple[int, ...] = ()
     estimate: Estimate | None = None
 
+    def __repr__(self) -> str:
+        """The target and the counts that are not 0, on one line."""
+        if self.estimate is not None:
+            nbytes, seconds = self.estimate.bytes_out, self.estimate.seconds
+            return f"PackReport({self.target!r}: {self.images:,} images, about {nbytes:,} bytes in {seconds:.0f} s)"
+        named = [(name, getattr(self, name)) for name in ("failed", "left_out", "dropped", "resumed")]
+        counts = [
+            f"{self.packed:,} of {self.images:,} images",
+            *(f"{count:,} {name}" for name, count in named if count),
+        ]
+        missing = [f"{len(self.missing):,} parts missing"] if self.missing else []
+        counts += [*missing, f"{self.bytes_out:,} bytes in {self.seconds:.1f} s"]
+        return f"PackReport({self.target!r}: {', '.join(counts)})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a table of the members that are not empty."""
+        return html_table(self)
+
     @property
     def images_per_second(self) -> float:
         """Images per second of this run, without those of an interrupted one."""
@@ -73,6 +96,15 @@ class PackReport:
     def status(self) -> int:
         """The exit status of `iofast pack`: 0, or 3 if some images failed."""
         return 3 if self.failed else 0
+
+    @property
+    def next_step(self) -> str:
+        """What to do with the container, in one line; empty if there is none yet."""
+        if self.estimate is not None or self.part is not None:
+            return ""
+        split = "train" if "train" in self.splits else next(iter(self.splits), "all")
+        flag, keyword = ("", "") if split == "all" else (f" --split {split}", f", split={split!r}")
+        return f"FastDataset({self.target!r}{keyword}) in Python; iofast bench {shlex.quote(self.target)}{flag}"
 
     def to_json(self) -> str:
         """One line of JSON; docs/pack.md lists its fields."""

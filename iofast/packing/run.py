@@ -17,7 +17,7 @@ from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.option import takes_options
+from iofast.option import check_names, takes_options
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
@@ -29,7 +29,7 @@ from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
 from iofast.packing.plan import make_plan, settings, shared_settings
 from iofast.packing.pool import IdlePool, WorkerPool
-from iofast.packing.progress import PackProgress
+from iofast.packing.progress import PackBar, PackProgress
 from iofast.packing.report import PackReport
 from iofast.record import key_width
 from iofast.remote.urls import RemotePath, is_url, require_text
@@ -67,12 +67,14 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
     for what, path in (("source", source), ("target", target)):
         if not isinstance(path, str | os.PathLike):
             raise OptionError(f"{what} must be a path, found {shown(path)}")
+    check_names("pack", PackOptions, keywords)
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
-    if options.on is not None or options.finish:
-        with IdlePool(cores()) as idle:
-            return run(source, target, options, PackProgress(), idle)
-    with WorkerPool(cores() if options.workers is None else options.workers) as pool:
-        return run(source, target, options, PackProgress(), pool)
+    progress = PackBar() if options.progress else PackProgress()
+    pool_of = IdlePool if options.on is not None or options.finish else WorkerPool
+    with pool_of(cores() if options.workers is None else options.workers) as pool:
+        report = run(source, target, options, progress, pool)
+    progress.conclude(report.next_step)
+    return report
 
 
 def pack_part(source: FilePath, target: FilePath, number: int, total: int, **options: Any) -> PackReport:

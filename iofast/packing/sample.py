@@ -177,7 +177,8 @@ def _kind_of_packing(data: bytes, packed: kernel.Transcoded, recipe: kernel.Tran
         return "kept"
     if (packed.width, packed.height) != (packed.original_width, packed.original_height):
         return "resized"
-    same = recipe.format == "keep" and data.startswith(_JPEG)
+    whole = recipe.truncated is None or markers.has_end(data) or packed.data.startswith(data)
+    same = recipe.format == "keep" and data.startswith(_JPEG) and whole
     if same and recipe.icc == "srgb":  # rewriting a JPEG keeps its colour profile, converting it does not
         same = bool(markers.profile(packed.data)) == bool(markers.profile(data))
     return "rewritten" if same else "encoded"

@@ -21,12 +21,19 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CHUNK = 1 << 18  # values processed at once on a CPU: 1 MiB of float32
 
 
-def check_dtype(ops: Sequence[Op], dtype: torch.dtype) -> None:
-    """Raise `OptionError` unless `dtype` can hold the results of `ops`: a float type, or uint8 without float ops."""
+def check_dtype(ops: Sequence[Op], dtype: object) -> torch.dtype:
+    """Return `dtype`, None being the usual one: float32 if an op needs floats, otherwise uint8.
+
+    Raises `OptionError` unless it can hold the results of `ops`: a float type, or uint8 without ops that need floats.
+    """
+    floats = [op for op in ops if isinstance(op, Normalize | RandomErasing | Mix)]
+    if dtype is None:
+        return torch.float32 if floats else torch.uint8
     if not isinstance(dtype, torch.dtype) or dtype not in (*FLOATS, torch.uint8):
         raise OptionError(f"dtype must be uint8, float16, bfloat16, float32 or float64, found {shown(dtype)}")
-    if dtype == torch.uint8 and (floats := [op for op in ops if isinstance(op, Normalize | RandomErasing | Mix)]):
+    if dtype == torch.uint8 and floats:
         raise OptionError(f"{floats[0]!r} needs a float dtype (such as torch.float32), found {dtype}")
+    return dtype
 
 
 def check(images: torch.Tensor, ops: Sequence[Op], work: Work | None, dtype: torch.dtype) -> None:

@@ -25,7 +25,7 @@ from iofast.containers.any_bytes import stored_stamps
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
-from iofast.errors import ContainerError, SourceError, because
+from iofast.errors import ContainerError, unreadable
 from iofast.kernel import crc32c
 from iofast.remote.urls import is_url
 from iofast.source.text_files import check_file
@@ -74,7 +74,7 @@ def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
             check_file(path)
             status = os.stat(path)
         except OSError as error:
-            raise SourceError(f"{path} cannot be read: {because(error)}") from None
+            raise unreadable(path, error) from None
         rows.append((status.st_size, status.st_mtime_ns))
     return np.array(rows, np.int64).reshape(-1, 2)
 

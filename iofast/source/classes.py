@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from iofast.errors import SourceError, because
+from iofast.errors import SourceError, unreadable
 from iofast.source.listing import few, printable
+from iofast.source.look_alikes import alike, check_alike
 from iofast.source.text_files import lines
 
 CLASS_FILE = "classes.txt"
@@ -18,13 +19,18 @@ def natural_key(name: str) -> list[str | int]:
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
-def order_classes(names: Collection[str], class_order: str, root: Path, *, exact: bool) -> tuple[list[str], list[str]]:
+def order_classes(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:
     """Return `names` in the given order, and warnings. Raises `SourceError`.
 
-    With the order `file`, `classes.txt` in `root` must list all of `names`, and with `exact` no other name.
+    With the order `file`, `classes.txt` in `root` must list all of `names`, and may list others.
     """
-    if class_order == "file":
-        return _order_of_file(names, root / CLASS_FILE, exact=exact)
+    ordered, warnings = _ordered(names, class_order, root)
+    return ordered, warnings + check_alike(ordered)
+
+
+def _ordered(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:
+    if class_order == "file" and root is not None:
+        return _order_of_file(names, root / CLASS_FILE)
     lexicographic = sorted(names)
     natural = sorted(lexicographic, key=lambda name: (natural_key(name), name))
     ordered = natural if class_order == "natural" else lexicographic
@@ -51,9 +57,10 @@ def read_class_file(path: Path) -> tuple[str, ...]:
     """The classes of a text file, one per line; blank lines at the end are ignored. Raises `SourceError`."""
     try:
         names = b"".join(lines(path)).decode().rstrip().splitlines()
-    except (OSError, UnicodeError) as error:
-        reason = because(error) if isinstance(error, OSError) else "its text is damaged"
-        raise SourceError(f"class order 'file' needs {path}, one class per line: {reason}") from None
+    except OSError as error:
+        raise unreadable(f"class order 'file' needs a class per line in {path}, which", error) from None
+    except UnicodeError:
+        raise SourceError(f"class order 'file' needs {path}, one class per line: its text is damaged") from None
     first: dict[str, int] = {}
     for number, name in enumerate(map(str.strip, names), 1):
         if not name:
@@ -65,12 +72,11 @@ def read_class_file(path: Path) -> tuple[str, ...]:
     return tuple(first)
 
 
-def _order_of_file(names: Collection[str], path: Path, *, exact: bool) -> tuple[list[str], list[str]]:
+def _order_of_file(names: Collection[str], path: Path) -> tuple[list[str], list[str]]:
     ordered = list(read_class_file(path))
-    absent, surplus = sorted(set(names) - set(ordered)), sorted(set(ordered) - set(names))
-    if absent or (surplus and exact):
-        lines = [f"it lacks {few(absent)}"] if absent else []
-        lines += [f"it names {few(surplus)} without a folder"] if surplus and exact else []
-        raise SourceError(f"{path} does not match the classes: {'; '.join(lines)}")
+    if absent := sorted(set(names) - set(ordered)):
+        like = [f"; it has {name!a} for {absent[0]!a}" for name in ordered if alike(name) == alike(absent[0])]
+        raise SourceError(f"{path} does not match the classes: it lacks {few(absent)}{''.join(like)}")
+    surplus = sorted(set(ordered) - set(names))
     warnings = [f"classes of {path.name} without images: {few(surplus)} (their numbers are kept)"] if surplus else []
     return ordered, warnings

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -165,6 +165,13 @@ class Source:
         return int(self.listed_labels[self.row(index)])
 
     @property
+    def unlabelled(self) -> int:
+        """The number of images without a label."""
+        labels, order = self.listed_labels, self.order
+        parts = (labels[rows if order is None else order[rows]] for rows in steps(len(self)))
+        return sum(int((part < 0).sum()) for part in parts)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The fields that `extra` and `files` may return."""
         return tuple(column.field for column in self.columns)
@@ -207,6 +214,16 @@ class Source:
                 moved = start + permuted(stop - start, f"iofast shuffle {seed} {name}", places)
                 order[start + rows.start : start + rows.stop] = moved if self.order is None else self.order[moved]
         return replace(self, order=order)
+
+    def only(self, wanted: Collection[str]) -> Source:
+        """The images whose `printable` paths are `wanted`, with the same listing, classes and splits."""
+        listed = np.zeros(len(self.paths), np.bool_)
+        for rows in self.paths.steps():
+            listed[rows] = [printable(path) in wanted for path in self.paths.of(rows)]
+        order = np.arange(len(self), dtype=np.int64) if self.order is None else self.order
+        taken = listed[order]
+        counts = ((name, int(taken[start:stop].sum())) for name, start, stop in self.splits)
+        return replace(self, order=order[taken], splits=ranges(each for each in counts if each[1]))
 
     def run(self, start: int, stop: int) -> Source:
         """The images [start, stop) of this order alone, with the same listing."""

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES, WHOLE, check_split_name
+from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
 from iofast.source.arrays import Strings, empty, stable_order, steps
 from iofast.source.attached import field_name
-from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
+from iofast.source.classes import CLASS_FILE
+from iofast.source.labels import LABEL_COLUMNS, read_labels, unused
 from iofast.source.listing import (
     FILE,
     MISSING,
@@ -38,22 +39,22 @@ from iofast.source.listing import (
     split_rank,
 )
 from iofast.source.parquet import BYTES, JSON, TEXT
-from iofast.source.table import SUFFIXES, ColumnText, Table, printable_column, read_table
+from iofast.source.table import PATH_COLUMNS, SUFFIXES, ColumnText, PlacedRow, Table, printable_column, read_table
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
-PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
-LABEL_COLUMNS = ("label", "class", "target")
 SPLIT_COLUMNS = ("split",)
 
-_MOST_LABELS = 1 << 22  # different ones that are looked at, before they are taken for numbers or refused
-
-_INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
 
 
-def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -> Source:
-    """The images of a .csv, .tsv, .jsonl or .parquet file. Raises `SourceError` naming file and line.
+def read_manifest(
+    path: Path,
+    options: SourceOptions,
+    root: str | None = None,
+    rows: Callable[[], Iterator[PlacedRow]] | None = None,
+) -> Source:
+    """The images of a manifest file, or of `rows`. Raises `SourceError` naming file and line.
 
     Paths are relative to the URL `root` if that is given. Sizes and versions of objects are asked for; that may raise
     `StorageError`.
@@ -61,10 +62,13 @@ def read_manifest(path: Path, options: SourceOptions, root: str | None = None) -
     if options.fields:
         raise OptionError(f"fields are files beside images in a folder, found the manifest {path}: name its columns")
     watched = _watch(path, options)
-    table = read_table(path)
+    table = read_table(path, rows)
     path_column = _find(table, "path", options.path_column, PATH_COLUMNS)
     if path_column is None:
-        raise SourceError(f"{path} has no column {' or '.join(PATH_COLUMNS)}: found {_columns(table)}")
+        raise SourceError(
+            f"{path} has no column {' or '.join(PATH_COLUMNS)}: found {_columns(table)}; without a header, lines must "
+            "be `path` or `path label`, and the first path must end like an image"
+        )
     label_column = _find(table, "label", options.label_column, LABEL_COLUMNS)
     split_column = _find(table, "split", options.split_column, SPLIT_COLUMNS)
     if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
@@ -109,7 +113,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
                     RemotePath.of(os.fsdecode(value))
                 except OptionError as error:
                     where = f" of {column}" if column else ""
-                    raise OptionError(f"{table.path}, line {table.line(row)}: the path{where}: {error}") from None
+                    raise OptionError(f"{table.path}, line {table.line(row)[1]}: the path{where}: {error}") from None
     return {name: look_up(root or os.fspath(table.path.parent), strings) for name, strings in named.items()}
 
 
@@ -125,11 +129,11 @@ def _watch(path: Path, options: SourceOptions) -> Watched:
 
 def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> str | None:
     """The name of the column, None without one. Raises `SourceError` if `wanted` is missing or several are usual."""
-    if wanted is not None:
-        if wanted not in table.columns:
-            raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
+    if wanted in table.columns:
         return wanted
-    names = [name for name in usual if name in table.columns]
+    if wanted is not None:
+        raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
+    names = [name for name in table.columns if name.casefold() in usual]
     if len(names) > 1:
         raise SourceError(f"{table.path} has several {what} columns, choose one: {', '.join(names)}")
     return names[0] if names else None
@@ -174,62 +178,13 @@ def _check_text(table: Table, name: str, cells: ColumnText) -> None:
 def _labels(
     table: Table, cells: ColumnText | None, options: SourceOptions
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-    """Labels in listing order, class names (None if the labels are numbers without names), warnings."""
+    """See `read_labels`; a list without a column of labels has -1 for all images."""
     if cells is None:
         labels = empty(len(table), np.int32)
         labels[:] = -1
-        return labels, None, []
+        return labels, None, unused(table.columns, "--label-column")
     _check_text(table, "label", cells)
-    given: set[bytes] = set()
-    for _, values in _label_values(table, cells):
-        given.update(values)
-        if len(given) > _MOST_LABELS:
-            break
-    given.discard(b"")
-    if all(map(_INTEGER.fullmatch, given)):
-        return _numbered(table, cells, options)
-    names, warnings = order_classes(
-        [name.decode() for name in given], options.class_order, table.path.parent, exact=False
-    )
-    if len(names) > MAX_CLASSES or max(map(len, names)) > MAX_CLASS_NAME:
-        raise SourceError(
-            f"{table.path}: expected at most {MAX_CLASSES} classes with names of up to {MAX_CLASS_NAME} characters, "
-            f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
-        )
-    numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
-    labels = empty(len(table), np.int32)
-    for rows, values in _label_values(table, cells):
-        labels[rows] = [numbers[value] for value in values]
-    return labels, tuple(names), warnings
-
-
-def _label_values(table: Table, cells: ColumnText) -> Iterator[tuple[slice, list[bytes]]]:
-    """Slices of rows, and their labels as text. Raises `SourceError` unless each is text or an integer."""
-    strings, kinds = cells.strings, cells.kinds
-    for rows in strings.steps():
-        values = strings.of(rows)
-        for row, kind in enumerate(kinds[rows].tolist()):
-            if kind == JSON:
-                values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
-            if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
-                table.fail(rows.start + row, "the label is neither text nor an integer")
-        yield rows, values
-
-
-def _numbered(
-    table: Table, cells: ColumnText, options: SourceOptions
-) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-    classes = read_class_file(table.path.parent / CLASS_FILE) if options.class_order == "file" else None
-    most = len(classes) - 1 if classes else (1 << 31) - 1
-    labels = empty(len(table), np.int32)
-    for rows, values in _label_values(table, cells):
-        numbers = [int(value or -1) for value in values]
-        for row, number in enumerate(numbers):
-            if not -1 <= number <= most:
-                words = f"the label must be a class number 0 to {most}, or -1 for none, found {number}"
-                table.fail(rows.start + row, words)
-        labels[rows] = numbers
-    return labels, classes, []
+    return read_labels(cells, options.class_order, table.path, table.fail)
 
 
 def _splits(
@@ -241,7 +196,7 @@ def _splits(
         return ((WHOLE, 0, len(table)),), None
     strings, kinds, numbers = cells.strings, cells.kinds, empty(len(table), np.int32)
     for rows in strings.steps():
-        values = strings.of(rows)
+        values = [value.strip() for value in strings.of(rows)]
         for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
             if value not in found or kind != TEXT:
                 found[_checked_split(table, row, value, kind)] = len(found)

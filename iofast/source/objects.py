@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from iofast.bars import open_bar
-from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError
+from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError, SourceMissingError
 from iofast.remote import requests
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
@@ -159,7 +159,7 @@ def copies(url: str, names: Collection[str], optional: Collection[str] = ()) -> 
                 _copy(store, name, Path(folder, name))
             except ObjectMissingError:
                 if name in names:
-                    raise SourceError(f"source not found: {store.url(name)}") from None
+                    raise SourceMissingError(f"source not found: {store.url(name)}") from None
         try:
             yield Path(folder)
         except (SourceError, OptionError) as error:

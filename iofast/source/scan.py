@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,15 +13,22 @@ import numpy as np
 
 from iofast.containers.container_suffixes import OPENED
 from iofast.containers.manifest import WHOLE
-from iofast.errors import OptionError, SourceError
+from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
 from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
+from iofast.source.metadata import Metadata, usable
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, SourceTree, Walk
+
+# Folders that are parts of a data set and no classes, in lower case: those of VOC, YOLO, Cityscapes and the like.
+PART_FOLDERS = (
+    *("image", "images", "img", "imgs", "jpegimages", "leftimg8bit", "annotations", "gtfine", "labels", "masks"),
+    *("segmentationclass", "segmentationclassaug", "segmentationobject"),
+)
 
 
 class SplitImages(NamedTuple):
@@ -61,7 +68,7 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
         return _scan_tree(LocalTree(path), path, options)
     _check_suffix(path)
     if not path.exists():
-        raise SourceError(f"source not found: {path}")
+        raise SourceMissingError(f"source not found: {path}")
     if path.suffix.lower() in SUFFIXES:
         return read_manifest(path, options)
     raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")
@@ -91,12 +98,6 @@ def _check_suffix(place: Path | RemotePath) -> None:
 
 def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source:
     root = tree.root
-    if options.mask_columns or options.file_columns:
-        raise OptionError(
-            f"mask and file columns are a manifest's, found the folder {root}: name suffixes with fields="
-        )
-    if column := options.path_column or options.label_column or options.split_column:
-        raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
     sides = parse_sides(options.fields)
     suffixes = [side.suffix for side in sides]
     scan = _Scan(root, beside, options, Walk(tree, sides={suffix: {} for suffix in suffixes}))
@@ -109,6 +110,14 @@ def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source
         raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}")
     if len(parts) < len(splits):
         scan.warnings.append(f"splits without images left out: {few(part.split for part in splits if not part.total)}")
+    if (described := _described(scan, parts)) is not None:
+        return described
+    if options.mask_columns or options.file_columns:
+        raise OptionError(
+            f"mask and file columns are a manifest's, found the folder {root}: name suffixes with fields="
+        )
+    if column := options.path_column or options.label_column or options.split_column:
+        raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
     classes = _classes(scan, parts)
     numbers = {"": -1} | {name: label for label, name in enumerate(classes or ())}
     groups = [(label, part.groups[name]) for part in parts for name, label in numbers.items() if name in part.groups]
@@ -129,6 +138,26 @@ def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source
         warnings=(*scan.warnings, *scan.walk.warnings(), *attached),
         notes=tuple(scan.walk.notes()),
     )
+
+
+def _described(scan: _Scan, parts: list[SplitImages]) -> Source | None:
+    """The images with what metadata files say about them, None without such files. Raises `SourceError`."""
+    names = sorted(scan.walk.metadata)
+    splits = [part.split for part in parts if part.split != WHOLE]
+    labelled = any(set(part.groups) - {""} for part in parts)
+    is_local = isinstance(scan.root, Path) and not scan.options.fields
+    used = usable(scan.beside, names, splits, scan.options, labelled=labelled) if is_local else []
+    if unused := [name for name in names if name not in used]:
+        scan.walk.lines.append(f"metadata files not read (pack one itself to use it as a list): {few(unused)}")
+    if not used:
+        return None
+    walk = Walk(scan.walk.tree, arrays=scan.walk.arrays, lines=scan.walk.lines)  # again: folders are no classes here
+    images = b"".join(walk.images(place, ()).blob for place in splits or [""])
+    for name in ("", *used, *([CLASS_FILE] if scan.options.class_order == "file" else [])):
+        walk.watch(scan.beside / name)
+    source = Metadata(scan.beside, used, images, bool(splits)).read(scan.options)
+    warnings = (*source.warnings, *walk.warnings())
+    return replace(source, watched=walk.watched(), warnings=warnings, notes=tuple(walk.notes()))
 
 
 def _splits(scan: _Scan) -> Iterator[SplitImages]:
@@ -202,9 +231,14 @@ def _classes(scan: _Scan, parts: list[SplitImages]) -> list[str] | None:
         return None
     if scan.options.class_order == "file":
         scan.walk.watch(scan.beside / CLASS_FILE)
-    ordered, warnings = order_classes(names, scan.options.class_order, scan.beside, exact=True)
+    ordered, warnings = order_classes(names, scan.options.class_order, scan.beside)
     scan.warnings += warnings
     filled = {name for part in parts for name, images in part.groups.items() if images.total}
+    if parts_of_it := sorted(name for name in filled if name.lower() in PART_FOLDERS):
+        scan.warnings.append(
+            f"folders {few(parts_of_it)} taken as classes, though such folders usually have the images and the masks "
+            "of one data set: pack the folder of images alone, or a list of paths, labels and masks (--mask-column)"
+        )
     if names - filled:
         scan.warnings.append(f"class folders without images: {few(sorted(names - filled))} (their numbers are kept)")
     if parts[0].split == "train" and "" not in parts[0].groups and (unseen := names - set(parts[0].groups)):

@@ -1,4 +1,4 @@
-"""Read a manifest file (CSV, TSV, JSON lines, Parquet) into columns of bytes."""
+"""Read a manifest file (CSV, TSV, text, JSON lines, Parquet) into columns of bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from iofast.errors import SourceError
 from iofast.source import parquet
 from iofast.source.arrays import STEP, ByteSpool, StringsWriter
 from iofast.source.parquet import BYTES, JSON, MISSING, TEXT
+from iofast.source.suffixes import EXTENSIONS
 from iofast.source.text_files import check_file, encoding_of, lines
 
 MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
+PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
+_NAMELESS = ("path", "label")  # the columns of a list without a header
+_DELIMITERS = (",", ";", "\t")
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -33,6 +37,7 @@ _decode = json.JSONDecoder(parse_constant=_no_constant).decode
 _encode = json.JSONEncoder(ensure_ascii=False, default=str, allow_nan=False).encode
 
 Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
+PlacedRow = tuple[Path, int, dict[str, object]]  # the same, behind the file
 
 
 class ColumnText:
@@ -90,22 +95,23 @@ class ColumnText:
 
 @dataclass(slots=True)
 class Table:
-    """One manifest file, column by column."""
+    """One manifest file, or several with `rows_again`, column by column."""
 
     path: Path
+    rows_again: Callable[[], Iterator[PlacedRow]]
     columns: dict[str, ColumnText] = field(default_factory=dict)
     rows: int = 0
 
     def __len__(self) -> int:
         return self.rows
 
-    def line(self, row: int) -> int:
-        """The line of a row, found by reading the file again."""
-        return next(line for line, _ in itertools.islice(_READERS[self.path.suffix.lower()](self.path), row, None))
+    def line(self, row: int) -> tuple[Path, int]:
+        """The file and line of a row, found by reading the file again."""
+        return next((path, line) for path, line, _ in itertools.islice(self.rows_again(), row, None))
 
     def fail(self, row: int, message: str) -> NoReturn:
         """Raise `SourceError` about one row."""
-        fail(self.path, self.line(row), message)
+        fail(*self.line(row), message)
 
 
 def fail(path: Path, line: int, message: str) -> NoReturn:
@@ -113,16 +119,22 @@ def fail(path: Path, line: int, message: str) -> NoReturn:
     raise SourceError(f"{path}, {'row' if path.suffix.lower() == parquet.SUFFIX else 'line'} {line}: {message}")
 
 
-def read_table(path: Path) -> Table:
-    """Read a manifest whole. Raises `SourceError` naming file and line."""
-    table = Table(path)
+def rows_of(path: Path) -> Iterator[Row]:
+    """The rows of one manifest file. Raises `SourceError`, and what reading text raises."""
+    return _READERS[path.suffix.lower()](path)
+
+
+def read_table(path: Path, rows: Callable[[], Iterator[PlacedRow]] | None = None) -> Table:
+    """Read a manifest whole, or `rows` instead of its own. Raises `SourceError` naming file and line."""
+    table = Table(path, rows or (lambda: ((path, line, values) for line, values in rows_of(path))))
     try:
-        check_file(path)
-        if path.suffix.lower() == parquet.SUFFIX:
+        if rows is None:
+            check_file(path)
+        if rows is None and path.suffix.lower() == parquet.SUFFIX:
             _fill_from_parquet(table)
         else:
-            for line, values in _READERS[path.suffix.lower()](path):
-                _append(table, line, values)
+            for place, line, values in table.rows_again():
+                _append(table, place, line, values)
     except OSError as error:
         raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
     except UnicodeError as error:
@@ -135,7 +147,7 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _append(table: Table, line: int, values: dict[str, object]) -> None:
+def _append(table: Table, place: Path, line: int, values: dict[str, object]) -> None:
     for name, value in values.items():
         cells = _column(table, name, line)
         if len(cells) < len(table):
@@ -145,7 +157,7 @@ def _append(table: Table, line: int, values: dict[str, object]) -> None:
         except SourceError:  # a full disk
             raise
         except (ValueError, TypeError, RecursionError) as error:
-            fail(table.path, line, f"column {printable_column(name)}: {error}")
+            fail(place, line, f"column {printable_column(name)}: {error}")
     table.rows += 1
 
 
@@ -167,22 +179,53 @@ def printable_column(name: str) -> str:
         return ascii(name)
 
 
-def _read_delimited(path: Path, delimiter: str) -> Iterator[Row]:
+def _read_delimited(path: Path, usual: str) -> Iterator[Row]:
+    """Rows of text with a header, or of `path` and `label` without one.
+
+    The delimiter is the first of `usual`, comma, semicolon and tab that the first line has; without a header it may
+    be a space.
+    """
     encoding = encoding_of(path)
     errors = "surrogateescape" if encoding == "utf-8-sig" else "strict"  # a path may have any bytes
     with path.open(encoding=encoding, errors=errors, newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        first = next(filter(str.strip, file), "")
+        file.seek(0)
+        delimiter = next((each for each in (usual, *_DELIMITERS) if each in first), "")
+        reader = csv.reader(file, delimiter=delimiter or usual, strict=True)
+        rows = ((reader.line_num, row) for row in reader if row)
+        if not delimiter and _is_image(_path_and_label(first)[0]):
+            rows = ((line, _path_and_label(text)) for line, text in enumerate(file, 1) if text.strip())
         header: list[str] | None = None
         try:
-            for row in filter(None, reader):
-                if header is None:
+            for line, row in rows:
+                if header is None and not _is_headless(row):
                     header = _checked_header(path, row)
                     continue
+                if header is None and len(row) > len(_NAMELESS):
+                    fail(path, line, f"expected a path and a label, or names of columns, found {len(row)} values")
+                header = header or list(_NAMELESS[: len(row)])
                 if len(row) != len(header):
-                    fail(path, reader.line_num, f"expected {len(header)} columns as in the header, found {len(row)}")
-                yield reader.line_num, {name: value or None for name, value in zip(header, row, strict=True)}
+                    fail(path, line, f"expected {len(header)} columns as in the first line, found {len(row)}")
+                yield line, {name: value or None for name, value in zip(header, row, strict=True)}
         except csv.Error as error:
             fail(path, reader.line_num, str(error))
+
+
+def _path_and_label(line: str) -> list[str]:
+    """The cells of a line `path label`; a path may have spaces, a label has none."""
+    path, label = line.strip(), ""
+    if not _is_image(path) and len(words := path.rsplit(None, 1)) == 2:
+        path, label = words
+    return [path, label]
+
+
+def _is_image(cell: str) -> bool:
+    return cell.strip().lower().endswith(EXTENSIONS)
+
+
+def _is_headless(row: list[str]) -> bool:
+    """Whether the first row of a list begins with an image. A name such as `mask.png` may stand beside `path`."""
+    return _is_image(row[0]) and not any(name.strip().lower() in PATH_COLUMNS for name in row)
 
 
 def _checked_header(path: Path, names: list[str]) -> list[str]:
@@ -222,7 +265,7 @@ def _fill_from_parquet(table: Table) -> None:
             table.rows += batch.num_rows
             continue
         for values in parquet.rows_of(table.path, batch.select(slow), table.rows):
-            _append(table, table.rows + 1, values)
+            _append(table, table.path, table.rows + 1, values)
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -234,8 +277,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".csv": partial(_read_delimited, delimiter=","),
-    ".tsv": partial(_read_delimited, delimiter="\t"),
+    ".csv": partial(_read_delimited, usual=","),
+    ".tsv": partial(_read_delimited, usual="\t"),
+    ".txt": partial(_read_delimited, usual="\t"),
     ".jsonl": _read_jsonl,
     parquet.SUFFIX: _read_parquet,
 }

@@ -9,6 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from iofast.kernel.strangers import POINTER, is_pointer
+
 _START = 64  # bytes that identify an encoding
 _MARKS = (
     (b"\xff\xfe\0\0", "utf-32"),
@@ -19,9 +21,12 @@ _MARKS = (
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise `OSError` unless this is a regular file. Opening a pipe without a writer would block forever."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    """Raise `OSError` unless this is a regular file and no Git LFS pointer. A pipe without a writer would block."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
+    if is_pointer(path, status.st_size):
+        raise OSError(errno.EINVAL, f"it is {POINTER}", os.fspath(path))
 
 
 def encoding_of(path: Path) -> str:

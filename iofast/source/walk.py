@@ -20,7 +20,15 @@ from iofast.source.image_files import beginning
 from iofast.source.listing import Column, Versions, Watched, few
 from iofast.source.suffixes import EXTENSIONS, Unusual, listed
 
-IGNORED_FOLDERS = ("__MACOSX",)  # macOS adds it to ZIP files: resource forks, under the images' names
+# Made by systems, not by people, in lower case: thumbnails, resource forks and deleted files under the images' names.
+IGNORED_FOLDERS = (
+    *("__macosx", "network trash folder", "temporary items", "thevolumesettingsfolder"),  # macOS, its ZIP files
+    *("$recycle.bin", "recycler", "system volume information", "found.000", "lost+found"),  # Windows, ext4
+    *("@eadir", "@tmp", "@sharebin", "@sharesnap", "#recycle", "#snapshot"),  # Synology
+    *("@recycle", "@recently-snapshot", "@transcode", "~snapshot"),  # QNAP, NetApp
+)
+
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # see `source.metadata`
 
 Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
 
@@ -100,6 +108,8 @@ class Walk:
     unusual: Unusual = field(default_factory=Unusual)
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
+    metadata: list[str] = field(default_factory=list)  # files of these names
+    lines: list[str] = field(default_factory=list)  # further notes
     mtimes: dict[str, int] = field(default_factory=dict)  # folder or file -> mtime in ns, before it was read
 
     def folder(self, prefix: str, ancestors: Ancestors = ()) -> Folder | None:
@@ -127,13 +137,14 @@ class Walk:
             folder = self.folder(place, above)
             if folder is not None:
                 parts.append((place, FoundImages.of(place, folder.images)))
-                pending += [(f"{place}/{name}", folder.ancestors) for name in folder.folders]
+                pending += [(os.path.join(place, name), folder.ancestors) for name in folder.folders]
         parts.sort(key=lambda part: part[0])
         return FoundImages(sum(images.total for _, images in parts), b"".join(images.blob for _, images in parts))
 
     def watch(self, path: Path) -> None:
         """Add a file of the root, which may be missing, to those that decide the listing."""
-        self.mtimes[path.name] = path.stat().st_mtime_ns if path.exists() else 0
+        name = os.path.relpath(path, self.tree.root)
+        self.mtimes[name] = path.stat().st_mtime_ns if path.exists() else 0
 
     def watched(self) -> Watched:
         """Every folder that was listed, and every file given to `watch`."""
@@ -151,8 +162,8 @@ class Walk:
         if self.hidden:
             lines.append(f"hidden image files skipped (names that begin with a dot): {self.hidden:,}")
         if self.ignored:
-            lines.append(f"hidden folders skipped: {few(sorted(self.ignored))}")
-        return [*lines, *self.unusual.notes()]
+            lines.append(f"hidden folders and those of the system skipped: {few(sorted(self.ignored))}")
+        return [*lines, *self.lines, *self.unusual.notes()]
 
     def found(self) -> str:
         """The contents of a tree without images, for the error message."""
@@ -170,7 +181,7 @@ class Walk:
         images, folders, others = list[str](), list[str](), list[str]()
         for name, is_folder in entries:
             if is_folder:
-                if name[0] == "." or name in IGNORED_FOLDERS:
+                if name[0] == "." or name.lower() in IGNORED_FOLDERS:
                     self.ignored.append(f"{prefix}/{name}" if prefix else name)
                 else:
                     folders.append(name)
@@ -181,6 +192,8 @@ class Walk:
                 self.hidden += name.lower().endswith(EXTENSIONS)
             elif name.lower().endswith(EXTENSIONS):
                 images.append(name)
+            elif name in METADATA:
+                self.metadata.append(f"{prefix}/{name}" if prefix else name)
             else:
                 others.append(name)
         return images, folders, others

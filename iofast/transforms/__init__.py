@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from iofast.errors import did_you_mean as _did_you_mean
 from iofast.ops.choosing import RandomApply, RandomChoice, RandomOrder
 from iofast.ops.colours import (
     ColorJitter,
@@ -53,10 +54,10 @@ from iofast.transforms.windows import RandomIoUCrop, RandomZoomOut
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
 
     def __getattr__(name: str) -> object:
-        """Raise `AttributeError`; for a name of another library's transforms with a hint what to use instead."""
-        advice = f": {name} {_HINTS[name]}" if name in _HINTS else ""
-        module = sys.modules[__name__]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}", name=name, obj=module)
+        """Raise `AttributeError` with what to use instead, for another library's name or a mistyped one."""
+        advice = f": {name} {_HINTS[name]}" if name in _HINTS else _did_you_mean(name, __all__)
+        module = sys.modules[__name__]  # given without `name=`, or Python would guess again, in terminals only
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}", obj=module)
 
 
 __all__ = [

@@ -18,6 +18,7 @@ from places import ROOT
 from tar_sets import foreign
 from tqdm import tqdm
 
+from iofast import pack
 from iofast.bars import open_bar
 from iofast.opening import open_reader
 
@@ -65,6 +66,37 @@ def test_shown_on_a_terminal_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch
     shown = stream.getvalue()
     assert re.search(r"reading: +33%\|.*\| 10/30 \[", shown)
     assert shown.endswith("\r")
+
+
+class Cell(io.StringIO):
+    """Stands for the output of a notebook's cell, which is not a terminal."""
+
+
+Cell.__module__ = "ipykernel.iostream"
+
+
+@pytest.mark.parametrize("stream", [Terminal(), Cell()], ids=["terminal", "notebook"])
+def test_pack_shows_a_bar_and_the_next_step(
+    stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "images" / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "train" / "cat" / "a.jpg").write_bytes(picture(1))
+    monkeypatch.setattr("sys.stderr", stream)
+    for progress in (False, True):
+        assert stream.getvalue() == ""
+        pack(tmp_path / "images", tmp_path / "out.lmdb", progress=progress, overwrite=True, workers=1)
+    assert "/1 [" in stream.getvalue()
+    assert (
+        f"\nnext: FastDataset('{tmp_path}/out.lmdb', split='train') in Python"
+        in "\n" + stream.getvalue().split("\r")[-1]
+    )
+
+
+@pytest.mark.parametrize("stream", [None, object()], ids=["closed", "logger"])
+def test_nothing_where_stderr_is_no_file(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
+    with open_bar(30, " images") as bar:
+        bar.update(30)
 
 
 def test_nothing_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

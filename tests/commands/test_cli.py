@@ -92,6 +92,7 @@ class TestPack:
         assert f"packed 4 images into {target}" in text
         assert "classes    2" in text
         assert "images/s" in text
+        assert f"next       FastDataset('{target}') in Python; iofast bench {target}\n" in text
 
     def test_dry_run(self, images: Path, target: Path, iofast: CommandLine) -> None:
         status, text, _ = iofast("pack", images, target, "--dry-run", "--resize", 16)

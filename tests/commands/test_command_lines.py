@@ -175,6 +175,15 @@ class TestSuggestions:
                 call()
 
 
+def test_the_first_screen_of_packs_help_has_the_options_that_people_use(
+    iofast: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = iofast("pack", "--help").out.splitlines()[:30]
+    options = {line.split()[0].rstrip(",") for line in screen if line.startswith("  --")}
+    assert options >= {"--resize", "--format", "--quality", "--split", "--shuffle", "--workers", "--dry-run"}
+
+
 class TestWords:
     """Messages name options as they are typed."""
 

@@ -12,7 +12,7 @@ from command_line import CommandLine
 from container_sets import SUFFIXES
 from PIL import Image
 
-from iofast import open_reader, open_writer, pack
+from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.commands import COMMANDS
 
@@ -98,3 +98,37 @@ def test_a_target_whose_name_is_not_text(images: Path, tmp_path: Path, suffix: s
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".partial")]
     for arguments in (["info", target], ["verify", target], ["cat", target, "0"]):
         assert run(*arguments)[::2] == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("labels", "packed", "verified"),
+    [
+        (["cat", "dog"], None, None),
+        (["", "nan"], "  labels     none", "  note: records without a label: 2 of 2"),
+        (["7.0", ""], "  unlabelled 1 of 2", "  note: records without a label: 1 of 2"),
+    ],
+)
+def test_missing_labels_are_said(
+    tmp_path: Path,
+    iofast: CommandLine,
+    caplog: pytest.LogCaptureFixture,
+    labels: list[str],
+    packed: str | None,
+    verified: str | None,
+) -> None:
+    rows = [f"{number}.png,{label}" for number, label in enumerate(labels)]
+    for number in range(len(labels)):
+        Image.new("RGB", (8, 8 + number)).save(tmp_path / f"{number}.png")
+    (tmp_path / "list.csv").write_text("\n".join(["path,Label", *rows]))
+    out = tmp_path / "out.lmdb"
+    summary = iofast("pack", tmp_path / "list.csv", out, "--workers", 1).out.splitlines()
+    assert [line for line in summary if line.startswith(("  labels", "  unlabelled"))] == ([packed] if packed else [])
+    notes = [line for line in iofast("verify", out).out.splitlines() if line.startswith("  note")]
+    assert notes == ([verified] if verified else [])
+    dataset = FastDataset(out)
+    assert repr(dataset).endswith(", without labels") == (packed == "  labels     none")
+    for given in (dataset, FastDataset(out, fields=["image"])):
+        FastLoader(given, 1)
+    assert ["no labels, so every label in a batch is -1" in line for line in caplog.messages] == (
+        [True] if packed == "  labels     none" else []
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from command_line import CommandLine
 from iofast import machine
 from iofast.commands import doctor_checks as checks
 from iofast.commands.doctor_checks import Check
+from iofast.monitor.probe import stacks
 
 
 def by_name() -> dict[str, Check]:
@@ -44,6 +46,24 @@ def test_missing_libraries(monkeypatch: pytest.MonkeyPatch, iofast: CommandLine)
     assert "pip install tqdm" in text
     found = by_name()
     assert [found[name].state for name in ("tqdm", "torch", "CUDA")] == ["broken", "missing", "note"]
+    assert {"pyarrow", "obstore", "ray", "py-spy"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from iofast import FastLoader",
+        "from iofast.loader import LoaderOptions",
+        "from iofast.cli import main; main(['bench', 'x'])",
+    ],
+)
+def test_without_torch(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {code}"], stderr=subprocess.PIPE, text=True
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("rror: FastDataset and FastLoader need torch: pip install 'iofast[torch]'")
+    assert ("Traceback" in done.stderr) == ("cli" not in code)
 
 
 def test_a_broken_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +100,14 @@ def test_without_the_native_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     [("0", 0, "ok"), ("1", 0, "missing"), ("1", 1 << 19, "ok"), ("3", 1 << 19, "missing"), ("", 0, "ok")],
 )
 def test_ptrace(scope: str, capabilities: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "pyspy", lambda: "py-spy")
     monkeypatch.setattr(checks, "_first_line", lambda _: scope)
     monkeypatch.setattr(checks, "_effective_capabilities", lambda: capabilities)
     check = checks._ptrace()
     assert check.state == state
     assert bool(check.advice) == (state == "missing")
+    monkeypatch.setattr(stacks, "pyspy", lambda: None)
+    assert "no stacks can be read, because py-spy is absent" in checks._ptrace().value
 
 
 class TestControlGroups:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from iofast import FastDataset, pack, staging  # noqa: E402
 from iofast.copying import convert  # noqa: E402
-from iofast.errors import ContainerError, IofastError, SourceError  # noqa: E402
+from iofast.errors import ContainerError, IofastError, OptionError, SourceError  # noqa: E402
 from iofast.opening import is_container, open_reader  # noqa: E402
 
 
@@ -164,6 +164,50 @@ def test_missing_images_and_labels(tmp_path: Path) -> None:
             {"jpg": picture(1), "cls": b"2"},
             {"image_path.txt": b"x"},
         ]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "names", "labels", "classes"),
+    [
+        ("label", ["dog", None, " cat", "dog"], {}, [1, -1, 0, 1], ("cat", "dog")),
+        ("Category", pa.array(["dog", "", "cat", "dog"]).dictionary_encode(), {}, [1, -1, 0, 1], ("cat", "dog")),
+        ("label", ["2", "nan", "10.0", "0"], {}, [2, -1, 10, 0], None),
+        ("species", ["dog", "cat", "cat", "dog"], {"label": "species"}, [1, 0, 0, 1], ("cat", "dog")),
+        ("species", [7, 3, 3, 0], {"label": "species"}, [7, 3, 3, 0], None),
+        ("label_name", ["dog", "cat", "cat", "dog"], {}, [-1] * 4, None),
+    ],
+)
+@pytest.mark.parametrize("write", [write_parquet, write_arrow])
+def test_text_labels_become_classes_as_in_a_list(
+    tmp_path: Path,
+    write: Any,
+    name: str,
+    values: Any,
+    names: dict[str, str],
+    labels: list[int],
+    classes: tuple[str, ...] | None,
+) -> None:
+    path = write(tmp_path / f"x.{write.__name__[6:]}", pa.table({"image": columns(4)["image"], name: values}))
+    FastDataset(path, foreign={"names": names} if names else None)  # caches the index
+    dataset = FastDataset(path, foreign={"names": names} if names else None)
+    assert (dataset.targets, dataset.manifest.classes) == (labels, classes)
+    told = [line for line in dataset.reader.left_out if "--names label=COLUMN takes one" in line]  # type: ignore[attr-defined]
+    assert len(told) == (name == "label_name")
+    assert (f"{name}.txt" in dataset.manifest.fields) == (name == "label_name")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"names": {"label": "gone"}}, "names label=gone: expected a column of text or whole numbers, found label"),
+        ({"names": {"image": "label"}}, "expected names label=COLUMN, found names image"),
+        ({"label_base": 1}, "expected names label=COLUMN, found others"),
+    ],
+)
+def test_options_of_tables(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    path = write_parquet(tmp_path / "x.parquet", pa.table({name: columns(2)[name] for name in ("image", "label")}))
+    with pytest.raises(OptionError, match=words):
+        open_reader(path, options)
 
 
 def test_plain_binary_columns(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class TestMds:
     def test_shard_missing(self, tmp_path: Path) -> None:
         folder = write_mds(tmp_path / "mds", COLUMNS, SAMPLES)
         (folder / "shard.00001.mds").unlink()
-        with pytest.raises(SourceError, match=r"shard\.00001\.mds cannot be read"):
+        with pytest.raises(SourceError, match=r"shard\.00001\.mds does not exist"):
             open_reader(folder)
 
     def test_image_in_a_column_of_bytes(self, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_other_files_are_an_error(tmp_path: Path, name: str, data: bytes, error:
 
 def test_missing_shards(tmp_path: Path) -> None:
     foreign(tmp_path / "x-0.tar", {"a.txt": b"1"})
-    with pytest.raises(SourceError, match=r"x-1\.tar cannot be read: no such file"):
+    with pytest.raises(SourceError, match=r"x-1\.tar does not exist"):
         open_reader(tmp_path / "x-{0..1}.tar")
     with pytest.raises(SourceError, match="no file matches"):
         open_reader(tmp_path / "y-*.tar")

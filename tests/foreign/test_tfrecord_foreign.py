@@ -93,6 +93,34 @@ def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: se
         assert reader.columns(np.arange(1)).label.tolist() == [label]
 
 
+@pytest.mark.parametrize(
+    ("records", "names", "labels", "classes", "warning"),
+    [
+        ([{"label": b"dog"}, {"label": b"cat"}, {"label": b""}], {}, [1, 0, -1], ("cat", "dog"), None),
+        ([{"label": b"2.0"}, {"label": b"10.0"}], {}, [2, 10], None, None),
+        ([{"image/class/text": b"dog"}, {"image/class/text": "größe".encode()}], {}, [0, 1], ("dog", "größe"), None),
+        ([{"species": b"dog"}, {"species": b"cat"}], {"label": "species"}, [1, 0], ("cat", "dog"), None),
+        ([{"label": 1}, {"label": b"cat"}], {}, [1, -1], None, "labels that are text, in records beside others"),
+        ([{"label_id": 1}], {}, [-1], None, "no labels: 'label_id' may be labels, and --names label=FEATURE takes one"),
+    ],
+)
+def test_text_labels_become_classes(
+    tmp_path: Path,
+    records: list[Features],
+    names: dict[str, str],
+    labels: list[int],
+    classes: tuple[str, ...] | None,
+    warning: str | None,
+) -> None:
+    half = len(records) // 2
+    write(tmp_path / "a.tfrecord", [{"image": image(0)} | record for record in records[:half]])
+    write(tmp_path / "b.tfrecord", [{"image": image(0)} | record for record in records[half:]])
+    with foreign([tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"], ForeignOptions(names)) as reader:
+        assert reader.labels(np.arange(len(records))).tolist() == labels
+        assert reader.manifest.classes == classes
+        assert any(line.startswith(warning) for line in left_out(reader)) if warning else not left_out(reader)
+
+
 def test_mapped_names(tmp_path: Path) -> None:
     records: list[Features] = [{"foto": image(i), "art": i, "wo": b"%d" % i} for i in range(3)]
     records[1]["maske"] = b"mask"
@@ -143,7 +171,7 @@ def test_features_that_no_field_takes_are_named(tmp_path: Path) -> None:
         assert "no field takes: box (" in left_out(reader)[0]
     with open_reader(tmp_path / "a.tfrecord", {"names": {"image": "mask", "label": "image/encoded"}}) as reader:
         assert "no field takes: box (" in left_out(reader)[0]
-        assert left_out(reader)[1] == "no record has a class number in 'image/encoded': none has a label"
+        assert left_out(reader)[1] == "no record has a class number or text in 'image/encoded': none has a label"
     with open_reader(tmp_path / "a.tfrecord", {"names": {"image": "mask"}}) as reader:
         assert "no field takes: box, image/encoded (" in left_out(reader)[0]
 

@@ -96,6 +96,6 @@ def test_two_threads_never_borrow_the_same_context(monkeypatch: pytest.MonkeyPat
 
     from iofast.kernel import native_batch
 
-    monkeypatch.setitem(native_batch._idle, "nearest", Raced())
+    monkeypatch.setitem(native_batch._idle, ("nearest", True), Raced())
     with native_batch.borrowed("nearest", 1) as context:
         assert context.handle is not None

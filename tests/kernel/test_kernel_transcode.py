@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from io import BytesIO
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from kernel_images import (
     KINDS,
     PILLOW,
     Pixels,
+    as_far_as_it_goes,
     exif,
     jpeg,
     native,
@@ -212,6 +214,41 @@ def test_what_cannot_be_decoded_is_refused(kernel: ModuleType, format: str) -> N
         with pytest.raises(DecodeError, match=reason) as caught:
             kernel.transcode(data, recipe)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "trailing bytes"])
+@pytest.mark.parametrize("share", [0.4, 0.9])
+def test_truncated_jpegs_are_packed_as_far_as_they_go(
+    kernel: ModuleType, kind: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = KINDS[kind](photo(250, 190))
+    data = whole[: int(share * len(whole))]
+    with pytest.raises(DecodeError, match="truncated"):
+        kernel.transcode(data, TranscodeRecipe(format="png"))
+    expected = Image.fromarray(as_far_as_it_goes(data, monkeypatch))
+    most = 12 if kind == "progressive" else 1  # missing scans are smoothed, in versions of libjpeg-turbo differently
+    result = kernel.transcode(data, TranscodeRecipe(format="png", truncated="accept"))
+    assert close(pixels_of(result), expected, most=most)
+    small = TranscodeRecipe(size=64, mode="crop", format="png", reducing_gap=0, truncated="accept")
+    size = small.resized(*expected.size)
+    cut = expected.resize(size, Image.Resampling.BILINEAR).crop(small.crop(*size))
+    assert close(pixels_of(kernel.transcode(data, small)), cut, most=most)
+    kept = kernel.transcode(data, TranscodeRecipe(format="keep", truncated="accept", **FINE))
+    assert close(pixels_of(kept), expected, most=most + 12)  # encoded
+    assert kernel.decode(kept.data).shape == (190, 250, 3)  # needs no option to load it
+    for recipe in (TranscodeRecipe(format="keep", truncated="accept"), TranscodeRecipe(truncated="accept")):
+        assert kernel.transcode(whole, recipe).data == kernel.transcode(whole, replace(recipe, truncated=None)).data
+        with pytest.raises(DecodeError):
+            kernel.transcode(save(Image.fromarray(photo(120, 90)), "PNG")[:3000], recipe)
+
+
+def test_a_kept_jpeg_without_its_end_is_completed() -> None:
+    if native is None:
+        pytest.skip("the native kernel is not built")
+    whole = KINDS["420"](photo(120, 90))
+    for check in (None, "end"):
+        recipe = TranscodeRecipe(format="keep", truncated="accept", check=check)
+        assert native.transcode(whole[:-2], recipe).data == whole
 
 
 def test_results_too_large_are_refused_before_they_are_made(kernel: ModuleType) -> None:

@@ -15,6 +15,7 @@ from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages, bench
 from iofast.cli import main
 from iofast.errors import DecodeError, OptionError
+from iofast.monitor.snapshot import SystemFigures
 
 CROP = [T.RandomResizedCrop(64), T.RandomHorizontalFlip()]
 
@@ -52,6 +53,19 @@ def test_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "full decode" in page
     assert main([*command, "--workers", "1,2", "--quiet"]) == 0
     assert len([int(line) for line in capsys.readouterr().out.splitlines()]) == 2
+
+
+@pytest.mark.parametrize(("used", "said"), [(1.4, True), (0.1, False), (None, False)])
+def test_other_programs_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, used: float | None, said: bool
+) -> None:
+    figures = SystemFigures(2.0, *[None] * 9, other_cores=used, busiest="pid 7, cc1")
+    monkeypatch.setattr("iofast.monitor.probe.machine_facts.SystemProbe.take", lambda *_: figures)
+    assert main(["bench", str(folder), "--seconds", "0.01", "--workers", "1", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["other_cores"] == used
+    line = "iofast bench: other programs used 1.4 of 2 cores meanwhile (pid 7, cc1): measure again on an idle machine\n"
+    assert printed.err == (line if said else "")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def test_targets_are_a_list_as_torchvisions(dataset: FastDataset) -> None:
     targets = dataset.targets
     assert (type(targets), targets) == (list, LABELS)
     assert json.loads(json.dumps(targets)) == LABELS
-    assert dataset.targets is targets  # so that a loop may use the property
+    for name in ("targets", "classes", "class_to_idx"):
+        assert getattr(dataset, name) is getattr(dataset, name)  # so that a loop may use the property
     with pytest.raises(AttributeError):
         dataset.targets = [0] * N  # type: ignore[misc]
 

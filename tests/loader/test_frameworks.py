@@ -205,8 +205,10 @@ def test_accelerate_prepares_nothing(packed: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
     assert accelerate.Accelerator(cpu=True).prepare(loader) is loader
-    with pytest.raises(OptionError, match="load_state_dict"):
+    with pytest.raises(OptionError, match=r"^skip_first_batches .*load_state_dict"):
         accelerate.skip_first_batches(loader, 1)
+    with pytest.raises(OptionError, match=r"^prepare_data_loader "):
+        accelerate.Accelerator(cpu=True).prepare_data_loader(loader)
 
 
 def test_no_framework_takes_it_for_torchs_dataloader(packed: Path) -> None:

@@ -31,9 +31,24 @@ class TestAttributes:
         assert loader.dataset is twenty
         assert loader.batch_sampler is None
         assert not hasattr(loader, "collate_fn")
-        with pytest.raises(OptionError, match=r"skip_first_batches cannot skip in it: loader\.load_state_dict"):
-            getattr(loader, "multiprocessing_context", None)
         assert isinstance(make(twenty, num_workers="auto").num_workers, int)
+
+    @pytest.mark.parametrize(
+        ("module", "function", "words"),
+        [
+            ("accelerate.data_loader", "skip_first_batches", "skip_first_batches cannot skip .*load_state_dict"),
+            ("accelerate.data_loader", "prepare_data_loader", "prepare_data_loader cannot rebuild a FastLoader"),
+            ("transformers.trainer", "train", "the Trainer cannot skip .*ignore_data_skip=True"),
+        ],
+    )
+    def test_a_framework_that_rebuilds_it_is_named(
+        self, twenty: FastDataset, module: str, function: str, words: str
+    ) -> None:
+        """As Accelerate reads it; `test_frameworks.py` asks the frameworks themselves."""
+        there: dict[str, Any] = {"__name__": module}
+        exec(f"def {function}(loader): return loader.multiprocessing_context", there)
+        with pytest.raises(OptionError, match=f"^{words}"):
+            there[function](make(twenty))
 
     @pytest.mark.parametrize(
         "name", ["batch_size", "transform", "shuffle", "num_workers", "dataset", "sampler", "batch_sampler"]
@@ -60,7 +75,7 @@ class TestAttributes:
             ("timeout", "leave it out"),
             ("generator", "give seed="),
             ("multiprocessing_context", "leave it out"),
-            ("batchsize", r"did you mean batch_size=\?"),
+            ("batchsize", r"did you mean batch_size\?"),
             ("xyz", "see LoaderOptions"),
         ],
     )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg, native, photo
+from kernel_images import as_far_as_it_goes, exif, jpeg, native, photo
 from loader_sets import photographs, with_broken, write_folder
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.errors import DecodeError, ErrorBudgetError
+from iofast.errors import DecodeError, ErrorBudgetError, OptionError
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 N, BATCH, BROKEN = 40, 8, (3, 4, 17, 30)
@@ -177,3 +179,21 @@ class TestTruncated:
         assert torch.equal(images[0], images[2])
         if native:
             assert torch.equal(images[0, :, :8], images[1, :, :8])  # what came before the cut
+
+    @pytest.mark.parametrize("option", [None, "strict", "accept"])
+    def test_as_pillow_decodes_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: Literal["strict", "accept"] | None
+    ) -> None:
+        """The dataset's option holds in it, and in a loader that says nothing else."""
+        data = jpeg(photo(250, 190, 1), exif=exif(6))[:-4000]
+        (tmp_path / "cut.jpg").write_bytes(data)
+        expected = as_far_as_it_goes(data, monkeypatch)
+        for dataset in (FastDataset(tmp_path, truncated="accept"), FastDataset(tmp_path)):
+            accepts = (option or dataset.truncated) == "accept"
+            with nullcontext() if accepts else pytest.raises(DecodeError, match="truncated"):
+                ((images, _),) = FastLoader(dataset, transform=[], truncated=option)
+                assert np.abs(images[0].permute(1, 2, 0).numpy().astype(int) - expected).max() <= 1
+            with nullcontext() if dataset.truncated == "accept" else pytest.raises(DecodeError, match="truncated"):
+                assert np.abs(np.asarray(dataset[0][0], int) - expected).max() <= 1
+        with pytest.raises(OptionError, match="truncated must be 'strict' or 'accept', found True"):
+            FastDataset(tmp_path, truncated=True)  # type: ignore[arg-type]

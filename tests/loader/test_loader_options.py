@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ BAD = [
     ({"check": True}, "check must be"),
     ({"dtype": torch.int64}, "dtype must be .* found torch.int64"),
     ({"dtype": np.float32}, "dtype must be .*, found <class 'numpy.float32'>"),
-    ({"transform": T.train(8)}, "Normalize.* needs a float dtype"),
+    ({"dtype": "zeros"}, "dtype must be .*, found 'zeros'"),
+    ({"transform": T.train(8), "dtype": "uint8"}, "Normalize.* needs a float dtype"),
     ({"memory_format": "channels_last"}, "memory_format must be"),
     ({"memory_format": torch.preserve_format}, "memory_format must be"),
     ({"device": "gpu"}, "device must be .* found 'gpu'"),
@@ -89,7 +91,24 @@ class TestOptions:
         assert parameters[0].name == "dataset"
         assert parameters[1:] == list(inspect.signature(LoaderOptions).parameters.values())
         for each in parameters[1:]:
-            assert f"\n    {each.name:<20}" in (LoaderOptions.__doc__ or "")
+            assert re.search(rf"^    {each.name} +\S", FastLoader.__doc__ or "", re.MULTILINE), each.name
+
+    @pytest.mark.parametrize(
+        ("transform", "given", "expected"),
+        [
+            (T.train(8), None, torch.float32),
+            (T.Views(one=[T.Resize((8, 8))], two=T.train(8)), None, torch.float32),
+            ([T.Resize((8, 8)), T.RandomErasing()], None, torch.float32),
+            ([T.Resize((8, 8))], None, torch.uint8),
+            ([T.Resize((8, 8))], "float32", torch.float32),
+            (T.train(8), "float16", torch.float16),
+        ],
+    )
+    def test_dtypes(self, numbered: FastDataset, transform: Any, given: str | None, expected: torch.dtype) -> None:
+        loader = FastLoader(numbered, 2, transform=transform, dtype=given)
+        images, _ = next(iter(loader))
+        assert {each.dtype for each in (images.values() if isinstance(images, dict) else [images])} == {expected}
+        assert ("dtype=" in repr(loader)) == (given is not None)
 
     @pytest.mark.parametrize("option", ["transform", "target_transform"])
     def test_a_dataset_with_its_own_transform(self, place: Path, option: str) -> None:

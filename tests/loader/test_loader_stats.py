@@ -39,6 +39,8 @@ def test_each_image_of_each_epoch_is_counted_by_its_way(dataset: FastDataset) ->
             pass
         stats = loader.stats
         assert stats.images == sum(stats.ways.values()) == 12 * epoch
+    assert repr(stats) == f"LoaderStats({stats})"
+    assert "<tr><th>images</th><td>36</td></tr>" in stats._repr_html_()
     if native:
         assert stats.ways["libjpeg"] >= 12
         if stats.ways["rows"]:  # our own decoder: a machine with vector loops for it

@@ -19,6 +19,7 @@ from iofast.monitor.verdict import classify
 FED = WaitSite("/job/train.py", 92, "batches", "queue.get", WaitSource.THREADS, True, 1.0)
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 FULL = replace(SYSTEM, idle_cores=0.1)
+SHARED = replace(FULL, other_cores=6.0, busiest="pid 7, cc1")
 FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)
 STORED = replace(FAST, stages={"read": 1.5, "decode": 0.2})
 ASKED = TrafficStats(gets=400, bytes=30_000_000, median_s=0.03, p99_s=0.2)
@@ -42,9 +43,17 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
     "cores are free": (busy(), Cause.WORKERS, "idle_cores"),
     "no core is free": ({**busy(), "system": FULL}, Cause.CPU, "idle_cores"),
     "workers queue for cores": (busy(0.6, runnable_s=0.35), Cause.CPU, "runnable"),
+    "other programs have them": ({**busy(0.1, runnable_s=0.8), "system": SHARED}, Cause.TAKEN, ""),
+    "other programs use a few": (
+        {**busy(), "system": replace(FULL, other_cores=1.0)},
+        Cause.CPU,
+        "idle_cores",
+    ),
+    "other programs leave some": ({**busy(), "system": replace(SYSTEM, other_cores=4.0)}, Cause.WORKERS, "idle_cores"),
     "a quota": ({**busy(0.4), "system": replace(SYSTEM, throttled_s=0.5)}, Cause.CPU, "throttled"),
     "nobody knows the cores": ({**busy(), "system": replace(SYSTEM, idle_cores=None)}, None, ""),
     "asleep, as on a network": (workers(cpu=0.05), Cause.STORAGE, "worker_asleep"),
+    "asleep, as in a lock": (workers(cpu=0.05, read_calls_bytes=0), None, "worker_asleep"),
     "asleep, reading": ({**workers(cpu=0.2), **at_work(read=0.8, decode=0.2)}, Cause.STORAGE, "worker_asleep"),
     "in state D": (
         workers(cpu=0.2, states={"D": 0.7, "R": 0.2, "S": 0.1}, read_bytes=1 << 20),
@@ -163,6 +172,18 @@ def test_an_input_bound_verdict_names_its_cause() -> None:
 def test_no_cause_without_input_bound() -> None:
     verdict = classify(training(doing={Doing.FUTEX: 1.0}, idle=0.01, **busy()))
     assert (verdict.bound, verdict.cause) == (Bound.COMPUTE, None)
+
+
+@pytest.mark.parametrize("queued", [0.7, 0.02])
+def test_a_training_on_the_cpu_says_who_has_its_cores(queued: float) -> None:
+    """If it is queued for them; other programs are named in any case."""
+    main = Looks(20, {Doing.RUNNING: 1.0}, 1.0 - queued, queued)
+    computes = stacks({Frame.FORWARD: 0.5, Frame.BACKWARD: 0.5})
+    changes = {"stacks": computes, "processes": (replace(MAIN, cpu_s=1.0 - queued),), "system": SHARED}
+    verdict = classify(training(doing={Doing.RUNNING: 1.0}, idle=None, main=main, **changes))
+    assert (verdict.bound, verdict.cause) == (Bound.COMPUTE, Cause.TAKEN if queued > 0.1 else None)
+    assert "other programs use 6.0 of 8 cores (pid 7, cc1)" in [one.text for one in verdict.evidence]
+    assert ("other_programs" in [one.name for one in verdict.advice]) == (queued > 0.1)
 
 
 @pytest.mark.parametrize(("high", "bound"), [(0.14, Bound.COMPUTE), (0.18, Bound.UNKNOWN)])

@@ -78,6 +78,17 @@ def test_by_torch_that_computes(proc: ProcFolder, monkeypatch: pytest.MonkeyPatc
     assert found() == [10]
 
 
+def test_a_program_that_may_end_at_once(proc: ProcFolder) -> None:
+    """It is no training yet, unless it has workers; a program that the monitor started may be one."""
+    now = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    for pid in (10, 11):
+        proc.process(pid, start=now)
+        proc.thread(pid, pid + 10, "pt_autograd_0")
+    proc.process(12, WORKER, 11, line=TRAIN)
+    assert found() == [11]
+    assert [job.pid for job in find_jobs(least_age_s=0.0)] == [10, 11]
+
+
 def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
     proc.process(5, line=LAUNCHER)
     for pid, rank in ((10, 0), (20, 1)):
@@ -103,6 +114,11 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
         (b"python\0/bin/tensorboard\0--logdir\0runs\0", False),
         (b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0", False),
         (b"python\0-c\0from multiprocessing.resource_tracker import main;main(4)\0", False),
+        (b"python\0/bin/pytest\0tests\0", False),
+        (b"python\0-m\0pytest\0", False),
+        (b"python\0-u\0-c\0import sys;exec(eval(sys.stdin.readline()))\0", False),  # of pytest-xdist
+        (b"python\0-m\0unittest\0", False),
+        (b"python\0pytest.py\0", True),
         (b"python\0train.py\0--tensorboard\0jupyter\0", True),  # words of options do not matter
         (b"python\0train_notebook.py\0", True),
         (b"python\0tensorboard_training.py\0", True),

@@ -36,7 +36,7 @@ class Gpus:
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The trainings that a search finds, and the driver that there is."""
     there: dict[str, Any] = {"jobs": JOBS, "nvml": None}
-    monkeypatch.setattr(sources, "find_jobs", lambda _nvml: there["jobs"])
+    monkeypatch.setattr(sources, "find_jobs", lambda _nvml, _age: there["jobs"])
     monkeypatch.setattr(NvmlProbe, "open", lambda: there["nvml"])
     return there
 

@@ -57,7 +57,7 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
         find = 'while [ "$1" != --output ]; do shift; done; output=$2; pid=$4\n'
         program.write_text(f"#!/bin/sh\necho call >> {tmp_path}/calls\n{find}{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(stacks, "_find", lambda: str(program))
+        monkeypatch.setattr(stacks, "pyspy", lambda: str(program))
 
     return standin
 
@@ -66,7 +66,7 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
     """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
     program = tmp_path / "train.py"
     program.write_text(OWN)
-    if stacks._find() is None:
+    if stacks.pyspy() is None:
         pytest.skip("py-spy is not installed")
     with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -90,7 +90,7 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
 def test_an_ended_process() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
-    if stacks._find() is None:
+    if stacks.pyspy() is None:
         pytest.skip("py-spy is not installed")
     probe = StackProbe(Job(process.pid, 0, ""))
     assert probe.burst([], 5) is None
@@ -141,15 +141,15 @@ def test_looks_are_counted(standin: Standin, job: Job) -> None:
     queue = f"get ({standard}/multiprocessing/queues.py:113);select ({standard}/selectors.py:415)"
     standin(f"""
     [ $pid = {job.pid} ] && cat > $output <<END
-thread ({job.pid}): MainThread;main (/u/train.py:7);__next__ ({library}/torch/utils/data/dataloader.py:1);_get_data ({library}/torch/utils/data/dataloader.py:2);{queue} 6
 thread ({job.pid}): MainThread;main (/u/train.py:9);synchronize ({library}/torch/cuda/__init__.py:1) 3
 thread ({job.pid}): MainThread;main (/u/train.py:9);step ({library}/torch/optim/sgd.py:1);_single_tensor_sgd ({library}/torch/optim/sgd.py:1) 1
+thread ({job.pid}): MainThread;main (/u/train.py:7);__next__ ({library}/torch/utils/data/dataloader.py:1);_get_data ({library}/torch/utils/data/dataloader.py:2);{queue} 6
 thread (11): Thread-1;_pin_memory_loop ({library}/torch/utils/data/_utils/pin_memory.py:1);pin_memory ({library}/torch/utils/data/_utils/pin_memory.py:2) 2
 thread (12): Thread-2;serve ({standard}/socket.py:1) 10
 END
     [ $pid = 4194303 ] && cat > $output <<END
-thread (4194303): MainThread;_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);{queue} 5
 thread (4194303): MainThread;_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);fetch (x.py:1);load ({library}/PIL/ImageFile.py:1) 1
+thread (4194303): MainThread;main (/u/train.py:7);_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);{queue} 5
 thread (13): QueueFeederThread;_feed ({standard}/multiprocessing/queues.py:1);dumps ({standard}/multiprocessing/reduction.py:1) 2
 END
     [ $pid = 4194302 ] && echo nonsense > $output
@@ -168,6 +168,10 @@ END
     (site,) = figures.syncs
     assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
     assert figures.single_tensor_optimizer
+    assert {pid: at.place for pid, at in figures.stands.items()} == {
+        job.pid: "`main`, train.py:7, for `next`",
+        4194303: "`_worker_loop`, worker.py:1, for `multiprocessing.get`",
+    }
     again = StackProbe(job).burst([4194303, 4194302], 10)
     assert again is not None
     again.add(tally)
@@ -193,7 +197,7 @@ def test_a_py_spy_that_hangs_or_fails(
 
 
 def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_find", lambda: None)
+    monkeypatch.setattr(stacks, "pyspy", lambda: None)
     probe = StackProbe(job)
     assert (probe.burst([], 5), "pip install" in probe.note) == (None, True)
 

@@ -13,6 +13,7 @@ from iofast.monitor.find import job_of
 from iofast.monitor.probe import machine_facts
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.machine_facts import SystemProbe, numa_nodes
+from iofast.monitor.snapshot import Job
 
 DISKS = """\
    8       0 sda 100 0 {sectors} 50 0 0 0 0 0 {busy} 0 0 0 0 0 0 0
@@ -151,6 +152,25 @@ def test_real_machine() -> None:
     assert figures.memory_available > 0
 
 
+def test_other_programs(machine: Machine) -> None:
+    """They use what neither idles nor is the job's, its ended children's included, or the monitor's."""
+    proc, ticks = machine.proc, os.sysconf("SC_CLK_TCK")
+    count, job_pid = len(machine.cores), machine.pid
+    proc.process(job_pid, parent=5)
+    for pid, parent in ((5, 1), (6, 5), (11, job_pid), (20, 1), (21, 1)):
+        proc.process(pid, parent=parent)
+    both = {of: SystemProbe(Job(job_pid, 100, "", *of), scan_s=0.0) for of in ((), (0, 2))}
+    used_by = ((11, "worker", job_pid, 20), (6, "rank", 5, 10), (20, "cc1", 1, 50), (21, "ls", 1, 1))
+    for pid, name, parent, used in used_by:
+        proc.stat(proc.path / str(pid), pid, name, parent, ticks=used * ticks // 100)
+    of_job, of_rank = (probe.take(1.0) for probe in both.values())
+    assert of_job.other_cores == pytest.approx(count - 0.2)
+    assert of_rank.other_cores == pytest.approx(count - 0.3)
+    assert of_job.busiest == (None if count > 2 else "pid 20, cc1, and others")
+    machine.set(idle=100 * ticks)
+    assert both[()].take(1.0).other_cores == 0
+
+
 def test_numa_nodes(tmp_path: Path) -> None:
     for node, cores in (("node0", "0-1,4\n"), ("node1", "2-3\n"), ("node2", "\n")):
         (tmp_path / node).mkdir()
@@ -195,6 +215,35 @@ def test_open_files(proc: ProcFolder, tmp_path: Path) -> None:
     assert files.image_bytes == 200
     files.glimpse([])
     files.glimpse([999])
+
+
+@pytest.mark.parametrize(
+    ("beside", "named", "root"),
+    [
+        (("n01/1.JPEG", "n02/2.JPEG", "n03/3.JPEG"), "", "."),
+        (("n01/1.JPEG", ".thumbnails/2.jpg", "n03/3.JPEG"), "", "."),
+        (("n03/3.JPEG", "annotations/boxes.json"), "", "n03"),
+        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), "", None),
+        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), "n03", "n03"),
+        (("n01/1.JPEG", "n03/3.JPEG"), "elsewhere", "."),
+    ],
+    ids=["classes", "a hidden folder", "a flat folder", "not certain", "in the source", "of another loader"],
+)
+def test_the_folder_of_all_images(
+    proc: ProcFolder, tmp_path: Path, beside: tuple[str, ...], named: str, root: str | None
+) -> None:
+    """One image of one class was seen open; the advice must not lose the other classes."""
+    proc.process(10)
+    (proc.path / "10" / "root").symlink_to("/")
+    folder = tmp_path / "images"
+    for name in beside:
+        data(folder / name)
+    open_in(proc, 10, 3, folder / "n03" / "3.JPEG")
+    files = DataFolders()
+    assert files.image_root("") is None
+    files.glimpse([10])
+    assert files.image_root(str(folder / named) if named else "") == (None if root is None else str(folder / root))
+    assert root is not None or files.image_root("", ["python", "train.py", str(folder)]) == str(folder)
 
 
 def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:

@@ -127,6 +127,18 @@ class TestLayout:
         assert text_of([moment(last=starved(advice=(long,) * 9))], 80, 24).count("\n") < 24
 
 
+def test_on_a_small_screen_both_changes_can_be_pasted() -> None:
+    folder = "/data/of/everyone/imagenet-2012/train"
+    packs = Advice("pack_resize", "words " * 40, f"iofast pack {folder} train.lmdb --resize 256", "decode", 0.8)
+    reads = Advice("fastloader", "words " * 40, "import iofast\nloader = FastLoader(\n    dataset)", "stall", 0.4)
+    text = text_of([moment(last=starved(advice=(packs, reads)))], 80, 24)
+    lines = [line[11:].rstrip() for line in text.splitlines()]
+    at = lines.index(f"iofast pack {folder} train.lmdb \\")
+    assert lines[at + 1] == "--resize 256"
+    at = lines.index("import iofast")
+    assert lines[at + 1 : at + 3] == ["loader = FastLoader(", "    dataset)"]
+
+
 def test_sparkline() -> None:
     assert sparkline([0.0, 0.5, 1.0, None, 2.0], 6, 1.0) == [" ▁▄▇ ▇"]
     assert sparkline([0.25, 0.75, 1.0], 3, 1.0, 2) == [" ▃▇", "▄██"]

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from folder_images import few
+from kernel_images import jpeg, photo
 from PIL import Image
 
+from iofast import FastDataset, kernel
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import DecodeError, ErrorBudgetError, SourceError
 from iofast.packing import pack
@@ -50,6 +52,53 @@ class TestBadImages:
         report = pack(source, tmp_path / "out.lmdb", max_errors=1)
         assert (report.packed, report.failed) == (151, 1)
         assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 1
+
+    def test_truncated_jpegs_are_packed_if_wanted(self, tmp_path: Path) -> None:
+        source, whole = few(tmp_path / "images", good=1), jpeg(photo(64, 48))
+        (source / "a.jpg").write_bytes(whole[:-300])
+        (source / "b.jpg").write_bytes(whole[:-2])
+        (source / "c.jpg").write_bytes(whole)
+        assert pack(source, tmp_path / "out.lmdb").failed == 2
+        assert pack(source, tmp_path / "out.lmdb", truncated="accept", overwrite=True).failed == 0
+        with LmdbReader(tmp_path / "out.lmdb") as reader:
+            assert reader.manifest.recipe["truncated"] == "accept"
+            how = [json.loads(record.fields["json"])["packed"] for record in reader]
+        assert how == ["kept", "encoded", "rewritten" if kernel.backend == "native" else "encoded", "kept"]
+
+    @pytest.mark.parametrize("kind", ["folder", "list"])
+    def test_those_of_a_finished_set_are_tried_again(self, tmp_path: Path, kind: str) -> None:
+        """By the same command with another target; both sets are one dataset then."""
+        root = tmp_path / "images"
+        for number in range(12):
+            name = root / "cab"[number % 3] / f"{number}.jpg"
+            name.parent.mkdir(parents=True, exist_ok=True)
+            name.write_bytes(jpeg(photo(40, 30, number))[: -300 if number in (1, 5) else None])
+            name.with_suffix(".txt").write_text(str(number))
+        source, given = root, {"shuffle": 3, "split": "val=0.3", "fields": "txt"}
+        if kind == "list":
+            source = root / "list.csv"
+            rows = [f"{path.relative_to(root)},{path.parent.name},{path.stem}" for path in root.glob("*/*.jpg")]
+            source.write_text("\n".join(["path,label,txt", *rows]))
+            given |= {"fields": ()}
+        first = pack(source, tmp_path / "first.lmdb", **given)
+        assert first.failed == 2
+        (root / "a" / "1.jpg").write_bytes(jpeg(photo(40, 30, 1)))
+        with pytest.raises(FileNotFoundError, match=r"the list .* does not exist"):
+            pack(source, tmp_path / "again.lmdb", only=str(tmp_path / "again.lmdb.errors.jsonl"), **given)
+        again = pack(source, tmp_path / "again.lmdb", only=first.errors_file, **given)
+        assert (again.images, again.packed, again.classes) == (2, 1, 3)
+        assert json.loads((tmp_path / "again.lmdb.errors.jsonl").read_text())["path"] == "b/5.jpg"
+        (root / "b" / "5.jpg").write_bytes(jpeg(photo(40, 30, 5)))
+        pack(source, tmp_path / "last.lmdb", only=again.errors_file, **given)
+        pack(source, tmp_path / "whole.lmdb", **given)
+        fields = {"fields": ["label", "txt" if kind == "folder" else "txt.txt"]}
+        whole, joined = tmp_path / "whole.lmdb", [tmp_path / f"{name}.lmdb" for name in ("first", "again", "last")]
+        for split in ("train", "val"):
+            of_whole, of_parts = (sorted(map(str, FastDataset(each, split, **fields))) for each in (whole, joined))
+            assert of_whole == of_parts
+        (root / "b" / "5.jpg").unlink()
+        with pytest.raises(SourceError, match=r"none of the 1 images in the list .* is in"):
+            pack(root, tmp_path / "none.lmdb", only=again.errors_file)
 
     def test_an_old_file_of_errors_goes_when_there_are_none(self, tmp_path: Path) -> None:
         (tmp_path / "out.lmdb.errors.jsonl").write_text("{}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -243,6 +244,15 @@ def test_report_as_json(tmp_path: Path) -> None:
     assert value.keys() >= {field.name for field in fields(PackReport)} | {"images_per_second"}
 
 
+def test_report_in_a_notebook(tmp_path: Path) -> None:
+    report = pack(make_classes(tmp_path / "<b>"), tmp_path / "out.lmdb", resize=16)
+    assert re.fullmatch(r"PackReport\('.*out\.lmdb': 6 of 6 images, [\d,]+ bytes in [\d.]+ s\)", repr(report))
+    assert "<tr><th>packed</th><td>6</td></tr>" in report._repr_html_()
+    assert "&lt;b&gt;" in report._repr_html_()
+    forecast = pack(tmp_path / "<b>", tmp_path / "other.lmdb", resize=16, dry_run=True)
+    assert re.fullmatch(r"PackReport\('.*': 6 images, about [\d,]+ bytes in \d+ s\)", repr(forecast))
+
+
 def test_warnings_of_the_source_are_passed_on(tmp_path: Path) -> None:
     source = make_classes(tmp_path / "images")
     save(source / "loose.jpg", picture(9))
@@ -329,8 +339,15 @@ def test_the_command_line_has_every_option(capsys: pytest.CaptureFixture[str]) -
         main(["pack", "--help"])
     shown = capsys.readouterr().out
     for each in fields(PackOptions):
-        assert (f" --{each.name.replace('_', '-')}" in shown) == (each.name not in ("foreign", "notes")), each.name
+        assert (f" --{each.name.replace('_', '-')}" in shown) == each.metadata["typed"], each.name
         assert f"    {each.name} " in str(PackOptions.__doc__)
+
+
+@pytest.mark.parametrize(("name", "advice"), [("resise", ": did you mean resize?"), ("xyz", ": see PackOptions")])
+def test_options_that_pack_lacks(tmp_path: Path, name: str, advice: str) -> None:
+    for given in ([], [PackOptions()]):
+        with pytest.raises(OptionError, match=f"^{name} is not an option of pack{re.escape(advice)}$"):
+            pack(tmp_path, tmp_path / "out.lmdb", *given, **{name: 64})
 
 
 def test_keywords_win_over_options(tmp_path: Path) -> None:

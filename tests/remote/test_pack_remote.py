@@ -178,7 +178,7 @@ def test_errors_of_a_manifest_in_a_store_name_its_url(bucket: Bucket) -> None:
     with pytest.raises(SourceError, match=rf"source not found: s3://{bucket.name}/p/none.csv"):
         scan(f"s3://{bucket.name}/p/none.csv")
     bucket.put("p/list.csv", b"path,label\na.jpg,cat\n")
-    with pytest.raises(SourceError, match=rf"s3://{bucket.name}/p/classes.txt, one class per line"):
+    with pytest.raises(SourceError, match=rf"a class per line in s3://{bucket.name}/p/classes.txt, which does not"):
         scan(f"s3://{bucket.name}/p/list.csv", SourceOptions(class_order="file"))
 
 

@@ -20,6 +20,7 @@ from places import ROOT
 from tar_sets import foreign
 
 from iofast import FastDataset, FastLoader, open_writer
+from tools import site
 from tools.interop.environments import ENVIRONMENTS
 from tools.interop.pages import CLASSES, DOCUMENTS, PAGES, Snippet, run, snippets, write_images
 
@@ -36,13 +37,13 @@ def write_tars(folder: Path, samples: Samples) -> None:
 
 
 def write_tfrecords(folder: Path, samples: Samples) -> None:
-    for shard in range(2):
-        records = [{"image/encoded": jpg, "image/class/label": 1 + label} for jpg, label in samples[shard::2]]
-        tfrecord_messages.write(folder / f"train-{shard:05d}-of-00002", records)
+    for shard in range(64):
+        records = [{"image/encoded": jpg, "image/class/label": 1 + label} for jpg, label in samples[shard::64]]
+        tfrecord_messages.write(folder / f"train-{shard:05d}-of-00064", records)
 
 
 def write_photographs(folder: Path, samples: Samples) -> None:
-    with Image.open(next(folder.glob("images/*/*.jpg"))) as image:
+    with Image.open(next(folder.glob("images/train/*/*"))) as image:
         width, height = image.size
     rows = [{"image": (width, height, jpg), "label": label} for jpg, label in samples]
     write_beton(folder / "train.beton", {"image": "rgb", "label": "int"}, rows)
@@ -100,7 +101,7 @@ def run_ours(snippet: Snippet, folder: Path, monkeypatch: pytest.MonkeyPatch, la
 def test_ours_on_data_of_the_format(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("iofast.kernel.native", reason="restart markers in kept JPEGs need the native kernel")
     labels = write_images(tmp_path)
-    files = sorted(tmp_path.glob("images/*/*.jpg"))
+    files = sorted(tmp_path.glob("images/train/*/*"))
     WRITERS[name](tmp_path, [(file.read_bytes(), label) for file, label in zip(files, labels, strict=True)])
     for snippet in snippets(name):
         if not snippet.theirs:
@@ -148,7 +149,7 @@ def test_form_of_a_page(name: str) -> None:
 def test_every_page_is_run_and_linked() -> None:
     assert {path.stem for path in DOCUMENTS.glob("*.md")} == set(PAGES) == set(WRITERS)
     for document, place in (("README.md", "docs/coming-from"), ("docs/load.md", "coming-from")):
-        text = (ROOT / document).read_text()
+        text = site.local((ROOT / document).read_text())
         assert [name for name in PAGES if f"]({place}/{name}.md)" not in text] == []
 
 

@@ -10,9 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from places import ROOT
 
 from iofast import FastDataset, FastLoader, order, pack, transforms
@@ -27,7 +25,6 @@ DOCUMENTS = [
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if path.name not in SPECIFICATIONS and path != TUTORIAL
 ]
-CLASSES, PER_CLASS = ("left", "right"), 40
 
 
 def programs() -> Iterator[tuple[str, str]]:
@@ -47,18 +44,11 @@ def test_tables_of_options_are_those_of_the_code(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documents' data: images/ by class, out.lmdb of them, imagenet.lmdb of the same in two splits."""
+    """A reader's data: images/ in splits and classes; out.lmdb and imagenet.lmdb of them."""
     root = tmp_path_factory.mktemp("documents")
-    rng = np.random.default_rng(0)
-    for target in ("images", "split/train", "split/val"):
-        for name in CLASSES:
-            (root / target / name).mkdir(parents=True)
-            for number in range(PER_CLASS):
-                pixels = rng.integers(0, 256, (9, 12, 3), np.uint8)
-                image = Image.fromarray(pixels).resize((320, 280), Image.Resampling.BICUBIC)
-                image.save(root / target / name / f"{number}.jpg")
-    pack(root / "images", root / "out.lmdb", resize=256)
-    pack(root / "split", root / "imagenet.lmdb", resize=256)
+    pages.write_images(root)
+    for name in ("out.lmdb", "imagenet.lmdb"):
+        pack(root / "images", root / name, resize=256)
     return root
 
 
@@ -89,6 +79,13 @@ def test_tutorial(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         elif "torchvision" not in text or importlib.util.find_spec("torchvision"):
             exec(compile(text, TUTORIAL.name, "exec", dont_inherit=True), names)
     names.clear()
+
+
+def test_figures_of_the_tutorial_are_on_the_page_that_it_links() -> None:
+    figures = re.findall(r"[\d.]+×", TUTORIAL.read_text())
+    results = (ROOT / "benchmarks" / "results" / "rivals.md").read_text()
+    assert figures
+    assert [figure for figure in figures if figure not in results] == []
 
 
 def test_every_option_of_loading_is_documented() -> None:

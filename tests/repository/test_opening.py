@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from kernel_images import exif, save
 from PIL import Image
 
-from iofast import open_reader, open_writer
+from iofast import FastDataset, open_reader, open_writer, pack
 from iofast.containers.container_suffixes import LISTS
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import (
@@ -259,3 +260,29 @@ def test_what_cannot_be_opened(
         open_reader(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a.csv", "a.txt", "a.jsonl", "a.parquet", "a.arrow", "a.lmdb", "a.tar", "a.tfrecord", "a-00000-of-00001"),
+        *("mdb/data.mdb", "hub/train.parquet", "saved/state.json", "own.tar.manifest", "own-000000.tar", "flat/1.jpg"),
+    ],
+)
+def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:
+    write_one(tmp_path / "own.tar", {"jpg": image()})
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
+    opened = "own.tar" if name.startswith("own") else name.partition("/")[0]
+    for use in (lambda path: FastDataset(path)[0], lambda path: pack(path, tmp_path / "out.lmdb", workers=1)):
+        with pytest.raises(IofastError, match="is a Git LFS pointer, not the file itself; git lfs pull fetches it"):
+            use(tmp_path / opened)
+
+
+@pytest.mark.parametrize("name", ["gone", "gone.csv", "gone.lmdb", "gone.tar", "gone-*.tar", "gone-{0..1}.tar"])
+@pytest.mark.parametrize("use", [open_reader, FastDataset, lambda path: pack(path, path.parent / "out.lmdb")])
+def test_what_does_not_exist(tmp_path: Path, use: Callable[[Path], object], name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"does not exist|not found|no file matches") as caught:
+        use(tmp_path / name)
+    assert isinstance(caught.value, SourceError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -14,6 +14,7 @@ import pytest
 from places import ROOT
 
 import iofast
+from tools import site
 
 PYTHON = sorted(
     path
@@ -105,6 +106,8 @@ def test_public_surface() -> None:
     assert missing == []
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = iofast.nothing  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no attribute 'FastLoder': did you mean FastLoader\?$"):
+        _ = iofast.FastLoder  # type: ignore[attr-defined]
 
 
 def test_version_is_in_the_changelog() -> None:
@@ -126,7 +129,7 @@ def test_one_word_per_chore() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_lead_somewhere(path: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", site.local(path.read_text()))
     assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
 
 

@@ -99,7 +99,7 @@ def test_the_table_of_the_readme_is_that_of_the_figures() -> None:
 def test_a_summary_names_the_fastest_rival() -> None:
     case = _case(iofast=_runs(1000), FFCV__jpg=_runs(500), tf__data=_runs(250), Lance=_runs(2000))
     text = page.summary({"crop": case, "cold": case})
-    assert text.splitlines()[0] == "|  | iofast, images/s | FFCV | DALI | tf.data | DataLoader | the fastest |"
+    assert text.splitlines()[0] == "| task | iofast, images/s | FFCV | DALI | tf.data | DataLoader | fastest rival |"
     assert text.splitlines()[2:] == ["| random crops | 1,000 | 2.0× |  |  |  | 0.5× Lance |"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -28,7 +27,38 @@ def test_every_page_is_in_the_navigation() -> None:
     assert pages <= listed
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs not installed: `make docs` does")
+def test_links_of_the_readme_work_elsewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert re.findall(r"(?:\]\(|src=\"|srcset=\")((?!https://)[^)\"]+)", text) == []
+    assert re.findall(r"^repo_url: (.*)", site.CONFIGURATION.read_text(), re.MULTILINE) == [
+        site.PROJECT["urls"]["Repository"]
+    ]
+
+
+def test_code_is_as_wide_as_the_site() -> None:
+    """80 columns in pages for users; outputs of programs are wrapped."""
+    own = {"design.md", "format.md", "map.md", "caffe.md", "ffcv.md", "mosaicml.md"}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")]:
+        blocks = re.findall(r"^```(?:python|py|bash|diff)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines() if len(line) > 80]
+        assert page.name in own or lines == [], page.name
+
+
+def test_no_table_has_an_empty_head() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")]
+    assert [
+        page.name for page in pages if re.search(r"^\|(.*\|)? *\|.*\n\|[ :-]+-\|", page.read_text(), re.MULTILINE)
+    ] == []
+
+
+def test_logs_of_long_runs_are_not_searched(tmp_path: Path) -> None:
+    site.stage(tmp_path)
+    logs = [*tmp_path.glob("benchmarks/results/torture-*.md")]
+    assert logs
+    assert all(log.read_text().startswith("---\nsearch: {exclude: true}\n---\n# ") for log in logs)
+
+
+@pytest.mark.skipif(not (site.ENVIRONMENT.folder / ".installed").exists(), reason="`make docs` installs mkdocs")
 def test_it_builds_without_a_warning() -> None:
     ended = subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

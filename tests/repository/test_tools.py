@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageFont
 from places import ROOT
 
-from tools import draw_transforms, sample_photographs
+from tools import demo, draw_transforms, sample_photographs
 from tools.huffman_tables import code_lengths, table
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
@@ -31,6 +32,15 @@ def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> No
     first = digests("a", 0)
     assert digests("b", 0) == first
     assert set(digests("c", 1)).isdisjoint(first)
+
+
+@pytest.mark.parametrize(("training", "limit"), [(9.0, "The network"), (0.5, "Loading")])
+def test_the_demo_says_what_limits_training(training: float, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DEVICE", torch.device("cpu"))
+    ours = demo.Result("ours", demo.Rate(4000, 0.4), demo.Rate(120, training))
+    said = demo.limit(ours, demo.Result("theirs", demo.Rate(400, 4.2)))
+    assert said.startswith(f"{limit} on the CPU limits training: ")
+    assert "0.40 to load (4.20 with Pillow)" in said
 
 
 def test_scenes_have_the_spectrum_of_photographs() -> None:

@@ -88,7 +88,10 @@ def test_labels_of_several_kinds(tmp_path: Path) -> None:
         (["2", "0", "10"], [2, 0, 10], None),
         (["007", "1"], [0, 1], ("007", "1")),
         (["1", "x"], [0, 1], ("1", "x")),
-        (["3.0", "3.0"], [0, 0], ("3.0",)),
+        (["2.0", "10.", " 1.0 "], [2, 10, 1], None),
+        (["2.0", "nan", "NaN", "", "-1.0"], [2, -1, -1, -1, -1], None),
+        (["1.5", "2.0"], [0, 1], ("1.5", "2.0")),
+        ([" cat", "cat ", "nan"], [0, 0, -1], ("cat",)),
     ]
     for number, (labels, expected, classes) in enumerate(cases):
         rows = "".join(f"{index}.jpg,{label}\n" for index, label in enumerate(labels))
@@ -96,6 +99,39 @@ def test_labels_of_several_kinds(tmp_path: Path) -> None:
         assert (numbers(source), source.classes) == (expected, classes)
     mixed = scan(write(tmp_path, "m.jsonl", '{"path": "a", "label": 1}\n{"path": "b", "label": "x"}\n{"path": "c"}\n'))
     assert (numbers(mixed), mixed.classes) == ([0, 1, -1], ("1", "x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m.csv", "Path,Label,SPLIT\na 1.jpg,cat,val \nb.JPEG,dog,val\n"),
+        ("m.csv", "File_Name;Category;split\na 1.jpg;cat;val\nb.JPEG;dog;val\n"),
+        ("m.csv", "\na 1.jpg,cat\nb.JPEG,dog\n"),
+        ("m.csv", "a 1.jpg;cat\nb.JPEG;dog\n"),
+        ("m.txt", "a 1.jpg cat\n\nb.JPEG  dog\n"),
+        ("m.tsv", "a 1.jpg\tcat\nb.JPEG\tdog\n"),
+        ("m.jsonl", '{"PATH": "a 1.jpg", "Class": "cat"}\n{"PATH": "b.JPEG", "Class": "dog"}\n'),
+    ],
+)
+def test_names_in_any_case_and_lists_without_a_header(tmp_path: Path, name: str, text: str) -> None:
+    source = scan(write(tmp_path, name, text))
+    assert (paths(source), numbers(source), source.classes) == ([b"a 1.jpg", b"b.JPEG"], [0, 1], ("cat", "dog"))
+    assert source.splits == ((("val" if "plit" in text.lower() else "all"), 0, 2),)
+    assert (source.fields, source.warnings) == ((), ())
+
+
+def test_paths_alone_have_no_labels_and_three_columns_need_names(tmp_path: Path) -> None:
+    source = scan(write(tmp_path, "m.txt", "my photo.jpg\nb.jpg\n"))
+    assert (paths(source), numbers(source), source.classes) == ([b"my photo.jpg", b"b.jpg"], [-1, -1], None)
+    with pytest.raises(SourceError, match=r"line 1: expected a path and a label, or names of columns, found 3 values"):
+        scan(write(tmp_path, "m.csv", "a.jpg,1,2\n"))
+
+
+def test_columns_that_may_be_labels_are_named_with_the_option(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv", "path,class_id,label_name\na.jpg,1,cat\n")
+    option = "no labels: 'class_id', 'label_name' may be labels, and --label-column takes one as such"
+    assert scan(path).warnings == (option,)
+    assert not scan(path, SourceOptions(label_column="class_id")).warnings
 
 
 def test_class_order_of_text_labels(tmp_path: Path) -> None:
@@ -162,7 +198,7 @@ BAD = [
     ("m.csv", "photo,label\n1.jpg,2\n", "has no column path or file or .* or image: found 'photo', 'label'"),
     ("m.csv", "path,file\n1.jpg,2\n", "several path columns, choose one: path, file"),
     ("m.csv", "path,a,a\n1.jpg,2,3\n", "two columns 'a'"),
-    ("m.csv", "path,label\n1.jpg,2\n2.jpg\n", "line 3: expected 2 columns as in the header, found 1"),
+    ("m.csv", "path,label\n1.jpg,2\n2.jpg\n", "line 3: expected 2 columns as in the first line, found 1"),
     ("m.csv", 'path,label\n"1.jpg,2\n', r"m\.csv, line 2: unexpected end of data"),
     ("m.csv", "path,label\n1.jpg,2\n,3\n", "line 3: the path is empty"),
     ("m.csv", "path,label\n1.jpg,2\nx\0y.jpg,3\nz.jpg,0\n", "line 3: the path has a NUL byte"),
@@ -252,7 +288,7 @@ def test_every_text_comes_back(tmp_path_factory: pytest.TempPathFactory, rows: l
         assert paths(source) == [path.encode() for path, _, _ in rows]
         if source.classes is not None:
             labels = [source.classes[label] if label >= 0 else "" for label in numbers(source)]
-            assert labels == [label for _, label, _ in rows]
+            assert labels == [label.encode().strip().decode() for _, label, _ in rows]
     assert [as_csv.extra(row).get("note.txt", b"") for row in range(len(rows))] == [
         note.encode() for _, _, note in rows
     ]

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iofast.errors import OptionError, SourceError
+from iofast.errors import SourceError
 from iofast.source import arrays
 from iofast.source.arrays import Strings
-from iofast.source.listing import Source, SourceOptions, Watched
+from iofast.source.listing import Source, Watched
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -111,42 +111,6 @@ def test_memory_beyond_the_paths_is_small(tmp_path: Path) -> None:
     path_bytes = len(source.paths.blob) - count
     assert (kept - path_bytes) / count < 20
     assert (peak - path_bytes) / count < 300
-
-
-def test_natural_order_puts_9_before_10_and_both_orders_warn(tmp_path: Path) -> None:
-    make(tmp_path, ["10/a.jpg", "9/a.jpg", "x2/a.jpg", "x10/a.jpg"])
-    natural = scan(tmp_path, SourceOptions(class_order="natural"))
-    assert natural.classes == ("9", "10", "x2", "x10")
-    assert paths(natural) == ["9/a.jpg", "10/a.jpg", "x2/a.jpg", "x10/a.jpg"]
-    assert numbers(natural) == [0, 1, 2, 3]
-    assert scan(tmp_path).classes == ("10", "9", "x10", "x2")
-    for source in (natural, scan(tmp_path)):
-        assert "lexicographic and natural class order differ: class 0 is '10' or '9'" in source.warnings[0]
-
-
-def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
-    make(tmp_path, ["cat/a.jpg", "dog/a.jpg"])
-    options = SourceOptions(class_order="file")
-    with pytest.raises(SourceError, match=r"needs .*classes\.txt, one class per line: no such file or directory$"):
-        scan(tmp_path, options)
-    (tmp_path / "classes.txt").write_text("dog\ncat\n\n")
-    source = scan(tmp_path, options)
-    assert source.classes == ("dog", "cat")
-    assert paths(source) == ["dog/a.jpg", "cat/a.jpg"]
-    for text, message in [
-        ("dog\n", "it lacks cat"),
-        ("dog\ncat\ncow\n", "it names cow without a folder"),
-        ("dog\n\ncat\n", "line 2: empty"),
-        ("dog\ncat\ndog\n", "line 3: class 'dog' again, as in line 1"),
-        ("", "names no class"),
-    ]:
-        (tmp_path / "classes.txt").write_text(text)
-        with pytest.raises(SourceError, match=message):
-            scan(tmp_path, options)
-    with pytest.raises(SourceError, match="needs class folders"):
-        scan(make(tmp_path / "flat", ["a.jpg"]), options)
-    with pytest.raises(OptionError, match="class_order must be one of"):
-        SourceOptions(class_order="random")
 
 
 @pytest.mark.parametrize(
@@ -243,12 +207,14 @@ def test_one_class_may_be_called_like_a_split(tmp_path: Path) -> None:
 
 
 def test_hidden_files_and_folders_are_skipped_and_counted(tmp_path: Path) -> None:
-    make(tmp_path, ["a/1.jpg", "a/._1.jpg", "a/.2.png", "a/.DS_Store", ".git/x.jpg", "__MACOSX/a/._1.jpg"])
+    junk = ["__MACOSX/a/._1.jpg", "@eaDir/1.jpg", "a/@eaDir/1.jpg/thumb.jpg", "$RECYCLE.BIN/1.jpg", "lost+found/1.jpg"]
+    make(tmp_path, ["a/1.jpg", "a/._1.jpg", "a/.2.png", "a/.DS_Store", ".git/x.jpg", *junk])
     source = scan(tmp_path)
     assert source.classes == ("a",)
     assert paths(source) == ["a/1.jpg"]
     assert "hidden image files skipped (names that begin with a dot): 2" in source.notes
-    assert any(line.startswith("hidden folders skipped:") and "__MACOSX" in line for line in source.notes)
+    folders = "$RECYCLE.BIN, .git, @eaDir, __MACOSX, a/@eaDir and 1 more"
+    assert f"hidden folders and those of the system skipped: {folders}" in source.notes
     assert not source.warnings
 
 
@@ -297,7 +263,7 @@ def test_missing_root_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"source not found: .*gone"):
         scan(tmp_path / "gone")
     (tmp_path / "x.zip").write_bytes(b"")
-    with pytest.raises(SourceError, match=r"neither a folder nor a manifest \(\.csv, \.tsv, \.jsonl, \.parquet\)"):
+    with pytest.raises(SourceError, match=r"neither .* nor a manifest \(\.csv, \.tsv, \.txt, \.jsonl, \.parquet\)"):
         scan(tmp_path / "x.zip")
     for name in ("train.tar", "x-{000..003}.tar", "x.lmdb", "x.tfrecord"):
         with pytest.raises(SourceError, match=rf"{re.escape(name)} is a container, expected a .*open_reader"):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile, ImageOps
 from PIL import __version__ as pillow_version
 
 from iofast.kernel import twin
@@ -58,6 +58,13 @@ def save(image: Image.Image, name: str, **options: object) -> bytes:
 
 def jpeg(pixels: Pixels, mode: str = "RGB", **options: object) -> bytes:
     return save(Image.fromarray(pixels).convert(mode), "JPEG", **{"quality": 90, **options})
+
+
+def as_far_as_it_goes(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Pixels:
+    """What Pillow decodes of a truncated image with its option for all of a process, as upright RGB."""
+    with monkeypatch.context() as within:
+        within.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+        return np.asarray(ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB"))
 
 
 def exif(orientation: int) -> bytes:

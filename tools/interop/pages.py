@@ -2,7 +2,7 @@
 
 A section (`##`) of a page has commands (```bash) and one program (all its ```python blocks together). A program that
 imports the other package is theirs, and runs in the environment of that package. Commands and the other programs are
-ours. All run in one folder, which has the photographs `images/cat` and `images/dog`.
+ours. All run in one folder, which has photographs as a reader has them: `images/train/bear/bear_00.JPEG`, ….
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tools.environments import ROOT, Missing
 from tools.interop.environments import ENVIRONMENTS
 
 DOCUMENTS = ROOT / "docs" / "coming-from"
-CLASSES, PER_CLASS = ("cat", "dog"), 40  # one batch of 64, which the pages use, and a rest
+CLASSES = ("bear", "cat", "cow", "dog", "fox", "goat", "hen", "horse", "pig", "sheep", "wolf")
+SPLITS = {"train": 8, "val": 2}  # images of a class. To train from: one batch of 64, which the pages use, and a rest
 TIMEOUT = 300  # seconds for one program: Numba and TensorFlow take half a minute
 
 # After "Before": the loop had a batch. Processes that LitData starts import the program, and skip this.
@@ -84,15 +85,16 @@ def snippets(name: str) -> list[Snippet]:
 
 
 def write_images(folder: Path) -> list[int]:
-    """Write `images/` in a folder, and return its labels, in the order of the paths."""
+    """Write `images/` in a folder, and return the labels of `images/train`, in the order of the paths."""
     rng = np.random.default_rng(0)
-    for name in CLASSES:
-        (folder / "images" / name).mkdir(parents=True)
-        for number in range(PER_CLASS):
-            small = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8))
-            image = small.resize((320, 280), Image.Resampling.BICUBIC)
-            image.save(folder / "images" / name / f"{number:02d}.jpg", quality=90)
-    return [label for label in range(len(CLASSES)) for _ in range(PER_CLASS)]
+    for split, count in SPLITS.items():
+        for name in CLASSES:
+            (folder / "images" / split / name).mkdir(parents=True)
+            for number in range(count):
+                small = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8))
+                image = small.resize((320, 280), Image.Resampling.BICUBIC)
+                image.save(folder / "images" / split / name / f"{name}_{number:02d}.JPEG", quality=90)
+    return [label for label in range(len(CLASSES)) for _ in range(SPLITS["train"])]
 
 
 def run(snippet: Snippet, folder: Path, python: Path) -> None:

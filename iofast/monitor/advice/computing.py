@@ -128,9 +128,9 @@ def _recomputation(now: Situation) -> Match | None:
 
 
 def _one_core(now: Situation) -> Match | None:
-    """Not beside a device, and not on a machine with one core."""
+    """Not beside a device, not on a machine with one core, and not where other programs have the rest."""
     used, cores = now.training.main_cpu, now.training.system(lambda one: one.system.cores) or 0.0
-    if now.training.device_windows or cores < 1.5 or not _ONE_CORE[0] <= used <= _ONE_CORE[1]:
+    if now.training.device_windows or now.training.taken or cores < 1.5 or not _ONE_CORE[0] <= used <= _ONE_CORE[1]:
         return None
     return Match(used, words={"cores": cores})
 

@@ -9,7 +9,7 @@ from functools import partial
 from iofast.monitor.advice.rule import Match, Rule, on
 from iofast.monitor.advice.situation import Situation
 from iofast.monitor.findings import Cause
-from iofast.monitor.snapshot import WorkerTask, traffic_of
+from iofast.monitor.snapshot import LoaderSource, WorkerTask, traffic_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = SMALL_REQUEST = 1 << 20
@@ -36,26 +36,40 @@ def _pack_smaller(now: Situation) -> Match | None:
 
 
 def _pack_small_files(now: Situation) -> Match | None:
-    """Only for small files."""
+    """Only for small files, and not if they should be packed smaller."""
     size = now.file_bytes
-    return None if size is None or size > SMALL_FILE else Match(size, now.wait_gain, {"kB": size / 1000})
+    if size is None or size > SMALL_FILE or PACK_SMALLER.advice(now) is not None:
+        return None
+    return Match(size, now.wait_gain, {"kB": size / 1000})
 
 
 def _fast_loader(now: Situation) -> Match | None:
     """Not if FastLoader runs already, and not if the workers do what FastLoader does no faster."""
+    packing = PACK_SMALLER.advice(now) or PACK_SMALL_FILES.advice(now)
+    if now.caused_by(*_READING):
+        return None if packing is None or now.fast_loader else Match(now.low, now.wait_gain, _lines(now, packed=True))
     tasks = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
     if now.fast_loader or (now.training.work and now.work(*tasks) < _WORTH_IT):
         return None
     why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
     if now.shares_cores:
         why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
-    packed = PACK_SMALLER.advice(now) is not None or now.folder is None or now.file_bytes is None
-    words = {
-        "why": why,
-        "source": json.dumps("train.lmdb" if packed else now.folder, ensure_ascii=False),
-        "device": ', device="cuda"' if now.last is not None and now.last.devices else "",
+    packed = packing is not None or now.file_bytes is None
+    return Match(now.low, now.relief, {**_lines(now, packed=packed), "why": why})
+
+
+def _lines(now: Situation, *, packed: bool) -> dict[str, object]:
+    """Words for the lines that make a FastLoader, with the names of the program's own source."""
+    source = now.last.source if now.last is not None else None
+    own = source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
+    options = ["shuffle=True"] * own.shuffle + ["drop_last=True"] * own.drop_last
+    options += ['device="cuda"'] * bool(now.last is not None and now.last.devices)
+    return {
+        "own": own,
+        "options": "".join(f", {option}" for option in options),
+        "source": json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False),
+        "why": f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file.",
     }
-    return Match(now.low, now.relief, words)
 
 
 def _short_of_memory(now: Situation) -> tuple[bool, str]:
@@ -97,7 +111,7 @@ def _small_requests(now: Situation) -> Match | None:
 
 PACK_SMALLER = Rule(
     name="pack_resize",
-    on=on(Cause.WORKERS, Cause.CPU, Cause.SINGLE, *_READING),
+    on=on(Cause.WORKERS, Cause.CPU, Cause.TAKEN, Cause.SINGLE, *_READING),
     match=_pack_smaller,
     text="{what}{size}: smaller images are read and decoded in a fraction of the time.",
     change="iofast pack {now.images} train.lmdb --resize 256",
@@ -105,25 +119,29 @@ PACK_SMALLER = Rule(
     changes_accuracy=True,
     risk="not where training crops need more than 256 pixels{unless}",
 )
+PACK_SMALL_FILES = Rule(
+    name="pack",
+    on=on(*_READING),
+    match=_pack_small_files,
+    text="Each sample is a file of {kB:.0f} kB, opened and read on its own from a storage that is slow.",
+    change="iofast pack {now.images} train.lmdb",
+    trigger="file_bytes",
+)
 FAST_LOADER = Rule(
     name="fastloader",
-    on=on(Cause.WORKERS, Cause.CPU, Cause.COLLATE, Cause.SINGLE, Cause.PIN),
+    on=on(Cause.WORKERS, Cause.CPU, Cause.TAKEN, Cause.COLLATE, Cause.SINGLE, Cause.PIN, *_READING),
     match=_fast_loader,
     text="{why}",
-    change="FastLoader(FastDataset({source}), batch_size=..., transform=[...]{device})",
+    change="from iofast import FastDataset, FastLoader, transforms as T\n"
+    "{own.dataset} = FastDataset({source})\n"
+    "{own.loader} = FastLoader({own.dataset}, {own.batch_size}{options},\n"
+    "    transform=T.train({own.side}), dtype=torch.float32)",
     trigger="stall",
-    risk="for images, with transforms that it knows",
+    risk="T.train is a random crop, a flip and ImageNet's normalisation: name your own steps",
 )
 DATA_RULES = (
     PACK_SMALLER,
-    Rule(
-        name="pack",
-        on=on(*_READING),
-        match=_pack_small_files,
-        text="Each sample is a file of {kB:.0f} kB, opened and read on its own from a storage that is slow.",
-        change="iofast pack {now.images} train.lmdb",
-        trigger="file_bytes",
-    ),
+    PACK_SMALL_FILES,
     FAST_LOADER,
     Rule(
         name="page_cache",
@@ -169,4 +187,5 @@ DATA_RULES = (
         risk="the first epoch mixes less than a full shuffle",
     ),
 )
-FREES_CORES = frozenset({PACK_SMALLER.name, FAST_LOADER.name})  # advice that takes the loader's work away
+PACKING = (PACK_SMALLER.name, PACK_SMALL_FILES.name)
+FREES_CORES = frozenset({*PACKING, FAST_LOADER.name})  # advice that takes the loader's work away

@@ -43,7 +43,8 @@ class Rule:
         return Advice(
             name=self.name,
             text=self.text.format_map(words),
-            change=self.change.format_map(words),
+            # lines are the rule's own: a path of the watched process adds none
+            change="\n".join(line.format_map(words).replace("\n", "\\n") for line in self.change.split("\n")),
             trigger=match.trigger or self.trigger,
             value=match.value,
             gain=match.gain,

@@ -56,7 +56,7 @@ class Situation:
     def shares_cores(self) -> bool:
         """Whether training computes on the same processors that its loader has exhausted."""
         stall = self.verdict.stall
-        return stall is not None and stall.host_wait and self.caused_by(Cause.CPU)
+        return stall is not None and stall.host_wait and self.caused_by(Cause.CPU, Cause.TAKEN)
 
     def caused_by(self, *causes: Cause) -> bool:
         """Whether the verdict is input-bound by one of these causes."""
@@ -129,15 +129,19 @@ class Situation:
 
     @cached_property
     def folder(self) -> str | None:
-        """Folder of most data files that were open; the newest interval has the longest list."""
+        """Folder of the data: of all images if that is known, else that of most data files that were open."""
         known = [one.dataset_paths for one in self.every.snapshots if one.dataset_paths]
-        return known[-1][0] if known else None
+        return self.image_root or (known[-1][0] if known else None)
+
+    @property
+    def image_root(self) -> str | None:
+        """Folder of all images; None if that is not certain. The newest interval knows most."""
+        return self.last.image_root if self.last is not None else None
 
     @property
     def images(self) -> str:
-        """Folder of images, quoted for a shell; the word IMAGES if no image was seen open."""
-        folder = self.folder if self.file_bytes is not None else None
-        return "IMAGES" if folder is None else shlex.quote(folder)
+        """Folder of all images, quoted for a shell; the word FOLDER if it is not certain."""
+        return "FOLDER" if self.image_root is None else shlex.quote(self.image_root)
 
     @property
     def idle(self) -> float:

@@ -21,6 +21,20 @@ def _quota(now: Situation) -> Match | None:
     return Match(waited, now.wait_gain if now.caused_by(Cause.CPU) else None, {"cores": cores})
 
 
+def _others(now: Situation) -> Match | None:
+    """Training on the CPU has this cause, too."""
+    taken = now.training.taken
+    if taken is None or now.verdict.cause is not Cause.TAKEN:
+        return None
+    busiest = now.training.snapshots[-1].system.busiest
+    change = "run it on cores of its own: taskset -c, docker run --cpuset-cpus, srun --exclusive"
+    if busiest is not None:
+        pid = busiest.split()[1].rstrip(",")
+        change = f"taskset -acp 0 {pid}  # keeps it on one core; or stop it, or train on other cores"
+    who = "" if busiest is None else f" ({busiest})"
+    return Match(taken, words={"cores": now.cores * now.ranks, "who": who, "change": change})
+
+
 def _numa(now: Situation) -> Match | None:
     """Not on one node, and not if most processes run on the device's node."""
     last = now.last
@@ -63,7 +77,16 @@ def _communication(now: Situation) -> Match | None:
     return Match(share, words={"share": "" if share is None else f" {share:.0%} of the time"})
 
 
+OTHERS = Rule(
+    name="other_programs",
+    on=on(Cause.TAKEN, Bound.COMPUTE),
+    match=_others,
+    text="Other programs use {value:.1f} of {cores:g} cores{who}, and training gets what they leave.",
+    change="{change}",
+    trigger="other_cores",
+)
 SYSTEM_RULES = (
+    OTHERS,
     Rule(
         name="cpu_quota",
         on=INPUT | on(Bound.THROTTLED),

@@ -7,6 +7,7 @@ import os
 import stat
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import PurePosixPath
 from statistics import median
 from typing import Final
@@ -25,6 +26,9 @@ _MOST: Final = 256  # descriptors of one process that are looked at
 _EAGER: Final = 16  # glimpses, one an interval: later ones rarely find anything new
 _SELDOM: Final = 5  # intervals
 _FOLDERS: Final = 16
+_SIBLINGS: Final = 24  # folders beside one of images that are looked into,
+_FILES: Final = 16  # and files of each of them
+_CLASSES: Final = 0.75  # of them with images, from which they are classes
 _SIZES: Final = 256
 
 
@@ -34,6 +38,7 @@ class DataFolders:
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._of_images: set[str] = set()
+        self._roots: dict[str, str | None] = {}
         self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._turn = 0
 
@@ -50,6 +55,19 @@ class DataFolders:
             if path in self._of_images:
                 of_images.add(name)
         return tuple(sorted(counts, key=lambda name: (name not in of_images, -counts[name]))[:_FOLDERS])
+
+    def image_root(self, named: str, words: Sequence[str] = ()) -> str | None:
+        """The folder of all images, for packing; None if that is not certain.
+
+        `named`: the folder in the program's source; `words` of its command may name one, too.
+        """
+        seen = [path for path in self._seen if path in self._of_images]
+        if named and any(_is_in(path, named) for path in seen):
+            return named
+        roots = Counter(self._roots.get(path) for path in seen for _ in range(self._seen[path]))
+        found = roots.most_common(1)[0][0] if roots else None
+        given = (word for word in words if word.startswith("/") and any(_is_in(path, word) for path in seen))
+        return found or next(given, None)
 
     @property
     def image_bytes(self) -> int | None:
@@ -79,7 +97,33 @@ class DataFolders:
             return
         status = os.stat(link)  # through the link: the job may have mounted other file systems
         if stat.S_ISREG(status.st_mode):
-            self._seen[os.path.dirname(path)] += 1
+            where = os.path.dirname(path)
+            self._seen[where] += 1
             if suffix in IMAGES:
-                self._of_images.add(os.path.dirname(path))
+                self._of_images.add(where)
                 self._sizes.append(status.st_size)
+                if where not in self._roots:
+                    self._roots[where] = _root(where, os.path.dirname(os.path.dirname(link)) + "/root")
+
+
+def _is_in(path: str, root: str) -> bool:
+    return f"{path}/".startswith(root.rstrip("/") + "/")
+
+
+def _root(where: str, job_root: str) -> str | None:
+    """The folder above `where` if most folders beside it hold images too, as classes do; `where` if none does."""
+    above = os.path.dirname(where)
+    if above == "/":
+        return where
+    with contextlib.suppress(OSError), os.scandir(job_root + above) as entries:
+        folders = (one for one in entries if not one.name.startswith(".") and one.name != os.path.basename(where))
+        beside = [_holds_images(one.path) for one in islice(filter(os.DirEntry.is_dir, folders), _SIBLINGS)]
+        if any(beside):
+            return above if sum(beside) >= _CLASSES * len(beside) else None
+    return where
+
+
+def _holds_images(path: str) -> bool:
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return any(os.path.splitext(one.name)[1].lower() in IMAGES for one in islice(entries, _FILES))
+    return False

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from iofast.machine import control_groups, memory_of, number, quota_v1, quota_v2
 from iofast.monitor.probe import states
+from iofast.monitor.probe.neighbours import Neighbours
 from iofast.monitor.snapshot import Job, SystemFigures
 
 _CGROUPS = Path("/sys/fs/cgroup")  # tests have other folders
@@ -38,8 +39,10 @@ class _SystemTotals(NamedTuple):
 class SystemProbe:
     """Reads totals at the start and at each take. The control groups are the job's, not this process's."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, scan_s: float = _SELDOM_S) -> None:
+        """`scan_s`: seconds between two scans of all processes, at least."""
         self.job = job
+        self._neighbours = Neighbours(job, scan_s)
         self._unified, self._cpu, self._memory = (
             list(control_groups(states.folder(job.pid) / "cgroup", _CGROUPS, name)) for name in ("", "cpu", "memory")
         )
@@ -63,6 +66,7 @@ class SystemProbe:
             if idle is not None:
                 idle = min(idle, cores if used is None else max(0.0, self._quota[0] - used))
         reads, busy = _disks(now.disks, before.disks, seconds)
+        others, busiest = self._neighbours.take(seconds, cores, idle, allowed)
         return SystemFigures(
             cores=cores,
             idle_cores=idle,
@@ -74,6 +78,8 @@ class SystemProbe:
             disk_read_bytes=reads,
             disk_busy=busy,
             numa_nodes=len(set(numa_nodes().values())) or None,
+            other_cores=others,
+            busiest=busiest,
         )
 
     def _read_seldom(self) -> None:

@@ -12,16 +12,15 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from iofast.monitor.probe import frames, worker_tasks
-from iofast.monitor.probe.calls import Stack, parse
+from iofast.monitor.probe.calls import Call, Stack, parse
 from iofast.monitor.probe.feeds import Feeds, SourceText
-from iofast.monitor.probe.frames import Seen
 from iofast.monitor.probe.states import folder, ptrace_scope
-from iofast.monitor.probe.waits import wait_of
+from iofast.monitor.probe.waits import Wait, wait_of
 from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
 
 _SECONDS = 3  # of a burst, in whole ones: the same looks within one second see the same few steps
@@ -47,7 +46,7 @@ class StackProbe:
     def __init__(self, job: Job) -> None:
         self.note = ""
         self._job = job
-        self._program = _find()
+        self._program = pyspy()
         self._feeds = Feeds(SourceText(job.pid))
         self._failures = 0
         self._refused = self._workers_refused = False
@@ -109,6 +108,7 @@ class StackCounts:
         self._own_threads: Counter[WorkerTask] = Counter()  # of the program's threads, which may feed its training
         self._syncs: Counter[SyncSite] = Counter()
         self._waits: Counter[WaitSite] = Counter()
+        self._stands: dict[int, WaitSite] = {}
         self._features: set[str] = set()
         self._trains = False
 
@@ -124,6 +124,7 @@ class StackCounts:
         self._own_threads.update(other._own_threads)
         self._syncs.update(other._syncs)
         self._waits.update(other._waits)
+        self._stands |= other._stands
         self._features |= other._features
         self._trains |= other._trains
 
@@ -132,13 +133,15 @@ class StackCounts:
         if stack.thread != pid and stack.thread_name != "MainThread":
             self._add_thread(stack)
             return
+        self._stand(pid, stack.calls)
         seen = frames.frame_of(stack.calls, self._feeds)
         self._feeds.learn(stack.calls, stack.looks, trains=seen.frame in frames.TRAINING)
         self._frames[seen.frame] += stack.looks
         if seen.sync is not None:
             self._syncs[seen.sync] += stack.looks
-        if (site := _site(seen)) is not None:
-            self._waits[site] += stack.looks
+        loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
+        if seen.wait is not None and (loader or seen.frame is Frame.WAITING):
+            self._waits[_site(seen.wait, loader=loader)] += stack.looks
         if seen.inline:
             self._tasks[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
         self._trains |= seen.trains
@@ -165,6 +168,7 @@ class StackCounts:
             if worker_tasks.attends(stack.calls):
                 return
             if stack.thread == pid or stack.thread_name == "MainThread":
+                self._stand(pid, worker_tasks.own_calls(stack.calls))
                 tasks[worker_tasks.task_of(stack.calls, self._text)] += stack.looks
             elif worker_tasks.feeds(stack.calls):
                 feeding += stack.looks
@@ -172,6 +176,10 @@ class StackCounts:
         tasks[WorkerTask.STARVED] -= sent
         tasks[WorkerTask.SEND] += sent
         self._tasks.update(tasks)
+
+    def _stand(self, pid: int, calls: Sequence[Call]) -> None:
+        if (wait := wait_of(calls, self._text)) is not None:
+            self._stands[pid] = _site(wait, loader=False)
 
     def figures(self) -> StackFigures:
         """Shares of the looks."""
@@ -186,6 +194,7 @@ class StackCounts:
             workers={task: count / worker_looks for task, count in self._tasks.items() if count},
             syncs=tuple(replace(site, share=count / looks) for site, count in syncs),
             waits=tuple(replace(site, share=count / looks) for site, count in waits),
+            stands=dict(self._stands),
             trains=self._trains,
             single_tensor_optimizer="single_tensor_optimizer" in self._features,
             anomaly_detection="anomaly_detection" in self._features,
@@ -194,12 +203,8 @@ class StackCounts:
         )
 
 
-def _site(seen: Seen) -> WaitSite | None:
-    """Where the training thread waits; its share is not known yet."""
-    loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
-    wait = seen.wait
-    if wait is None or not (loader or seen.frame is Frame.WAITING):
-        return None
+def _site(wait: Wait, *, loader: bool) -> WaitSite:
+    """Where a thread waits; the share is not known yet."""
     return WaitSite(wait.at.path, wait.at.line, wait.at.name, wait.call, wait.source, loader, 0.0)
 
 
@@ -263,7 +268,7 @@ def _forbidden(error: str) -> bool:
     return any(words in error.lower() for words in ("permission denied", "operation not permitted", "eperm"))
 
 
-def _find() -> str | None:
+def pyspy() -> str | None:
     """py-spy's program: beside this Python, else on the PATH."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")

@@ -53,6 +53,7 @@ class Stat(NamedTuple):
     parent: int
     major_faults: int
     cpu_s: float
+    ended_cpu_s: float  # of its children that ended
     threads: int
     start_time: int
     processor: int | None
@@ -74,6 +75,7 @@ def parse_stat(raw: bytes) -> Stat:
             parent=int(fields[1]),
             major_faults=int(fields[9]),
             cpu_s=(int(fields[11]) + int(fields[12])) / TICKS,
+            ended_cpu_s=(int(fields[13]) + int(fields[14])) / TICKS,
             threads=int(fields[17]),
             start_time=int(fields[19]),
             processor=int(fields[36]) if len(fields) > 36 else None,
@@ -85,7 +87,8 @@ def parse_stat(raw: bytes) -> Stat:
 def read_stat(pid: int) -> Stat:
     """Raises Gone when there is no such process, and for zombies."""
     try:
-        stat = parse_stat((folder(pid) / "stat").read_bytes())
+        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # half the price of Path.read_bytes()
+            stat = parse_stat(file.read())
     except OSError:
         raise Gone from None
     if stat.state in _DEAD:
@@ -103,6 +106,19 @@ def command_line(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return (folder(pid) / "cmdline").read_bytes()
     return b""
+
+
+def interpreted(words: list[str]) -> str:
+    """What an interpreter runs, by the words of its command: a script, a module, or the text after -c."""
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if word in ("-m", "-c"):
+            return words[at + 1] if at + 1 < len(words) else ""
+        if not word.startswith("-"):
+            return word
+        at += 2 if word in ("-W", "-X") else 1
+    return words[0]
 
 
 def doing_by_function(function: str) -> Doing:

@@ -65,6 +65,8 @@ def wait_of(calls: Sequence[Call], text: Text) -> Wait | None:
 
 def _named(call: Call) -> str:
     """A function as a user would write it: queue.get, multiprocessing.Queue.get, zmq.Socket.recv_pyobj."""
+    if call.label == "torch/utils/data/dataloader.py:__next__":
+        return "next"
     package, _, module = call.where.removeprefix("std/").removesuffix(".py").rpartition("/")
     if not package:
         return f"{module}.{call.name}"

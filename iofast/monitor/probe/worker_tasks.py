@@ -116,6 +116,11 @@ def attends(calls: Sequence[Call]) -> bool:
     return any(_ATTENDANT.match(c.label) for c in calls[-3:])
 
 
+def own_calls(calls: Sequence[Call]) -> Sequence[Call]:
+    """The calls of a worker up to its loop: a forked one has those of the training below them."""
+    return calls[: len(_within_the_loop(calls)) + 1]
+
+
 def _within_the_loop(calls: Sequence[Call]) -> Sequence[Call]:
     for loop in (_LOOPS, _CHILD):
         place = next((place for place, c in enumerate(calls) if loop.match(c.label)), None)

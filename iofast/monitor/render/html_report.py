@@ -102,7 +102,8 @@ def _advice(verdict: Verdict) -> str:
     items = []
     for advice in verdict.advice:
         promise = wording.gain(advice)
-        change = f"<code>{page(advice.change)}</code>" if advice.change else ""
+        change = "\n".join(map(page, advice.change.split("\n")))
+        change = f"<code>{change}</code>" if change else ""
         note = f'<span class="soft">{page(promise)}</span>' if promise else ""
         items.append(f"<li>{page(wording.sentence(advice.text))}{change}{note}</li>")
     return f"<h2>What to change</h2><ol>{''.join(items)}</ol>" if items else ""

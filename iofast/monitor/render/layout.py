@@ -19,6 +19,7 @@ from iofast.monitor.snapshot import own_devices
 Lines = list[Text]
 _TALL = 32  # rows for one job from which timelines take two rows each
 _MOST_ADVICE = 5
+_MOST_CHANGED = 5  # lines of one piece of advice
 _WIDEST = 0.4  # width of bounds beyond which a timeline shows nothing and a verdict abstains
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
@@ -84,6 +85,7 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("timelines", timelines),
         ("advice", advice[0]),
         ("job", job[:1]),
+        ("advice", advice[1]),
         ("evidence", evidence[:2]),
         ("verdict", verdict),
         ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [], "")),
@@ -93,7 +95,6 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("evidence", evidence),
         ("notes", notes),
         ("gpus", gpus),
-        ("advice", advice[1]),
         ("timelines", tall),
         ("advice", advice[2]),
         *((name, None) for name in ("gpus", "phases", "notes")),
@@ -185,8 +186,18 @@ def _advice(moment: Moment, number: int, width: int) -> Lines:
     promise = wording.gain(advice)
     text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
     lines = _part("" if number else "advice", _wrapped(text, width - _TITLE - 1)[:3], "")
-    change = textwrap.wrap(plain(advice.change), max(1, width - _TITLE - 1), break_on_hyphens=False)[:2]
-    return lines + _part("", change, "green")
+    room = max(1, width - _TITLE - 1)
+    change = [part for line in wording.change(advice) for part in _folded(line, room)]
+    return lines + _part("", change[:_MOST_CHANGED], "green")
+
+
+def _folded(line: str, room: int) -> list[str]:
+    """A line to paste in parts that fit: its indentation is kept, and a command goes on behind a backslash."""
+    if len(line) <= room:
+        return [line]
+    parts = textwrap.wrap(line, max(1, room - 1), break_on_hyphens=False, drop_whitespace=False)
+    on = "\\" if line.startswith("iofast ") else ""
+    return [*(f"{part}{on}" for part in parts[:-1]), parts[-1]]
 
 
 def _evidence(moment: Moment) -> Lines:

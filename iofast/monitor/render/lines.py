@@ -83,7 +83,7 @@ def paragraphs(moment: Moment) -> list[str]:
     for number, advice in enumerate(verdict.advice[:_ADVICE], 1):
         promise = wording.gain(advice)
         lines.append(f"    {number}. {plain(advice.text)}" + (f" ({promise})" if promise else ""))
-        lines += [f"       {plain(advice.change)}"] if advice.change else []
+        lines += [f"       {line}" for line in wording.change(advice)]
     if phases := wording.phases(verdict):
         lines += ["", f"  phases: {phases}"]
     if step := wording.step(snapshot):

@@ -19,6 +19,7 @@ MEANING = {
     Bound.MEMORY: "The device has work all the time, and its memory is what limits it.",
     Bound.COMMUNICATION: "The device waits for other ranks.",
     Bound.THROTTLED: "A limit slows it down: the device's power or temperature, or the job's CPU quota.",
+    Bound.STALLED: "No batch comes.",
     Bound.IDLE: "Nothing is being trained.",
     Bound.UNKNOWN: "Not enough was seen for a verdict.",
 }
@@ -32,6 +33,7 @@ WHY = {
     Cause.PAGE_CACHE: "the data does not fit into the page cache, so it is read from disk in each epoch",
     Cause.WORKERS: "decoding takes the workers' time, and cores are free for more",
     Cause.CPU: "decoding takes all cores there are",
+    Cause.TAKEN: "other programs use the cores",
     Cause.SINGLE: "the training thread loads its batches itself",
     Cause.COLLATE: "batches are late on their way from workers to the training process",
     Cause.PIN: "the thread that pins batches is late",
@@ -63,11 +65,13 @@ def style(verdict: Verdict) -> str:
 
 
 def explanation(verdict: Verdict) -> str:
-    """Meaning of the verdict in a sentence; the reason of unknown and idle."""
-    if verdict.reason and not verdict.bound.sure:
+    """Meaning of the verdict in a sentence; the reason of unknown, idle and stalled."""
+    if verdict.reason and (verdict.bound is Bound.STALLED or not verdict.bound.sure):
         return sentence(plain(verdict.reason))
     alone = verdict.stall is not None and verdict.stall.host_wait
     meaning = WITHOUT_DEVICE.get(verdict.bound, MEANING[verdict.bound]) if alone else MEANING[verdict.bound]
+    if verdict.bound is Bound.COMPUTE and verdict.cause is Cause.TAKEN:
+        meaning = "The training thread is ready to run and gets no core."
     if verdict.cause is not None:
         meaning = f"{meaning.removesuffix('.')}: {WHY[verdict.cause]}."
     return meaning
@@ -107,6 +111,11 @@ def gain(advice: Advice) -> str:
     parts += ["changes accuracy"] if advice.changes_accuracy else []
     parts += [plain(advice.risk)] if advice.risk else []
     return "; ".join(parts)
+
+
+def change(advice: Advice) -> list[str]:
+    """Lines to paste: a command, or some lines of source."""
+    return [plain(line) for line in advice.change.split("\n")] if advice.change else []
 
 
 def phases(verdict: Verdict) -> str:
@@ -179,7 +188,7 @@ def summary(moment: Moment) -> str:
         parts.append(plain(verdict.reason))
     parts.append(f"tier {verdict.tier.value}")
     if verdict.advice:
-        parts.append(plain(verdict.advice[0].change or verdict.advice[0].text))
+        parts.append("; ".join(change(verdict.advice[0])) or plain(verdict.advice[0].text))
     elif texts := [evidence.text for evidence in verdict.evidence if evidence.name in _IN_SUMMARY]:
         parts.append(plain(texts[0]))
     return " · ".join(parts)

@@ -1,0 +1,128 @@
+"""Ranks that need the same data: four processes under torchrun (gloo), as a mesh of two by two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from places import ROOT
+from torch.distributed.device_mesh import init_device_mesh
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import OptionError
+
+LOADER: dict[str, Any] = {"batch_size": 5, "shuffle": True, "drop_last": True, "transform": [T.CenterCrop(24)]}
+
+
+def labels(loader: FastLoader) -> list[list[int]]:
+    return [own.tolist() for _, own in loader]
+
+
+def one_rank(data: str, folder: str) -> None:
+    """In each of the four processes: what a loader gives with each group, or its error."""
+    torch.distributed.init_process_group("gloo")
+    dataset, world = FastDataset(data), torch.distributed.group.WORLD
+    found: dict[str, Any] = {}
+
+    def note(name: str, group: object = None) -> None:
+        try:
+            found[name] = labels(FastLoader(dataset, **LOADER, group=group))
+        except OptionError as error:
+            found[name] = str(error)
+
+    note("no mesh")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    note("none given")
+    note("mesh", mesh)
+    note("dimension", mesh["dp"])
+    note("process group", mesh.get_group("dp"))
+    note("other dimension", mesh["tp"])
+    note("all", world)
+    found["copied"] = labels(copy(FastLoader(dataset, **LOADER, group=mesh)))
+    del mesh
+    for name, dims in {"hybrid": ("dp_replicate", "dp_shard"), "tensors alone": None, "context": ("cp", "sp")}.items():
+        mesh = init_device_mesh("cpu", (2, 2) if dims else (4,), mesh_dim_names=dims or ("tp",))
+        note(f"{name}, none given")
+        note(name, mesh)
+        del mesh
+    mesh = init_device_mesh("cpu", (4,))
+    assert mesh.mesh_dim_names is None
+    note("one dimension without a name")
+    Path(folder, f"{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def four(place: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    run = subprocess.run(
+        [*command, __file__, str(place / "numbered.lmdb"), str(folder)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+def share(numbered: FastDataset, rank: int, ranks: int) -> list[list[int]]:
+    return labels(FastLoader(numbered, **LOADER, rank=rank, world_size=ranks))
+
+
+@pytest.mark.parametrize("group", ["mesh", "dimension", "process group", "copied"])
+def test_tensor_parallel_ranks_get_the_same_batches(
+    four: list[dict[str, Any]], numbered: FastDataset, group: str
+) -> None:
+    assert [each[group] for each in four] == [share(numbered, rank, 2) for rank in (0, 0, 1, 1)]
+
+
+def test_the_group_that_is_given_decides(four: list[dict[str, Any]], numbered: FastDataset) -> None:
+    assert [each["other dimension"] for each in four] == [share(numbered, rank, 2) for rank in (0, 1, 0, 1)]
+    assert [each["tensors alone"] for each in four] == [share(numbered, rank, 4) for rank in range(4)]
+
+
+@pytest.mark.parametrize("case", ["no mesh", "all", "hybrid", "hybrid, none given", "one dimension without a name"])
+def test_all_ranks_are_data_parallel(four: list[dict[str, Any]], numbered: FastDataset, case: str) -> None:
+    assert [each[case] for each in four] == [share(numbered, rank, 4) for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("none given", "torch has a device mesh of 2 x 2 ranks (dp, tp), whose ranks do not all need data"),
+        ("tensors alone, none given", "torch has a device mesh of 4 ranks (tp), whose ranks do not all need data"),
+        ("context, none given", "torch has a device mesh of 2 x 2 ranks (cp, sp), whose ranks do not all need data"),
+        ("context", 'group must be data-parallel dimensions of a mesh, as mesh["dp"], or a process group, found a '),
+    ],
+)
+def test_a_mesh_whose_data_parallel_part_is_unknown(four: list[dict[str, Any]], case: str, words: str) -> None:
+    for each in four:
+        assert each[case].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"group": "dp"}, "group must be a process group or a device mesh of torch with this process, found 'dp'"),
+        ({"group": "dp", "rank": 0, "world_size": 2}, "group has a rank and a world_size of its own"),
+    ],
+)
+def test_other_values(numbered: FastDataset, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        FastLoader(numbered, **LOADER, **options)
+
+
+if __name__ == "__main__":
+    one_rank(*sys.argv[1:])
