@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Reader
-from iofast.containers.container_suffixes import ARROW, BETON, COMPRESSED_TAR, LISTS, LMDB, PARQUET, TAR, TFRECORD
+from iofast.containers.container_suffixes import ARROW, COMPRESSED_TAR, LISTS, LMDB, PARQUET, TAR, TFRECORD
 from iofast.containers.file_bytes import check_access
 from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
@@ -40,12 +40,11 @@ _SETS: dict[str, type[ShardReader]] = {TAR: tar.TarReader} | dict.fromkeys(
 def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
     """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
-    A container is an LMDB file, a set of tar or TFRecord shards by the name given to `pack`, a folder in MosaicML's MDS
-    format (with `index.json`), an FFCV `.beton` file with JPEGs, or Parquet or Arrow files with images, as Hugging
-    Face's `datasets` writes them, or their folder. `path` may also be one shard of another program, or a pattern of
-    shards or tables (`train-{000000..000127}.tar`, `data/*.parquet`), or an LMDB of another program by file or folder;
-    see `open_shards` and `foreign.lmdb`. `foreign`, a `ForeignOptions` or a mapping of its members, gives the meaning
-    of such files if it is not the usual one.
+    A container is an LMDB file, a set of tar or TFRecord shards by the name given to `pack`, or Parquet or Arrow files
+    with images, as Hugging Face's `datasets` writes them, or their folder. `path` may also be one shard of another
+    program, or a pattern of shards or tables (`train-{000000..000127}.tar`, `data/*.parquet`), or an LMDB of another
+    program by file or folder; see `open_shards` and `foreign.lmdb`. `foreign`, a `ForeignOptions` or a mapping of its
+    members, gives the meaning of such files if it is not the usual one.
 
     Raises `OptionError` if `foreign` is given for a folder or for a container of iofast, `SourceError` if there is
     nothing to open, `UnfinishedError` if packing never ended, `ContainerError` for bytes of no known format.
@@ -118,11 +117,6 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         return _open_tables([name], name, foreign)
     if place.suffix.lower() in LISTS:
         return _open_folder(place, foreign)
-    if place.suffix.lower() == BETON:
-        from iofast.foreign.beton import BetonFile
-        from iofast.foreign.reader import ForeignReader
-
-        return ForeignReader(os.fspath(place), BetonFile(place))
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
@@ -173,12 +167,12 @@ def is_container(path: str | os.PathLike[str]) -> bool:
         return True
     check_access(place)
     if place.is_dir():
-        return (place / "data.mdb").is_file() or _find_mds(place) is not None or _find_tables(place) is not None
+        return (place / "data.mdb").is_file() or _find_tables(place) is not None
     if _is_table(place):
         return place.suffix.lower() == ARROW or _has_images(place)
     if place.suffix.lower() in LISTS:
         return False
-    return is_shard(place) or place.suffix.lower() in (LMDB, BETON) or (place.is_file() and _is_lmdb_file(place))
+    return is_shard(place) or place.suffix.lower() == LMDB or (place.is_file() and _is_lmdb_file(place))
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
@@ -221,32 +215,12 @@ def _open_lmdb(place: Path | str, foreign: ForeignOptions | Mapping[str, Any] | 
 
 
 def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
-    found = _find_mds(place)
-    if found is not None:
-        from iofast.foreign.mds import MdsFolder
-        from iofast.foreign.reader import ForeignReader
-
-        return ForeignReader(os.fspath(place), MdsFolder(place, found))
     tables = _find_tables(place)
     if tables is not None:
         return _open_tables(tables, os.fspath(place), foreign)
     from iofast.source.folder import FolderReader  # here: Pillow and the scan take time to import
 
     return FolderReader(place)
-
-
-def _find_mds(place: Path) -> dict[str, Path] | None:
-    """Map splits to their `index.json` in MosaicML's format; None for any other path."""
-    if not place.is_dir():
-        return None
-    if not (place / "index.json").exists():
-        with os.scandir(place) as entries:
-            folder = next((entry.path for entry in entries if entry.is_dir()), place)  # one is enough to decide
-        if not os.path.exists(os.path.join(folder, "index.json")) or any(place.glob("*.*")):
-            return None
-    from iofast.foreign.mds import find_index
-
-    return find_index(place)
 
 
 def _is_table(path: str | os.PathLike[str]) -> bool:

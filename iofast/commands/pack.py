@@ -35,7 +35,7 @@ examples:
   iofast pack ./images out.lmdb --resize 640 --mode pad --fields seg.png,json=boxes.json --boxes boxes.json
       640 x 640, with the masks and boxes that lie beside the images
   iofast pack 'originals-{000000..000099}.tar' small.lmdb --resize 256
-      WebDataset's shards; likewise TFRecords, LMDB, MDS, beton, Parquet, and what iofast packed before
+      WebDataset's shards; likewise TFRecords, LMDB, Parquet, Arrow, and what iofast packed before
   iofast pack ./images out.lmdb --resize 256 --min-size 64 --max-aspect 4
       without small and extremely long images
   iofast pack ./images shards/train.tar --resize 256 --shard-size 500MB

@@ -1,7 +1,6 @@
 """The index of another program's files: a table of places, built by one scan and cached until a file changes.
 
-A `Format` (`tar`, `tfrecord`, `lmdb`, `mds`, `beton`, `arrow`) lists its files and scans them. The rest is common to
-all.
+A `Format` (`tar`, `tfrecord`, `lmdb`, `arrow`) lists its files and scans them. The rest is common to all.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import pytest
 from container_sets import SUFFIXES, build, in_shards, mask, picture, records
 from foreign_lmdbs import settle
 from foreign_lmdbs import write as write_lmdb
-from foreign_sets import write_beton, write_mds
 from pack_kills import kill
 from packing_runs import pack_with, sha256
 from tar_sets import foreign
@@ -161,15 +160,6 @@ def lmdb_file(folder: Path) -> str:
     return os.fspath(write_lmdb(folder / "their", {b"%03d.jpg" % n: PICTURES[n] for n in NUMBERS}, folder=True))
 
 
-def mds(folder: Path) -> str:
-    return os.fspath(write_mds(folder / "mds", {"x": "jpeg"}, [{"x": data} for data in PICTURES]))
-
-
-def beton(folder: Path) -> str:
-    samples = [{"image": (48, 40, data)} for data in PICTURES]
-    return os.fspath(write_beton(folder / "x.beton", {"image": "rgb"}, samples))
-
-
 @pytest.fixture(scope="module")
 def twelve(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     """A folder of the pictures, and their packed JPEGs."""
@@ -181,7 +171,7 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]
     return root, [record.fields["jpg"] for record in records(target)]
 
 
-@pytest.mark.parametrize("make", [tar, tfrecord, lmdb_file, mds, beton])
+@pytest.mark.parametrize("make", [tar, tfrecord, lmdb_file])
 class TestPackForeign:
     def test_payloads_are_those_of_a_folder(
         self, twelve: tuple[Path, list[bytes]], tmp_path: Path, make: Callable[[Path], str]

@@ -51,15 +51,11 @@ READERS = (
     Peer("DALI TFRecord", DALI, "dali", "dali_tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
 )
 SHARDS = "wrote tar shards that iofast reads"
-MDS = "wrote MDS (plain, zstd, gz; eight columns, three skipped) that iofast reads"
-BETON = "wrote a `.beton` (JPEGs that it made of pixels; five fields, one skipped) that iofast reads"
 WRITERS = (
     Peer("webdataset writer", "webdataset", "torch", "webdataset", "theirs-*.tar", SHARDS),
     Peer("TensorFlow writer", TF, "tensorflow", "tensorflow", "train-*-of-*", "wrote TFRecords that iofast reads"),
     Peer("Caffe-style", "protobuf", "caffe", "caffe", "caffe_lmdb", "wrote an LMDB of Datums that iofast reads"),
     Peer("py-lmdb writer", "lmdb", "caffe", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
-    Peer("MosaicML Streaming", "mosaicml-streaming", "mosaicml", "mosaicml", "mds", MDS),
-    Peer("FFCV", "ffcv", "ffcv", "ffcv", "train.beton", BETON),
     Peer("HF Parquet", "datasets", "torch", "hub", "hub", "wrote Parquet as on the Hub that iofast reads"),
     Peer("HF Arrow", "datasets", "torch", "saved", "saved", "saved to disk what iofast reads"),
 )

@@ -7,7 +7,6 @@ record. It knows nothing of iofast, and runs in the environment of its own packa
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import pathlib
 import sys
@@ -85,44 +84,6 @@ def lmdb(target: str):
     pathlib.Path(target, "plain.lmdb.labels.txt").write_text(lines)
 
 
-def mosaicml(target: str):
-    """MosaicML Streaming's MDSWriter: three splits, each compressed in another way.
-
-    Pickles and arrays are among the columns; iofast leaves them out and must find its way past them.
-    """
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    # As in readers.timm: Streaming imports torchvision, which fails beside a torch without CUDA unless the operators
-    # exist that it refers to. Writing needs none of them.
-    operators = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    from streaming.base import MDSWriter
-
-    # "jpeg" stores the file's own bytes of an image that was opened from a JPEG
-    columns = {"image": "jpeg", "label": "int", "caption": "str", "many": "str_int", "mask": "png", "meta": "json"}
-    columns |= {"object": "pkl", "points": "ndarray", "raw": "bytes", "score": "float32", "vector": "ndarray:float32:3"}
-    paths = images()
-    for place, (split, compression) in enumerate({"train": None, "val": "zstd:3", "test": "gz"}.items()):
-        options = {"columns": columns, "compression": compression, "hashes": ["sha1"], "size_limit": 10_000}
-        with MDSWriter(out=f"{target}/mds/{split}", **options) as writer:
-            for number in range(place * len(paths) // 3, (place + 1) * len(paths) // 3):
-                label, caption, many = number % 5, f"größe {number}", 10**30 + number
-                meta, score = {"n": number, "ö": [None, "ß"]}, number / 4
-                raw, mask = bytes([number, 0, 255]) * (number % 3), Image.new("L", (9, 7), number)
-                sample = {"image": Image.open(paths[number]), "label": label, "caption": caption, "many": many}
-                sample |= {"mask": mask, "meta": meta, "object": {number}, "raw": raw, "score": score}
-                points = np.arange(2 + number % 3, dtype=np.int16)
-                writer.write(sample | {"points": points, "vector": np.ones(3, np.float32)})
-                png = io.BytesIO()
-                mask.save(png, "PNG")
-                others = {"caption.txt": caption.encode(), "many.txt": str(many).encode(), "mask.png": png.getvalue()}
-                others |= {"meta.json": json.dumps(meta).encode(), "score.json": json.dumps(score).encode()}
-                yield None, paths[number].read_bytes(), label, others | {"raw.bin": raw}
-
-
 def _table(first: int, last: int):
     """A table of `datasets` with the images of a range, and its records."""
     import datasets
@@ -171,40 +132,7 @@ def saved(target: str):
     yield from records + others
 
 
-def ffcv(target: str):
-    """FFCV's DatasetWriter in jpg mode: a .beton of several pages.
-
-    It takes pixels and encodes the JPEGs itself, so FFCV's own encoder gives the expected payloads. iofast leaves out
-    the arrays.
-    """
-    import numpy as np
-    from ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
-    from ffcv.fields.rgb_image import encode_jpeg
-    from ffcv.writer import DatasetWriter
-    from PIL import Image
-
-    quality, page = 90, 1 << 21  # bytes: FFCV's least; the values below fill several pages
-    fields = {
-        "raw": BytesField(),  # before the image: an empty one begins where the image does
-        "image": RGBImageField(write_mode="jpg", jpeg_quality=quality),
-        "label": IntField(),
-        "vector": NDArrayField(np.dtype("float32"), (3,)),
-        "score": FloatField(),
-        "meta": JSONField(),
-    }
-    samples = []
-    for number, path in enumerate(images()):
-        raw, pixels = np.full(number % 3 * 100_003, number, np.uint8), np.asarray(Image.open(path).convert("RGB"))
-        meta = {"n": number, "ö": [None, "ß"]}
-        samples.append((raw, pixels, number % 5, np.ones(3, np.float32), number / 4, meta))
-    writer = DatasetWriter(f"{target}/train.beton", fields, page_size=page, num_workers=2)
-    writer.from_indexed_dataset(samples, chunksize=7)
-    for raw, pixels, label, _, score, meta in samples:
-        others = {"score.json": json.dumps(score).encode(), "meta.json": json.dumps(meta).encode()}
-        yield None, encode_jpeg(pixels, quality).tobytes(), label, others | {"raw.bin": raw.tobytes()}
-
-
-PROGRAMS = (webdataset, tensorflow, caffe, lmdb, mosaicml, hub, saved, ffcv)
+PROGRAMS = (webdataset, tensorflow, caffe, lmdb, hub, saved)
 
 if __name__ == "__main__":
     (write,) = (program for program in PROGRAMS if program.__name__ == sys.argv[1])
