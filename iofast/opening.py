@@ -112,7 +112,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_pointer(place, len(head)):
         raise ContainerError(f"{place} is {POINTER}")
     if is_lmdb(head):
-        return _open_lmdb(place, foreign)
+        return _open_lmdb(place)
     if _is_table(name) and is_container(place):
         return _open_tables([name], name, foreign)
     if place.suffix.lower() in LISTS:
@@ -145,7 +145,7 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
                 raise
             raise refused or SourceError(f"{url} cannot be opened") from None
     if suffix == LMDB:
-        return _open_lmdb(url, foreign)
+        return _open_lmdb(url)
     raise SourceError(
         f"{url} is no container: expected the name of a set as given to `iofast pack`, with the suffix "
         f"{', '.join((*_SETS, LMDB))}; single images in a store must be packed first"
@@ -155,8 +155,7 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
 def not_foreign(path: str | os.PathLike[str]) -> OptionError:
     """The error for `foreign` beside a path that is not another program's container."""
     return OptionError(
-        f"foreign (names, labels, labels-from) is for other programs' tar, TFRecord and LMDB, "
-        f"and {os.fspath(path)} is none"
+        f"foreign (names, labels-from) is for other programs' tar and TFRecord, and {os.fspath(path)} is none"
     )
 
 
@@ -203,15 +202,14 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     return ForeignReader(name, TarShards(paths, options))
 
 
-def _open_lmdb(place: Path | str, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
+def _open_lmdb(place: Path | str) -> Reader:
     if is_own(place):
         return LmdbReader(place)
     if is_url(os.fspath(place)):
         raise SourceError(f"{place} was not packed by iofast, and another program's LMDB must be a local file")
     from iofast.foreign.lmdb import ForeignLmdbReader
-    from iofast.foreign.options import ForeignOptions
 
-    return ForeignLmdbReader(place, ForeignOptions.of(foreign))
+    return ForeignLmdbReader(place)
 
 
 def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:

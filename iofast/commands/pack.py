@@ -111,7 +111,7 @@ def _add(group: argparse._ActionsContainer, each: Field[Any]) -> None:
     group.add_argument(flag, type=kind, action=action, metavar=each.metadata["metavar"], help=text)
 
 
-_OF_FOREIGN = ("names", "labels", "labels_from")
+_OF_FOREIGN = ("names", "labels_from")
 _NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", "quiet", *_OF_FOREIGN)
 
 

@@ -242,9 +242,7 @@ def keywords(options: PackOptions) -> dict[str, object]:
         if each.name not in _OF_DRIVER and getattr(options, each.name) != each.default
     }
     if options.foreign is not None:
-        foreign = ForeignOptions.of(options.foreign)
-        labels = None if foreign.labels is None else absolute(foreign.labels)
-        given["foreign"] = asdict(replace(foreign, labels=labels))
+        given["foreign"] = asdict(ForeignOptions.of(options.foreign))
     return given
 
 

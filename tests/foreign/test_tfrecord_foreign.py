@@ -213,7 +213,6 @@ def test_names_given_to_the_dataset(tmp_path: Path) -> None:
         ({"names": ["image"]}, "names must be a mapping"),
         ({"names": {"image": ""}}, "names must be a mapping"),
         ({"label_base": 2}, "label_base must be 0 or 1"),
-        ({"channels": "hsv"}, "channels must be 'bgr' or 'rgb'"),
         ({"name": {}}, "foreign must be ForeignOptions, or a mapping"),
     ],
 )

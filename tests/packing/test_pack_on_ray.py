@@ -270,9 +270,9 @@ def test_paths_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     assert on_ray.absolute("s3://bucket/images") == "s3://bucket/images"
     assert on_ray.absolute("images") == str(tmp_path / "images")
-    given = on_ray.keywords(PackOptions(on="ray", resize=8, foreign={"labels": "labels.txt"}))
+    given = on_ray.keywords(PackOptions(on="ray", resize=8, foreign={"label_base": 1}))
     assert given["resize"] == 8
-    assert given["foreign"]["labels"] == str(tmp_path / "labels.txt")  # type: ignore[index]
+    assert given["foreign"]["label_base"] == 1  # type: ignore[index]
     assert set(given) == {"resize", "foreign"}
 
 

@@ -235,10 +235,6 @@ class TestPackFields:
         assert [record.fields["cls"] for record in records(tmp_path / "a.lmdb")] == [b"0", b"1", b"2"]
         assert main(["pack", source, str(tmp_path / "c.lmdb"), "--names", "image"]) == 2
         assert "names must be pairs with commas" in capsys.readouterr().err
-        (tmp_path / "labels.txt").write_text("".join(f"{n:03d}.jpg {n % 3}\n" for n in NUMBERS))
-        given = ["--labels", str(tmp_path / "labels.txt"), "--quiet"]
-        assert main(["pack", lmdb_file(tmp_path), str(tmp_path / "d.lmdb"), *given]) == 0
-        assert [int(record.fields["cls"]) for record in records(tmp_path / "d.lmdb")] == [n % 3 for n in NUMBERS]
 
 
 class TestRecordFailures:

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from container_sets import mask, picture, records
-from foreign_lmdbs import datum, pixels, planes
-from foreign_lmdbs import write as write_lmdb
 from packing_runs import pack_with, sha256
 from PIL import Image as Pictures
 from tar_sets import foreign
@@ -145,20 +143,6 @@ class TestWhatItSays:
         assert (keys[0], keys[count - 1]) == (b"00000000", b"%08d" % (count - 1))
         assert labels.tolist() == sizes.tolist() == list(range(count))
         assert peak < 90 * count  # 46 stay; a quarter of the keys are objects, 16 bytes each of all
-
-    @pytest.mark.parametrize("channels", ["bgr", "rgb"])
-    def test_raw_pixels_of_others(self, tmp_path: Path, channels: str) -> None:
-        """Caffe's Datums: planes without a size of their own, in an order that only the user may know."""
-        entries = {b"%03d" % n: datum(planes(pixels(n)), (3, 16, 24), n % 3) for n in range(4)}
-        source = write_lmdb(tmp_path / "caffe", entries)
-        settings: dict[str, Any] = {"foreign": {"channels": channels}, "workers": 1}
-        with pytest.raises(OptionError, match="contains raw pixels"):
-            pack(source, tmp_path / "out.lmdb", **settings)
-        pack(source, tmp_path / "out.lmdb", format="png", **settings)
-        for number, record in enumerate(records(tmp_path / "out.lmdb")):
-            made = np.asarray(Pictures.open(io.BytesIO(record.fields["png"])))
-            assert np.array_equal(made if channels == "bgr" else made[:, :, ::-1], pixels(number))
-            assert record.fields["cls"] == b"%d" % (number % 3)
 
 
 class TestWhereItLies:

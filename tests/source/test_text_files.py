@@ -13,7 +13,6 @@ from lmdb_containers import build, sample
 
 from iofast.cli import main
 from iofast.errors import OptionError, SourceError
-from iofast.foreign.label_list import read_label_list
 from iofast.opening import open_reader
 from iofast.packing.splits import parse_shares
 from iofast.source.classes import read_class_file
@@ -49,13 +48,10 @@ def test_manifests(tmp_path: Path, encoding: str, name: str) -> None:
 
 
 @every_encoding
-def test_lists_of_classes_and_labels(tmp_path: Path, encoding: str) -> None:
+def test_lists_of_classes(tmp_path: Path, encoding: str) -> None:
     write = ENCODINGS[encoding]
     (tmp_path / "classes.txt").write_bytes(write("zebra\r\näffchen\r\n"))
     assert read_class_file(tmp_path / "classes.txt") == ("zebra", "äffchen")
-    (tmp_path / "labels.txt").write_bytes(write("a.jpg katze\r\nb c.jpg hund\r\n"))
-    found = read_label_list(str(tmp_path / "labels.txt"), 0)
-    assert (found.labels, found.classes) == ({b"a.jpg": 1, b"b c.jpg": 0}, ("hund", "katze"))
 
 
 @every_encoding
@@ -91,8 +87,6 @@ def test_a_pipe_is_no_other_list(tmp_path: Path, capsys: pytest.CaptureFixture[s
         os.mkfifo(pipe)
     with pytest.raises(SourceError, match=r"a class per line in .*, which cannot be read: it is not a file"):
         scan(tmp_path / "set", SourceOptions(class_order="file"))
-    with pytest.raises(SourceError, match=r"the list of labels .* cannot be read: it is not a file"):
-        read_label_list(str(tmp_path / "labels.txt"), 0)
     build(tmp_path / "in.lmdb", [sample(0), sample(1)])
     split = f"val=@{tmp_path / 'labels.txt'}"
     assert main(["split", str(tmp_path / "in.lmdb"), str(tmp_path / "out.lmdb"), "--split", split]) == 2

@@ -54,8 +54,7 @@ SHARDS = "wrote tar shards that iofast reads"
 WRITERS = (
     Peer("webdataset writer", "webdataset", "torch", "webdataset", "theirs-*.tar", SHARDS),
     Peer("TensorFlow writer", TF, "tensorflow", "tensorflow", "train-*-of-*", "wrote TFRecords that iofast reads"),
-    Peer("Caffe-style", "protobuf", "caffe", "caffe", "caffe_lmdb", "wrote an LMDB of Datums that iofast reads"),
-    Peer("py-lmdb writer", "lmdb", "caffe", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
+    Peer("py-lmdb writer", "lmdb", "torch", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
     Peer("HF Parquet", "datasets", "torch", "hub", "hub", "wrote Parquet as on the Hub that iofast reads"),
     Peer("HF Arrow", "datasets", "torch", "saved", "saved", "saved to disk what iofast reads"),
 )

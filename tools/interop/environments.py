@@ -22,7 +22,7 @@ _REQUIREMENTS = {
     "dali": ("nvidia-dali-cuda120==2.4.0", "numpy", TORCH),
     "litdata": (TORCH, "torchvision==0.28.0", "litdata==0.2.76", *OWN),
     "energon": (TORCH, "webdataset==1.0.2", "multi-storage-client", "rapidyaml", "mfusepy", "filetype", *ENERGON),
-    "caffe": ("lmdb==3.0.0", "protobuf==6.33.1"),
+    "caffe": ("lmdb==3.0.0", "protobuf==6.33.1", *OWN),
     "mosaicml": (TORCH, *MOSAICML, *MOSAICML_ZIP, *OWN),
     "ffcv": (TORCH, *FFCV, *OWN),
 }

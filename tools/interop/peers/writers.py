@@ -48,40 +48,16 @@ def tensorflow(target: str):
                 yield None, payload, label, None
 
 
-def caffe(target: str):
-    """Caffe-style: encoded Datums by protobuf, in an LMDB folder, as convert_imageset --encoded writes them."""
-    import lmdb
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
-    message = file.message_type.add(name="Datum")
-    numbers = {"channels": (1, 5), "height": (2, 5), "width": (3, 5), "data": (4, 12), "label": (5, 5)}
-    for name, (number, kind) in {**numbers, "encoded": (7, 8)}.items():
-        message.field.add(name=name, number=number, type=kind, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    datum = message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Datum"))
-    env = lmdb.open(f"{target}/caffe_lmdb", map_size=1 << 28)
-    with env.begin(write=True) as txn:
-        for number, path in enumerate(images()):
-            payload, key, label = path.read_bytes(), f"{number:08d}_{path.name}", number % 5
-            txn.put(key.encode(), datum(data=payload, label=label, encoded=True).SerializeToString())
-            yield key, payload, label, None
-
-
 def lmdb(target: str):
-    """py-lmdb: a key and a JPEG each, and a text file of labels."""
+    """py-lmdb: a key and a JPEG each."""
     import lmdb
 
-    env, labels = lmdb.open(f"{target}/plain.lmdb", subdir=False, map_size=1 << 28), {}
+    env = lmdb.open(f"{target}/plain.lmdb", subdir=False, map_size=1 << 28)
     with env.begin(write=True) as txn:
         for number, path in enumerate(images()):
             payload, key = path.read_bytes(), f"set/{number:05d}"
-            labels[key] = number % 5
             txn.put(key.encode(), payload)
-            yield key, payload, labels[key], None
-    lines = "".join(f"{key} {label}\n" for key, label in labels.items())
-    pathlib.Path(target, "plain.lmdb.labels.txt").write_text(lines)
+            yield key, payload, -1, None
 
 
 def _table(first: int, last: int):
@@ -132,7 +108,7 @@ def saved(target: str):
     yield from records + others
 
 
-PROGRAMS = (webdataset, tensorflow, caffe, lmdb, hub, saved)
+PROGRAMS = (webdataset, tensorflow, lmdb, hub, saved)
 
 if __name__ == "__main__":
     (write,) = (program for program in PROGRAMS if program.__name__ == sys.argv[1])
