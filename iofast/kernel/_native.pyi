@@ -72,7 +72,6 @@ def transcode(
     restart: int,
     denominator: int,
     kind: int,
-    shaper: Buffer | None,
     /,
 ) -> tuple[int, bytes | None]: ...
 def encode(

@@ -305,7 +305,6 @@ static iof_status transcode_rgb(iof_context *context, const view *v, int width, 
   uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
   iof_status status = rgb ? IOF_OK : IOF_MEMORY;
   if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
-  if (!status && recipe->shaper && !iof_region_gray(context->region)) iof_shape(recipe->shaper, rgb, pixels);
   for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* keep one channel of a grayscale image */
   if (!status && raw) status = store(context, rgb, recipe, encoded);
   if (!status && !raw) status = iof_jpeg_encode(iof_region_idle_jpeg(context->region), rgb, gray ? 1 : 3, recipe, encoded);
@@ -319,7 +318,6 @@ static int by_planes(const iof_context *context, const iof_recipe *recipe, int w
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;
   int linear = context->options.filter == IOF_BOX_FILTER || context->options.filter == IOF_BILINEAR;
   int planes = recipe->kind == IOF_RGB ? 0 : iof_region_planar(context->region);
-  if (recipe->shaper && planes != 1) return 0;
   if (planes == 1) return whole && linear;
   return whole && planes && context->options.filter != IOF_NEAREST && recipe->h_samp * recipe->v_samp > 1;
 }

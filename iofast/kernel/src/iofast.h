@@ -178,15 +178,6 @@ typedef struct {
   int32_t mcus;          /* MCUs per row of the stored image, 0 if the sampling factors are invalid */
 } iof_header;
 
-/* Tables that convert RGB of another colour space to sRGB: what each level of a channel adds to the linear red, green and
-blue, in units of 2^-28 (the fourth number is zero; red's include half a unit of light), and the level of each sum, in
-units of 2^-14. Sums outside 0 to 1 are clipped. */
-#define IOF_SHAPER_BITS 14
-typedef struct {
-  int32_t products[3][256][4];
-  uint8_t levels[(1 << IOF_SHAPER_BITS) + 64];
-} iof_shaper;
-
 /* How to write an image: `box` as above, then a width x height JPEG, or as many raw pixels. */
 typedef struct {
   iof_box box;
@@ -197,7 +188,6 @@ typedef struct {
   int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0, required for IOF_YUV420 */
   int32_t restart;        /* MCUs per restart interval, 0 = none */
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
-  const iof_shaper *shaper; /* applied to the resampled pixels of a colour image; NULL: none */
 } iof_recipe;
 
 /* Huffman tables: 1-100 = those for photographs of that quality, as in transcoding, or one of these. */

@@ -377,23 +377,20 @@ static int check_recipe(const iof_recipe *r) {
 }
 
 PyDoc_STRVAR(transcode_doc,
-             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind,\n"
-             "shaper) -> (status, bytes or None); box is the eight numbers of a row of `boxes`, shaper an iof_shaper or None");
+             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind)\n"
+             "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
 
 static PyObject *transcode(PyObject *self, PyObject *args) {
   PyObject *capsule, *result = NULL;
-  Py_buffer data, shaper;
+  Py_buffer data;
   iof_recipe r;
   handle *h;
   (void)self;
-  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiiiiz*", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
+  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiiii", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
                         &r.box.virtual_w, &r.box.virtual_h, &r.box.x, &r.box.y, &r.width, &r.height, &r.orientation,
-                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator, &r.kind, &shaper))
+                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator, &r.kind))
     return NULL;
-  r.shaper = shaper.buf;
-  if (shaper.buf && ((size_t)shaper.len != sizeof *r.shaper || (uintptr_t)shaper.buf % sizeof(int32_t))) {
-    PyErr_SetString(PyExc_ValueError, "shaper: not the tables of kernel/shaper.py");
-  } else if (r.denominator != 1 && r.denominator != 2 && r.denominator != 4 && r.denominator != 8) {
+  if (r.denominator != 1 && r.denominator != 2 && r.denominator != 4 && r.denominator != 8) {
     PyErr_SetString(PyExc_ValueError, "denominator 1, 2, 4 or 8");
   } else if (check_recipe(&r) && (h = enter(capsule))) {
     const uint8_t *encoded = NULL;
@@ -406,7 +403,6 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
     leave(h);
   }
   PyBuffer_Release(&data);
-  if (shaper.obj) PyBuffer_Release(&shaper);
   return result;
 }
 
