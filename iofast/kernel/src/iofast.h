@@ -267,10 +267,6 @@ baseline scan cannot represent them, or if a progressive file lacks scans. `*enc
 iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length, const iof_rewriting *how,
                        const uint8_t **encoded, size_t *encoded_length);
 
-/* The pixels of a PNG. `filtered` is zlib's output: `height` rows of a filter's number and `width` pixels of `channels`
-bytes (1, 3 or 4). IOF_CORRUPT for an unknown filter. */
-iof_status iof_png_rows(const uint8_t *filtered, int width, int height, int channels, uint8_t *pixels);
-
 /* Read size and orientation from the first bytes of a JPEG, without libjpeg. IOF_TRUNCATED: more bytes may help. */
 iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header);
 

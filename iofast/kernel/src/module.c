@@ -465,34 +465,6 @@ static PyObject *rewrite(PyObject *self, PyObject *args) {
   return result;
 }
 
-PyDoc_STRVAR(png_rows_doc,
-             "png_rows(filtered, width, height, channels) -> bytes, or None for an unknown filter\n"
-             "filtered: the output of zlib for a PNG of 8 bits; channels 1, 3 or 4");
-
-static PyObject *png_rows(PyObject *self, PyObject *args) {
-  PyObject *pixels = NULL;
-  Py_buffer filtered;
-  int width, height, channels;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "y*iii", &filtered, &width, &height, &channels)) return NULL;
-  Py_ssize_t length = width >= 1 && (channels == 1 || channels == 3 || channels == 4) ? (Py_ssize_t)width * channels : -1;
-  if (length < 0 || height < 1 || filtered.len != (length + 1) * height) {
-    PyErr_SetString(PyExc_ValueError, "png_rows: sides of 1 or more, channels 1, 3 or 4, as many bytes as they say");
-  } else if ((pixels = PyBytes_FromStringAndSize(NULL, length * height))) {
-    uint8_t *to = (uint8_t *)PyBytes_AsString(pixels);
-    iof_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = iof_png_rows(filtered.buf, width, height, channels, to);
-    Py_END_ALLOW_THREADS
-    if (status) {
-      Py_DECREF(pixels);
-      pixels = Py_NewRef(Py_None);
-    }
-  }
-  PyBuffer_Release(&filtered);
-  return pixels;
-}
-
 PyDoc_STRVAR(read_header_doc,
              "read_header(data) -> (status, width, height, orientation, components, progressive, restart, mcus)");
 
@@ -597,7 +569,6 @@ static PyMethodDef METHODS[] = {
     {"transcode", transcode, METH_VARARGS, transcode_doc},
     {"encode", encode, METH_VARARGS, encode_doc},
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
-    {"png_rows", png_rows, METH_VARARGS, png_rows_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
     {"cached", cached, METH_VARARGS, cached_doc},
