@@ -13,7 +13,7 @@ from typing import Self
 
 from iofast import owned
 from iofast.containers.locked_folder import LOCK, LockedFolder
-from iofast.errors import ContainerError, IofastError, TargetError, because
+from iofast.errors import ContainerError, TargetError, because
 
 MARKER = "publishing"
 PACK_PLAN = "plan.json"  # the plan of `pack` in the `.partial` folder
@@ -22,7 +22,7 @@ APPENDING = "appending"  # while it exists, the published container is complete:
 APPENDED = ".appended"  # suffix of a file beside the target: the content of `appending`, until everything is done
 
 _RESERVED = (".", "..", LOCK, MARKER, APPENDING)
-_MARKED = ("names", "staged", "replaced", "removed", "sidecars")
+_MARKED = ("names", "staged", "replaced", "removed")
 _BESIDE = ("names", "replaced", "removed")  # of these: files beside the target
 
 
@@ -38,7 +38,6 @@ class Target:
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.appended = self.path.with_name(self.path.name + APPENDED)
         self.overwrite, self.append = overwrite, append
-        self.sidecars: tuple[str, ...] = ()  # index files for other programs, made as a part of publishing
         self._folder = LockedFolder(self.partial, self.path)
 
     @property
@@ -123,13 +122,11 @@ class Target:
 
         Default: the target alone. A mapping gives staged names other names. The file that makes the set visible (the
         manifest) must be the last one. `replaced` names files beside the target that are removed first: an old
-        manifest, then its shards. `removed` names files that are removed last. If one of `sidecars` cannot be made, the
-        error is raised after everything else is done.
+        manifest, then its shards. `removed` names files that are removed last.
         """
         staged = list(names or [self.path.name])
         final = list(names.values()) if isinstance(names, Mapping) else staged
         marker = {"names": final, "staged": staged, "replaced": list(replaced), "removed": list(removed)}
-        marker["sidecars"] = list(self.sidecars)
         self._check_names(marker)
         with self._errors("published"):
             for name in staged:
@@ -165,10 +162,7 @@ class Target:
     def _carry_out(self, marker: Mapping[str, Sequence[str]]) -> None:
         with self._errors("published"):
             self._rename(marker)
-            failed = self._renamed(marker)
         self.discard()
-        if failed is not None:
-            raise failed
 
     @contextlib.contextmanager
     def _errors(self, done: str) -> Iterator[None]:
@@ -218,10 +212,6 @@ class Target:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:  # noqa: ARG002
-        """Finish a set whose files have their names; can be repeated. Returns an error that does not harm the set."""
-        return None
 
     def _move_appending(self) -> None:
         found = self._folder.status(APPENDING)

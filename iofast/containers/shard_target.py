@@ -7,11 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from iofast.containers import sidecars
 from iofast.containers.publish import Target
 from iofast.containers.shard_files import Backing
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
-from iofast.errors import ContainerError, IofastError, OptionError, TargetError
+from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.option import parse_size
 
 
@@ -28,7 +27,6 @@ class ShardTarget(Target):
         self._stem, self._suffix = self.path.name.removesuffix(suffix), suffix
         stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
         self._shard = re.compile(rf"{stem}-\d+{end}")
-        self._beside = re.compile(rf"{stem}(-\d+\.idx|\.shardindex\.json)|_info\.json")  # see sidecars.py
 
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names are in the set's place."""
@@ -68,18 +66,9 @@ class ShardTarget(Target):
             )
         super().publish(names, () if self.append else old, removed)
 
-    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:
-        if self.append:
-            sidecars.renew(self.path, marker["removed"])
-        try:
-            sidecars.write(self.path, marker["sidecars"], published=False)
-        except (TargetError, OptionError) as error:
-            return type(error)(f"{self.path} is whole, but not its sidecars: {error}")
-        return None
-
     def owns(self, name: str) -> bool:
         """Whether a file of this name beside the target can belong to it; see `Target.owns`."""
-        return name in self._described or bool(self._shard.fullmatch(name) or self._beside.fullmatch(name))
+        return name in self._described or self._shard.fullmatch(name) is not None
 
     def taken(self, names: Sequence[str]) -> Iterator[str]:
         """Files that may belong to a set of this name; `train-val-000000.tar` may belong to `train-val.tar`."""
@@ -96,9 +85,7 @@ class ShardTarget(Target):
         shards: list[str] = []
         with contextlib.suppress(OSError, ContainerError):  # the shards of a damaged manifest are unknown, and stay
             shards = [shard.name for shard in read_manifest(self.path).shards]
-        beside = sidecars.belonging(self.path, shards)
-        # a damaged or hostile manifest may name anything
-        return [*self._described, *filter(self.owns, [*beside, *shards])]
+        return [*self._described, *filter(self.owns, shards)]  # a damaged or hostile manifest may name anything
 
 
 def shard_bytes(size: int | str | None, place: Target) -> int:

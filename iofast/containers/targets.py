@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from iofast.containers import tar, tfrecord
@@ -21,13 +20,8 @@ from iofast.record import KEY_WIDTH
 _LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
 
 
-def target_of(
-    path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False, sidecars: Sequence[str] = ()
-) -> Target:
-    """The place of a new or appended container, by its suffix. Raises `OptionError` for an unknown suffix.
-
-    `sidecars` are made as a part of publishing; see `containers.sidecars`.
-    """
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> Target:
+    """The place of a new or appended container, by its suffix. Raises `OptionError` for an unknown suffix."""
     if "://" in os.fspath(path):  # the text is not quoted: it may have a secret
         raise OptionError("the target is a URL: only pack writes into an object store; write a local one and copy it")
     place = Path(os.fspath(path))
@@ -39,14 +33,8 @@ def target_of(
             f"found {place.suffix or 'none'}{hint}"
         )
     if place.suffix == LMDB:
-        target = Target(path, overwrite=overwrite, append=append)
-    else:
-        target = ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
-    if sidecars:
-        from iofast.containers.sidecars import check_names  # imported here because it takes start-up time
-
-        target.sidecars = check_names(sidecars, place.suffix)
-    return target
+        return Target(path, overwrite=overwrite, append=append)
+    return ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
 
 
 def meant(suffix: str) -> str | None:

@@ -91,8 +91,6 @@ class PackRun:
         except (StorageError, ObjectConflictError, ObjectMissingError) as error:
             raise type(error)(f"{error}; {target.going_on}") from None
         except OSError as error:
-            if isinstance(error, TargetError) and not target.partial.exists():  # published, except its sidecars
-                raise
             is_ours = isinstance(error, TargetError)
             words = str(error) if is_ours else f"{target.path} cannot be written: {because(error)}"
             raise TargetError(f"{words}; {target.going_on}" if work.begun else words) from error

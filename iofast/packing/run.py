@@ -22,7 +22,7 @@ from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
-from iofast.packing.options import PackOptions, names_of
+from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
@@ -94,8 +94,7 @@ def run(
     require_text(target)
     if is_url(target):
         return _run_to_store(source, os.fspath(target), options, progress, pool)
-    sidecars = names_of(options.sidecars)
-    place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
+    place = target_of(target, overwrite=options.overwrite, append=options.append)
     _check_paths(source, place)
     _check_possible(options, place)
     if not place.interrupted:

@@ -25,7 +25,7 @@ from iofast.option import parse_size
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS
-from iofast.packing.options import PackOptions, names_of
+from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
@@ -49,8 +49,6 @@ def check_options(options: PackOptions, url: str) -> None:
         raise OptionError(
             f"on={options.on} needs a local target, found the URL of {name}: run the same command on each node"
         )
-    if names_of(options.sidecars):
-        raise OptionError(f"sidecars needs a local target, found the URL of {name}: make them for a local copy")
     if parse_size(options.shard_size or SHARD_SIZE) > MOST_SHARD:
         raise OptionError(
             f"shard_size={options.shard_size} is too much for an object store, which copies 5 GiB at most: expected up "

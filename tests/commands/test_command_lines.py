@@ -55,7 +55,6 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ("pack {} y.lmdb --split-seed 0", "--split-seed 0 has no effect: expected --split beside it"),
     ("pack {} y.lmdb --shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found y.lmdb"),
     ("pack {} y.lmdb --label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found y.lmdb"),
-    ("pack {} y.lmdb --sidecars dali", "sidecars are for tar and TFRecord shards"),
     ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
     ("view {} s.png --indices 0-2 --class x", "--class has no effect"),
     ("view {} s.png --indices 0-2 --seed 0", "--seed has no effect"),
@@ -165,7 +164,7 @@ class TestSuggestions:
     def test_empty_paths(self, command: str, iofast: CommandLine) -> None:
         """An unset `$DATA` is never the current folder."""
         more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"], "merge": ["a", "b.lmdb"]}
-        more |= {"split": ["x.lmdb", "--split", "val=0.1"], "sidecars": ["--for", "dali"]}
+        more |= {"split": ["x.lmdb", "--split", "val=0.1"]}
         iofast(command, "", *more.get(command, [])).fails(2, "is empty: expected a path, found ''")
 
     def test_empty_paths_in_python(self, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def make(folder: Path, count: int, seed: int = 0) -> Path:
 
 
 def marker(**members: object) -> str:
-    return json.dumps({"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members})
+    return json.dumps({"names": [], "staged": [], "replaced": [], "removed": [], **members})
 
 
 def partial_folder(path: Path, text: str) -> Path:
@@ -256,7 +256,7 @@ class TestBesideTheTarget:
         with open_reader(shared / name) as reader:
             assert len(reader) == 4
 
-    @pytest.mark.parametrize("name", ["x.shardindex.json", "_info.json", "out.tar.manifest", "out.tar.index"])
+    @pytest.mark.parametrize("name", ["out.tar.manifest", "out.tar.index"])
     def test_a_pipe_is_not_waited_for(self, images: Path, shared: Path, name: str) -> None:
         pack(images, shared / "out.tar", workers=1)
         (shared / name).unlink(missing_ok=True)
@@ -266,12 +266,6 @@ class TestBesideTheTarget:
                 pack(images, shared / "out.tar", workers=1, overwrite=True)
         else:
             pack(images, shared / "out.tar", workers=1, overwrite=True)
-
-    def test_sidecars(self, images: Path, shared: Path) -> None:
-        (shared / f".out-000000.idx.{os.getpid()}.tmp").symlink_to(shared / "thesis.txt")
-        pack(images, shared / "out.tar", workers=1, sidecars="dali")
-        assert (shared / "thesis.txt").read_text() == "precious"
-        assert (shared / "out-000000.idx").read_text().startswith("v1.2 4\n")
 
 
 class TestCache:

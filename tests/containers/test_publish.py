@@ -25,7 +25,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def marker(**members: object) -> dict[str, Any]:
     """The content of `publishing`."""
-    return {"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members}
+    return {"names": [], "staged": [], "replaced": [], "removed": [], **members}
 
 
 @pytest.fixture

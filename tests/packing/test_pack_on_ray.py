@@ -96,7 +96,7 @@ def options_of(name: str, **options: Any) -> dict[str, Any]:
     [
         (".tar", {}),
         (".tar", {"split": {"val": 0.2}, "shuffle": 1, "drop_duplicates": True, "ray_cpus": 2}),
-        (".tfrecord", {"sidecars": "dali"}),
+        (".tfrecord", {}),
         (".lmdb", {"notes": {"a": 1}}),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_part_that_was_killed_during_publication(ray: Any, images: Path, tmp_p
     there = part.path.parent.glob("part-000002*")
     names = [path.name for path in there if path.suffix in (".tar", ".index", ".manifest")]
     (part.partial).mkdir()
-    marker = {"names": names, "staged": names, "replaced": [], "removed": [], "sidecars": []}
+    marker = {"names": names, "staged": names, "replaced": [], "removed": []}
     (part.partial / "publishing").write_text(json.dumps(marker))
     (part.partial / "lock").touch()
     assert missing_parts(target_of(other), 3) == (1, 2, 3)

@@ -41,14 +41,14 @@ TAR, RECORDS = "train.tar", "train.tfrecord"
 READERS = (
     Peer("py-lmdb", "lmdb", "torch", "lmdb", "train.lmdb", "reads LMDB in five lines"),
     Peer("webdataset", "webdataset", "torch", "webdataset", TAR, "reads tar shards"),
-    Peer("wids", "wids", "wids", "wids", TAR, "reads tar shards by the `wids` sidecar"),
+    Peer("wids", "wids", "wids", "wids", TAR, "reads tar shards by the index of `widsindex`"),
     Peer("HF datasets", "datasets", "torch", "datasets", TAR, 'reads tar shards (`"webdataset"`)'),
-    Peer("timm", "timm", "torch", "timm", "png/train.tar", "reads tar shards of PNGs by the `timm` sidecar"),
+    Peer("timm", "timm", "torch", "timm", "png/train.tar", "reads tar shards of PNGs"),
     Peer("Megatron-Energon", "megatron-energon", "energon", "energon", TAR, "`energon prepare`s tar shards"),
-    Peer("DALI tar", DALI, "dali", "dali_tar", TAR, "reads tar shards by the `dali` sidecar"),
+    Peer("DALI tar", DALI, "dali", "dali_tar", TAR, "reads tar shards"),
     Peer("TensorFlow", TF, "tensorflow", "tensorflow", RECORDS, "reads TFRecords (`tf.data`)"),
-    Peer("tfrecord", "tfrecord", "torch", "tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
-    Peer("DALI TFRecord", DALI, "dali", "dali_tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
+    Peer("tfrecord", "tfrecord", "torch", "tfrecord", RECORDS, "reads TFRecords by the index of its `tfrecord2idx`"),
+    Peer("DALI TFRecord", DALI, "dali", "dali_tfrecord", RECORDS, "reads TFRecords by the index of `tfrecord2idx`"),
 )
 SHARDS = "wrote tar shards that iofast reads"
 WRITERS = (
