@@ -12,6 +12,7 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import ARROW, COMPRESSED_TAR, LISTS, LMDB, PARQUET, TAR, TFRECORD
 from iofast.containers.file_bytes import check_access
+from iofast.containers.joined import JoinedReader
 from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.shard_reader import ShardReader
@@ -60,6 +61,17 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
     return reader
 
 
+def open_sources(
+    paths: Sequence[str], foreign: ForeignOptions | Mapping[str, Any] | None = None, *, unite: bool = False
+) -> Reader:
+    """Open several paths as one: joined, or shards of one set. `unite`: see `JoinedReader`."""
+    if len(paths) == 1:
+        return open_reader(paths[0], foreign)
+    if all(is_shard(path) and os.path.isfile(path) for path in paths):
+        return open_shards(paths, f"{paths[0]} …", foreign)
+    return JoinedReader([open_reader(path, foreign) for path in paths], paths, unite=unite)
+
+
 def open_damaged(path: str | os.PathLike[str]) -> ShardReader:
     """Open shards of iofast even if some are missing or cut off; `broken` of the reader lists those.
 
@@ -88,8 +100,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
             return _open_tables(paths, name, foreign)
         if not all(map(is_shard, paths)):
             raise OptionError(
-                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: "
-                "give a list of paths, or `iofast merge` them first"
+                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
             )
         return open_shards(paths, name, foreign)
     check_access(place)

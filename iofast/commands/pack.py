@@ -36,6 +36,8 @@ examples:
       640 x 640, with the masks and boxes that lie beside the images
   iofast pack 'originals-{000000..000099}.tar' small.lmdb --resize 256
       WebDataset's shards; likewise TFRecords, LMDB, Parquet, Arrow, and what iofast packed before
+  iofast pack a.lmdb b.tar ./more both.lmdb
+      several sources in one: records of the first, then of the second, ...; classes united by their names
   iofast pack ./images out.lmdb --resize 256 --min-size 64 --max-aspect 4
       without small and extremely long images
   iofast pack ./images shards/train.tar --resize 256 --shard-size 500MB
@@ -72,7 +74,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.argument_default = argparse.SUPPRESS  # defaults are those of PackOptions
     parser.add_argument(
-        "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL"
+        "source",
+        metavar="SRC",
+        nargs="+",
+        help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL; several become one container",
     )
     parser.add_argument(
         "target",

@@ -36,7 +36,7 @@ from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.remote.urls import is_url
 
-Pack = Callable[[str, str, PackOptions, PackProgress, WorkerPool], PackReport]
+Pack = Callable[[list[str], str, PackOptions, PackProgress, WorkerPool], PackReport]
 
 _AHEAD = 3  # tasks submitted per task that can run at once: nodes stay busy, and autoscalers see the need
 _STORE = 100 << 20  # bytes of a local Ray's object store, which holds only reports; Ray's default is 30 % of memory
@@ -138,7 +138,8 @@ class _Driver:
 
     def _submit(self, part: PackPart) -> None:
         parts, text = self.parts, f"{part.number}/{part.total}"
-        paths = absolute(parts.source), os.fspath(parts.place.path)
+        sources = [absolute(source) for source in parts.sources]
+        paths = sources, os.fspath(parts.place.path)
         self._running[self._task.remote(self.pack, *paths, keywords(parts.options), text, self._workers)] = part
 
     def _lost_nodes(self) -> frozenset[str]:
@@ -250,7 +251,7 @@ _kept: WorkerPool | None = None  # of this process of Ray, for all its tasks: st
 
 
 def pack_in_task(
-    pack: Pack, source: str, target: str, options: dict[str, Any], part: str, workers: int
+    pack: Pack, source: list[str], target: str, options: dict[str, Any], part: str, workers: int
 ) -> dict[str, str]:
     """Pack one part in a process of Ray. Returns the report as JSON, or the class and message of an error of ours."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class PackWork:
     the work of one of its parts, else None.
     """
 
-    name: str  # the source as given by the user
+    names: Sequence[str]  # the sources as given by the user
     source: Source
     options: PackOptions
     plan: PackPlan
@@ -94,7 +94,7 @@ class PackWork:
         records = None  # the images are files
         if container is not None:
             records = {
-                "source": self.name,  # as given: in an absolute path, a folder's brackets would be part of a pattern
+                "sources": [*self.names],  # as given: an absolute path's brackets would be part of a pattern
                 "foreign": None if foreign is None else asdict(ForeignOptions.of(foreign)),
                 "fields": dict(container.fields),
                 "state": container.state,
@@ -162,7 +162,7 @@ class PackWork:
         dropped = len(duplicates.found) if self.options.drop_duplicates else 0
         left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
         return PackReport(
-            source=self.name,
+            source=", ".join(self.names),
             target=os.fspath(target),
             images=len(self.source),
             packed=packed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -40,9 +40,9 @@ _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 @dataclass(frozen=True, slots=True)
 class PackParts:
-    """The parts of the run that packs `source` into `place`. `planned` lists the source and plans the whole run."""
+    """The parts of the run that packs `sources` into `place`. `planned` lists them and plans the whole run."""
 
-    source: str
+    sources: Sequence[str]
     place: Target
     options: PackOptions
     planned: Callable[[], PackWork]
@@ -175,11 +175,11 @@ class PackParts:
         file = self.place.partial / LISTING
         try:
             members, arrays = cache.load(file, checked=False)
-            source = stored.source_of(stored.root_of(self.source, members["kind"]), members, arrays)
+            source = stored.source_of(stored.root_of(self.sources[0], members["kind"]), members, arrays)
         except (OSError, ContainerError, LookupError, TypeError) as error:
             raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
         width = key_width(plan.images)
-        return PackWork(self.source, source, self.options, plan, 1, key_width=width).grown(self.addition)
+        return PackWork(self.sources, source, self.options, plan, 1, key_width=width).grown(self.addition)
 
     def _span(self, part: PackPart, work: PackWork) -> tuple[int, int]:
         return part.span(work.source.splits, work.plan.shard_records or 1)

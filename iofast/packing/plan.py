@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -117,11 +117,15 @@ def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[
 
 
 def shared_settings(
-    source: str | os.PathLike[str], options: PackOptions, place: Target, added_to: str | None
+    sources: Sequence[str], options: PackOptions, place: Target, added_to: str | None
 ) -> dict[str, object]:
-    """The settings on which all parts of a run must agree. They do not list the source, so its name stands for it."""
+    """The settings on which all parts of a run must agree. They do not list the sources, so names stand for them."""
     columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column", "only")}
-    return {**settings(options, place, added_to), **columns, "source": os.path.basename(os.path.abspath(source))}
+    return {
+        **settings(options, place, added_to),
+        **columns,
+        "source": [os.path.basename(os.path.abspath(source)) for source in sources],
+    }
 
 
 def _in_parts(count: int | None) -> str:

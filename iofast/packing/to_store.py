@@ -58,9 +58,9 @@ def check_options(options: PackOptions, url: str) -> None:
 
 @dataclass(slots=True)
 class StoreRun:
-    """One command that packs `source` into the object store of `target`."""
+    """One command that packs `sources` into the object store of `target`."""
 
-    source: str
+    sources: Sequence[str]
     target: StoreTarget
     options: PackOptions
     planned: Callable[[], PackWork]
@@ -82,11 +82,11 @@ class StoreRun:
         target, options = self.target, self.options
         target.pull()
         parts = StoreParts(
-            self.source,
+            self.sources,
             target,
             options,
             self.planned,
-            shared_settings(self.source, options, target, None),
+            shared_settings(self.sources, options, target, None),
             None,
             windows=ShardWindows(target),
         )

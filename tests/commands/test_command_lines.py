@@ -14,7 +14,7 @@ from PIL import Image
 from iofast import open_reader, open_writer, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
-from iofast.copying import CopyOptions, Division, convert, split
+from iofast.copying import CopyOptions, convert
 from iofast.errors import ErrorBudgetError, OptionError, SourceError
 from iofast.packing import PackOptions
 from iofast.sheet import SheetOptions
@@ -101,7 +101,6 @@ class TestWithoutEffect:
             (lambda images, target: convert(images, target, CopyOptions(shard_size=5000)), "shard_size=5000"),
             (lambda images, target: convert(images, f"{target}.lmdb", CopyOptions(shard_size=5000)), "shard_size=5000"),
             (lambda images, target: open_writer(f"{target}.lmdb", shard_size=5000), "shard_size=5000"),
-            (lambda images, target: split(images, target, Division({"val": [0]}, stratify=True)), "stratify=True"),
         ],
     )
     def test_in_python(self, images: Path, tmp_path: Path, call: Callable[[Path, Path], object], option: str) -> None:
@@ -109,9 +108,8 @@ class TestWithoutEffect:
             call(images, tmp_path / "out")
         assert not list(tmp_path.glob("out*"))
 
-    def test_defaults(self, images: Path, tmp_path: Path) -> None:
+    def test_defaults(self) -> None:
         assert PackOptions(format="webp").recipe().quality == 90
-        assert split(images, tmp_path / "x.tar", Division({"val": [0]})).records == 3
 
 
 class TestSuggestions:
@@ -163,8 +161,7 @@ class TestSuggestions:
     @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("monitor", "doctor", "cache")])
     def test_empty_paths(self, command: str, iofast: CommandLine) -> None:
         """An unset `$DATA` is never the current folder."""
-        more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"], "merge": ["a", "b.lmdb"]}
-        more |= {"split": ["x.lmdb", "--split", "val=0.1"]}
+        more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"]}
         iofast(command, "", *more.get(command, [])).fails(2, "is empty: expected a path, found ''")
 
     def test_empty_paths_in_python(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`convert`, `split` and `merge` after interruptions: shards are resumed, with the bytes of one run."""
+"""`convert` after interruptions: shards are resumed, with the bytes of one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tar_sets import foreign
 from iofast import pack
 from iofast.checking import verify
 from iofast.cli import main
-from iofast.copying import Copied, CopyOptions, Division, convert, merge, split
+from iofast.copying import CopyOptions, convert
 from iofast.errors import ContainerError, TargetError
 from iofast.opening import open_reader
 
@@ -137,27 +137,6 @@ class TestShards:
         with pytest.raises(TargetError, match="holds the work of an interrupted convert"):
             pack(tmp_path / "images", target, workers=1)
         assert convert(source, target, SMALL).resumed == in_full_shards(target, STOP) > 0
-
-    def test_split_and_merge(self, source: Path, suffix: str, tmp_path: Path) -> None:
-        plain = build(tmp_path / "source" / "plain.lmdb", COUNT, splits=False)
-        other = build(tmp_path / "source" / "other.tar", 20, splits=False)
-
-        def divided(folder: str, progress: Stop | None = None) -> Copied:
-            return split(plain, tmp_path / folder / f"d{suffix}", Division({"val": 0.3}), SMALL, progress=progress)
-
-        def united(folder: str, progress: Stop | None = None) -> Copied:
-            names = ["val", "train"]
-            return merge([other, plain], tmp_path / folder / f"m{suffix}", SMALL, names=names, progress=progress)
-
-        for work, name, most in ((divided, "d", COUNT), (united, "m", COUNT + 20)):
-            work("whole")
-            for number in (STOP, most - 5):
-                with pytest.raises(KeyboardInterrupt):
-                    work(f"cut {number}", after(number, KeyboardInterrupt()))
-                resumed = work(f"cut {number}").resumed
-                assert resumed == in_full_shards(tmp_path / f"cut {number}" / f"{name}{suffix}", number) > 0
-                found = contents(tmp_path / f"cut {number}" / f"{name}{suffix}")
-                assert found == contents(tmp_path / "whole" / f"{name}{suffix}")
 
 
 class TestResumeOfForeign:

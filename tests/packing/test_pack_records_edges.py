@@ -49,7 +49,7 @@ def theirs(path: Path, names: list[str]) -> Path:
 def reading(source: Path) -> RecordOrigin:
     """The origin of a worker that packs the container."""
     with open_reader(source) as reader:
-        return RecordOrigin(os.fspath(source), None, {}, listing.state_of(reader, source))
+        return RecordOrigin([os.fspath(source)], None, {}, listing.state_of(reader, source))
 
 
 def rows(count: int) -> list[Image]:

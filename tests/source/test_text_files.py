@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from folder_images import image
-from lmdb_containers import build, sample
 
 from iofast.cli import main
 from iofast.errors import OptionError, SourceError
@@ -54,15 +53,6 @@ def test_lists_of_classes(tmp_path: Path, encoding: str) -> None:
     assert read_class_file(tmp_path / "classes.txt") == ("zebra", "äffchen")
 
 
-@every_encoding
-def test_a_list_of_records_for_a_split(tmp_path: Path, encoding: str) -> None:
-    build(tmp_path / "in.lmdb", [sample(number) for number in range(6)])
-    (tmp_path / "val.txt").write_bytes(ENCODINGS[encoding]("1\r\n4\r\n"))
-    split = f"val=@{tmp_path / 'val.txt'}"
-    assert main(["split", str(tmp_path / "in.lmdb"), str(tmp_path / "out.lmdb"), "--split", split, "--quiet"]) == 0
-    assert open_reader(tmp_path / "out.lmdb").manifest.splits == {"train": ((0, 4),), "val": ((4, 6),)}
-
-
 @pytest.mark.parametrize("name", ["m.csv", "m.jsonl"])
 def test_text_that_is_cut_off(tmp_path: Path, name: str) -> None:
     text = "path\n1.jpg\n" if name == "m.csv" else '{"path": "1.jpg"}\n'
@@ -80,17 +70,12 @@ def test_a_pipe_is_no_manifest(tmp_path: Path, suffix: str) -> None:
         scan(path)
 
 
-def test_a_pipe_is_no_other_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_no_list_of_classes(tmp_path: Path) -> None:
     (tmp_path / "set" / "a").mkdir(parents=True)
     (tmp_path / "set" / "a" / "1.jpg").write_bytes(image(8, 8))
-    for pipe in (tmp_path / "set" / "classes.txt", tmp_path / "labels.txt"):
-        os.mkfifo(pipe)
+    os.mkfifo(tmp_path / "set" / "classes.txt")
     with pytest.raises(SourceError, match=r"a class per line in .*, which cannot be read: it is not a file"):
         scan(tmp_path / "set", SourceOptions(class_order="file"))
-    build(tmp_path / "in.lmdb", [sample(0), sample(1)])
-    split = f"val=@{tmp_path / 'labels.txt'}"
-    assert main(["split", str(tmp_path / "in.lmdb"), str(tmp_path / "out.lmdb"), "--split", split]) == 2
-    assert "labels.txt cannot be read: it is not a file" in capsys.readouterr().err
 
 
 def test_a_pipe_is_no_shard(tmp_path: Path) -> None:
@@ -101,15 +86,11 @@ def test_a_pipe_is_no_shard(tmp_path: Path) -> None:
             open_reader(f"{tmp_path}/{pattern}")
 
 
-def test_a_split_that_is_named_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_split_that_is_named_twice() -> None:
     with pytest.raises(
         OptionError, match=r"split names 'val' twice: expected each name once, found 'val=0.1, val=0.2'"
     ):
         parse_shares("val=0.1, val=0.2")
-    build(tmp_path / "in.lmdb", [sample(0), sample(1)])
-    twice = ["--split", "val=0", "--split", "test=1", "--split", "val=1"]
-    assert main(["split", str(tmp_path / "in.lmdb"), str(tmp_path / "out.lmdb"), *twice]) == 2
-    assert "--split names 'val' twice: expected each split once" in capsys.readouterr().err
 
 
 @pytest.fixture
