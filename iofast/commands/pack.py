@@ -46,8 +46,6 @@ examples:
       TFRecord: train-00000-of-00016.tfrecord, ...
   iofast pack ./images out.lmdb --resize 256 --split val=0.1,test=0.05 --split-seed 1
       a tenth of the images for validation, a twentieth for testing, the rest for training
-  iofast pack ./more out.lmdb --resize 256 --append
-      add to what is there; new classes come last
   iofast pack ./images out.lmdb --resize 256 --drop-duplicates
       of images that are equal, keep the first
   iofast pack ./images out.lmdb --resize 256 --dry-run
@@ -160,12 +158,10 @@ def summary(report: PackReport) -> list[str]:
     lines = [f"packed {packed} into {report.target}"]
     if report.part is not None:
         lines = [f"packed {packed} of part {report.part[0]:,} of {report.part[1]:,} for {report.target}"]
-    elif report.held:
-        lines = [f"added {packed} to {report.target}, which held {report.held:,}"]
     if report.resumed:
         lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
     lines += _contents(report)
-    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in and not report.held else ""
+    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in else ""
     lines.append(f"  size       {size(report.bytes_in)} -> {size(report.bytes_out)}{ratio}")
     lines.append(
         f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "

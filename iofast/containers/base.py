@@ -288,14 +288,6 @@ class Writer(ABC):
         return Kept(0, -1)
 
     @abstractmethod
-    def extend(self, base: Reader, seen: Seen | None = None) -> None:
-        """Begin with the records of a container of the same kind, unchanged; before `resume` and `write`.
-
-        Later records begin new ranges of the splits. `seen` is called with all records, some at a time. `base` must
-        stay open until `finish`.
-        """
-
-    @abstractmethod
     def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
         """Append the records of `part`, a container of the same kind, except those at positions `left_out`.
 
@@ -312,21 +304,12 @@ class Writer(ABC):
     def files(self) -> dict[str, str]:
         """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
 
-    @property
-    def obsolete(self) -> list[str]:
-        """Files of the container before an append, to be removed after publication."""
-        return []
-
     @abstractmethod
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
         """Append the record of `position` (greater than any before; holes are allowed). Returns what `Seen` gets.
 
-        Splits are contiguous: a split that was left can only be entered again after `reenter`.
+        Splits are contiguous: a split that was left cannot be entered again.
         """
-
-    def reenter(self, split: str) -> None:
-        """Allow the next record to belong to `split` even if that was left, as in containers after an append."""
-        self._register.reenter(split)
 
     @abstractmethod
     def finish(self, description: Description) -> Manifest:

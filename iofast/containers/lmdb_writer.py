@@ -87,13 +87,6 @@ class LmdbWriter(Writer):
                 found = cursor.next()
         return Record(key, fields)
 
-    def extend(self, base: Reader, seen: Seen | None = None) -> None:
-        """Copy all records of `base`, payloads checked; see `Writer.extend`."""
-        for split, start, stop in base.manifest.ranges():
-            self._register.section()
-            self._copy(base, split, range(start, stop), (), seen)
-        self._register.section()
-
     def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
         """Copy the records of `part`, payloads checked; see `Writer.join`."""
         for split, start, stop in part.manifest.ranges():

@@ -19,10 +19,8 @@ class ShardTarget(Target):
 
     backing: Backing | None = None  # of the shards that are staged
 
-    def __init__(
-        self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, append: bool = False
-    ) -> None:
-        super().__init__(path, overwrite=overwrite, append=append)
+    def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
+        super().__init__(path, overwrite=overwrite)
         self._described = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
         self._stem, self._suffix = self.path.name.removesuffix(suffix), suffix
         stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
@@ -31,7 +29,7 @@ class ShardTarget(Target):
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names are in the set's place."""
         super().check_free()
-        if self.overwrite or self.append or not self.path.parent.exists():
+        if self.overwrite or not self.path.parent.exists():
             return
         found = next(self.taken(sorted(os.listdir(self.path.parent))), None)
         if found is not None:
@@ -49,7 +47,6 @@ class ShardTarget(Target):
         self,
         names: Mapping[str, str] | Sequence[str] | None = None,
         replaced: Sequence[str] = (),
-        removed: Sequence[str] = (),
     ) -> None:
         """Publish a set; it replaces the files in the manifest of the old set.
 
@@ -57,14 +54,12 @@ class ShardTarget(Target):
         """
         named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
         old = [*replaced, *self._replaced()]
-        if self.append:  # the old set stays whole until the new manifest replaces the old one
-            old = list(self._described)
         strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
         if strange:
             raise TargetError(
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
-        super().publish(names, () if self.append else old, removed)
+        super().publish(names, old)
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name beside the target can belong to it; see `Target.owns`."""

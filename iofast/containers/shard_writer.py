@@ -81,7 +81,6 @@ class ShardWriter(Writer):
         self._done: list[FullShard] = []
         self._adopted: dict[int, AdoptedShard] = {}  # by their number in this set
         self._used: deque[ShardReader] = deque()  # parts with open files, the last used one last
-        self._grown: ShardReader | None = None
         self._begun = self._closed = False
 
     @property
@@ -106,18 +105,6 @@ class ShardWriter(Writer):
             shard = FileBytes(os.fspath(self._staged(number)))
             own = {name: shard[offset : offset + length] for name, length, _, offset in fields}
         return Record(format_key(entry.position, self._register.key_width), own)
-
-    def extend(self, base: Reader, seen: Seen | None = None) -> None:
-        """Adopt the shards of `base`, which stay unchanged in their place; see `Writer.extend`."""
-        if self._begun or self._grown is not None or not isinstance(base, ShardReader):
-            raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
-        self._grown = base
-        begun = {start for _, start, _ in base.manifest.ranges()}
-        for number, split, first in _shards_of(base):
-            if first in begun:
-                self._register.section()
-            self._adopt(base, number, split, first, seen)
-        self._register.section()
 
     def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
         """Adopt the shards of `part`, a set in the writer's folder; see `Writer.join`. `files` has them.
@@ -152,7 +139,6 @@ class ShardWriter(Writer):
                 full = find_full(self._staged(number), self._rows(number), self._shape)
                 if full is None or (stop is not None and full.stop > stop):
                     break
-                self._register.reenter(full.split)
                 for offsets, records in in_columns(entries_in(self._rows(number))):
                     self._register.adopt(records, full.split)
                     if seen is not None:
@@ -183,7 +169,6 @@ class ShardWriter(Writer):
             chunks = encode_rows(self._entries(), manifest.fields, Stamp())
             write_index(self.folder / (self.name + INDEX_SUFFIX), chunks)
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
-            self._link()
             for staged in (self.name + INDEX_SUFFIX, self.name + MANIFEST_SUFFIX):
                 owned.sync(self.folder / staged)
         self.abort()
@@ -201,16 +186,8 @@ class ShardWriter(Writer):
     @property
     def files(self) -> dict[str, str]:
         """Staged names → final names, the manifest last: the argument of `Target.publish`."""
-        old, new = self._old, self._names()
-        shards = {
-            self._staged(number).name: name for number, name in enumerate(new) if name not in old[number : number + 1]
-        }
+        shards = {self._staged(number).name: name for number, name in enumerate(self._names())}
         return shards | {self.name + suffix: self.name + suffix for suffix in (INDEX_SUFFIX, MANIFEST_SUFFIX)}
-
-    @property
-    def obsolete(self) -> list[str]:
-        """Shards of the set before the append whose name has changed."""
-        return sorted(set(self._old) - set(self._names()))
 
     def _adopt(self, base: ShardReader, number: int, split: str, first: int, seen: Seen | None) -> None:
         """Register a shard of another set, and its records."""
@@ -245,25 +222,6 @@ class ShardWriter(Writer):
     def _own_shape(self) -> tuple[object, ...]:
         """The part of the shape that depends on the format."""
         return ()
-
-    @property
-    def _old(self) -> list[str]:
-        """The shards of the set before the append."""
-        return [] if self._grown is None else [shard.name for shard in self._grown.manifest.shards]
-
-    def _link(self) -> None:
-        """Link adopted shards to their new names, which contain the total; the old names stay until publication."""
-        if self._grown is None:
-            return
-        old, new = self._old, self._names()
-        if moved := [name for was, name in zip(old, new, strict=False) if was != name and name in old]:
-            raise ContainerError(
-                f"{self._grown.path} has its shards in another order than iofast gives them: {moved[0]}"
-            )
-        for number, was in enumerate(old):
-            if was != new[number]:
-                self._staged(number).unlink(missing_ok=True)
-                os.link(os.path.join(os.path.dirname(self._grown.path), was), self._staged(number))
 
     def _begin(self) -> None:
         if self._closed:
@@ -310,7 +268,7 @@ class ShardWriter(Writer):
 
     def _staged(self, number: int) -> Path:
         own = self._adopted.get(number)
-        if own is not None and own.reader is not self._grown:
+        if own is not None:
             return own.path  # of a part, in the same folder
         return self.folder / f"shard-{number:06d}{self.suffix}"
 
@@ -319,8 +277,6 @@ class ShardWriter(Writer):
 
     def _keep_open(self, reader: ShardReader) -> None:
         """Keep the files of this part open, and close those of another: there may be more parts than descriptors."""
-        if reader is self._grown:
-            return
         if reader in self._used:
             self._used.remove(reader)
         self._used.append(reader)

@@ -20,8 +20,8 @@ from iofast.record import KEY_WIDTH
 _LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
 
 
-def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> Target:
-    """The place of a new or appended container, by its suffix. Raises `OptionError` for an unknown suffix."""
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Target:
+    """The place of a new container, by its suffix. Raises `OptionError` for an unknown suffix."""
     if "://" in os.fspath(path):  # the text is not quoted: it may have a secret
         raise OptionError("the target is a URL: only pack writes into an object store; write a local one and copy it")
     place = Path(os.fspath(path))
@@ -33,8 +33,8 @@ def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, append: 
             f"found {place.suffix or 'none'}{hint}"
         )
     if place.suffix == LMDB:
-        return Target(path, overwrite=overwrite, append=append)
-    return ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
+        return Target(path, overwrite=overwrite)
+    return ShardTarget(path, place.suffix, overwrite=overwrite)
 
 
 def meant(suffix: str) -> str | None:

@@ -19,10 +19,6 @@ from iofast.packing.pack_work import PackWork
 _PACE = 4
 
 
-class NothingLeftError(SourceError):
-    """Every image was left out."""
-
-
 class Builder:
     """Fill `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
@@ -41,10 +37,6 @@ class Builder:
         self.packed = 0
         self.duplicates = Duplicates(path, work.first)
         self.holes: list[int] = []  # positions before the last record that have no record
-
-    def extend(self, base: Reader) -> None:
-        """Begin with the records of the container that grows."""
-        self._writer.extend(base, self.duplicates.note)
 
     def join(self, part: Reader, listed: Sequence[Duplicate]) -> None:
         """Append the records of the next part of the run, `listed` being the duplicates within it.
@@ -95,7 +87,7 @@ class Builder:
             reason = "min_size and max_aspect admit none"
             if self._work.options.drop_duplicates and duplicates:
                 reason = f"{duplicates:,} are duplicates, and min_size and max_aspect admit no other"
-            raise NothingLeftError(f"no image of {images:,} is left: {reason}")
+            raise SourceError(f"no image of {images:,} is left: {reason}")
         return self._writer.finish(description)
 
     def is_dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:

@@ -106,8 +106,7 @@ def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
     columns = (chosen.path_column, chosen.label_column, chosen.split_column, *chosen.mask_columns, *chosen.file_columns)
     if given := [column for column in columns if column]:
         raise OptionError(f"columns are a manifest's, found the container {name} and the column {given[0]!r}")
-    # with append, the existing container has its own order and numbers: see `Addition.joined`
-    if chosen.class_order not in ("lexicographic", manifest.class_order) and not options.append:
+    if chosen.class_order not in ("lexicographic", manifest.class_order):
         raise OptionError(
             f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have numbers already"
         )

@@ -126,7 +126,6 @@ class RunFields:
     )
     shard_records: int | None = _option(None, "records of a shard, instead of its size", "N")
     label_base: int = _option(0, "the first class number in TFRecords; ImageNet's have 1 (default 0)", "N")
-    append: bool = _option(False, "add to DST, which must exist; with the same options")
     progress: bool = _option(True, "show a progress bar if stderr is a terminal or a notebook", typed=False)
     overwrite: bool = _option(False, "replace DST if it exists")
     dry_run: bool = _option(False, "write nothing; estimate size and time from a sample")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from iofast.containers.base import Reader, Writer
+from iofast.containers.base import Writer
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
@@ -21,7 +21,7 @@ from iofast.errors import (
 )
 from iofast.opening import open_reader
 from iofast.packing import estimate
-from iofast.packing.build import Builder, NothingLeftError
+from iofast.packing.build import Builder
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import ERRORS, Failures, beside
 from iofast.packing.finished_part import FinishedPart
@@ -57,22 +57,15 @@ class PackRun:
             if self.target.interrupted:
                 return self.complete()
             estimate.require_space(self.work, self.target)
-            with self._base() as base:
-                return self._build(*begin(self.work, self.target, self.pool, self.failures, base), self._fill)
+            self.work.begun = True
+            return self._build(*begin(self.work, self.target, self.pool, self.failures), self._fill)
 
     def join(self, parts: Sequence[FinishedPart]) -> PackReport:
         """Join the containers of all parts, in their order, and publish. Errors are those of `write`."""
-        with self._errors(), self._base() as base:
-            writer, builder = new_builder(self.work, self.target, self.pool, base)
-            return self._build(writer, builder, lambda builder: self._join(builder, parts))
-
-    @contextlib.contextmanager
-    def _base(self) -> Iterator[Reader | None]:
-        """The container that grows, while it is read."""
-        addition = self.work.addition
-        with contextlib.nullcontext() if addition is None else addition.open(self.target) as base:
+        with self._errors():
             self.work.begun = True
-            yield base
+            writer, builder = new_builder(self.work, self.target, self.pool)
+            return self._build(writer, builder, lambda builder: self._join(builder, parts))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -108,8 +101,6 @@ class PackRun:
         work.finished = dict.fromkeys(range(work.plan.chunks))
         with open_reader(target.path) as reader:
             packed, size = len(reader), self._size(reader.manifest)
-        if work.addition is not None:
-            packed -= work.addition.base.count
         return work.report(target.path, self.failures, packed, size, duplicates)
 
     def _begin_or_resume(self) -> None:
@@ -127,8 +118,6 @@ class PackRun:
         if isinstance(target, ShardTarget) and (target.partial / COPY_PLAN).exists():  # `convert` can resume it
             raise TargetError(f"{target.partial} holds the work of an interrupted convert: finish or delete it")
         target.clear()
-        if work.addition is not None:
-            work.addition.save(target)
         work.plan = replace(work.plan, shard_records=estimate.shard_records(work, target))
         target.note(PACK_PLAN, asdict(work.plan))
 
@@ -140,22 +129,13 @@ class PackRun:
             fill(builder)
             work.origin().check()
             manifest = builder.finish(work.description())
-        except NothingLeftError:
-            writer.abort()
-            if work.addition is None:
-                raise
-            self._save_lists(builder)
-            target.discard()
-            return self._report(builder, work.addition.base)
         except BaseException:
             writer.abort()
             raise
         finally:
             self.progress.end()
         self._save_lists(builder)
-        if work.addition is not None:
-            replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(target)
-        target.publish(writer.files, removed=writer.obsolete)
+        target.publish(writer.files)
         return self._report(builder, manifest)
 
     def _save_lists(self, builder: Builder) -> None:

@@ -59,7 +59,6 @@ class PackReport:
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    held: int = 0
     duplicates: int = 0
     other_label: int = 0
     dropped: int = 0

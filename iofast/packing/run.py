@@ -19,7 +19,6 @@ from iofast.errors import BusyError, OptionError, SourceError, TargetError, show
 from iofast.machine import cores
 from iofast.option import check_names, takes_options
 from iofast.packing import estimate
-from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
 from iofast.packing.options import PackOptions
@@ -96,57 +95,43 @@ def run(
     sources = [os.fspath(path) for path in _listed(source)]
     if is_url(target):
         return _run_to_store(sources, os.fspath(target), options, progress, pool)
-    place = target_of(target, overwrite=options.overwrite, append=options.append)
+    place = target_of(target, overwrite=options.overwrite)
     _check_paths(sources, place)
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
     if options.part is not None or options.finish or options.on is not None:
         return _run_parts(sources, place, options, progress, pool)
-    while True:
-        work = _planned(sources, place, options, progress, pool.count)
-        work.started = started  # include the scan
-        if options.dry_run:
-            return forecast(work, place.path, pool)
-        with place:
-            packing = PackRun(work, place, pool, progress)
-            if work.addition is None or not work.addition.is_published(place):
-                return packing.write()
-            if work.addition.plan == work.plan.digest():
-                return packing.complete()
-            place.discard()  # left by another append that was killed during cleanup
+    work = _planned(sources, place, options, progress, pool.count)
+    work.started = started  # include the scan
+    if options.dry_run:
+        return forecast(work, place.path, pool)
+    with place:
+        return PackRun(work, place, pool, progress).write()
 
 
 def _planned(
     sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress, workers: int
 ) -> PackWork:
     """Plan the work from the present source and target."""
-    addition = find_addition(place) if options.append else None
-    if addition is not None:
-        addition.check(options, place.path.name)
     images = listed(sources, options, place)
     for warning in (*images.warnings, *options.sample_recipe().check_fields(images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
-    if addition is not None:
-        images = addition.joined(images, place.path.name)
-    common = settings(options, place, None if addition is None else addition.base.fingerprint)
-    plan = make_plan(images, common, estimate.mean_size_in_memory(images, options.recipe()))
+    plan = make_plan(images, settings(options, place), estimate.mean_size_in_memory(images, options.recipe()))
     width = key_width(len(images))
-    return PackWork(sources, images, options, plan, workers, key_width=width).grown(addition)
+    return PackWork(sources, images, options, plan, workers, key_width=width)
 
 
 def _run_parts(
     sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """Pack one part, join all parts, or both; or all of it on a cluster."""
-    addition = find_addition(place) if options.append else None
     parts = PackParts(
         sources,
         place,
         options,
         lambda: _planned(sources, place, options, progress, pool.count),
-        shared_settings(sources, options, place, None if addition is None else addition.base.fingerprint),
-        addition,
+        shared_settings(sources, options, place),
     )
     if options.on is not None:
         from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
@@ -185,7 +170,7 @@ def _run_to_store(
 
 def _listed(source: Sources) -> list[FilePath]:
     """The sources, of one or several."""
-    found = list(source) if isinstance(source, list | tuple) else [source]
+    found: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
     if not found:
         raise OptionError("source must be a path or a list of paths, found an empty list")
     return found

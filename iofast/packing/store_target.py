@@ -209,7 +209,6 @@ class StoreTarget(ShardTarget):
         self,
         names: Mapping[str, str] | Sequence[str] | None = None,
         replaced: Sequence[str] = (),  # noqa: ARG002 - only of sets in folders
-        removed: Sequence[str] = (),  # noqa: ARG002
     ) -> None:
         """Publish the set in the store: `names` maps staged names to final ones, the manifest last."""
         if not isinstance(names, Mapping) or self.run is None:

@@ -43,8 +43,6 @@ MOST_SHARD = 4_000_000_000  # bytes: S3 copies 5 GiB, and a shard may become lar
 def check_options(options: PackOptions, url: str) -> None:
     """Raise `OptionError` for what cannot be done in an object store."""
     name = parse(url)[1]
-    if options.append:
-        raise OptionError(f"append=True needs a local target, found the URL of {name}: pack into another set, or here")
     if options.on is not None:
         raise OptionError(
             f"on={options.on} needs a local target, found the URL of {name}: run the same command on each node"
@@ -86,8 +84,7 @@ class StoreRun:
             target,
             options,
             self.planned,
-            shared_settings(self.sources, options, target, None),
-            None,
+            shared_settings(self.sources, options, target),
             windows=ShardWindows(target),
         )
         target.backing = parts.windows

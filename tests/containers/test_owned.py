@@ -61,7 +61,7 @@ def make(folder: Path, count: int, seed: int = 0) -> Path:
 
 
 def marker(**members: object) -> str:
-    return json.dumps({"names": [], "staged": [], "replaced": [], "removed": [], **members})
+    return json.dumps({"names": [], "staged": [], "replaced": [], **members})
 
 
 def partial_folder(path: Path, text: str) -> Path:
@@ -110,7 +110,7 @@ class TestPartialFolder:
         assert (shared / "thesis.txt").exists()
 
     @pytest.mark.parametrize("name", [*NAMES, "out"])
-    @pytest.mark.parametrize("member", ["names", "replaced", "removed"])
+    @pytest.mark.parametrize("member", ["names", "replaced"])
     def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, member: str) -> None:
         staged = ["x"] * (member == "names")
         folder = partial_folder(shared / name, marker(**{member: ["thesis.txt"], "staged": staged}))
@@ -192,42 +192,6 @@ class TestBesideTheTarget:
         else:
             path.mkdir()
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_what_was_appended(
-        self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, give: Give, name: str
-    ) -> None:
-        """A planted file would make an append skip its images."""
-        more, target = make(shared.parent / "more", 3, seed=1), shared / name
-        pack(images, target, workers=1)
-        noted, move = bytearray(), Target._move_appending
-
-        def listen(place: Target) -> None:
-            noted.extend((place.partial / "appending").read_bytes())
-            move(place)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Target, "_move_appending", listen)
-            pack(more, target, workers=1, append=True)
-        planted = target.with_name(f"{name}.appended")
-        planted.write_bytes(noted)
-        planted.chmod(0o600)
-        pack(more, target, workers=1, append=True)  # the user's own file is trusted: a run killed at its end leaves it
-        with open_reader(target) as reader:
-            assert len(reader) == 7
-        planted.write_bytes(noted)
-        give(planted)
-        with pytest.raises(TargetError, match=r"\.appended may be another user's work"):
-            pack(more, target, workers=1, append=True)
-
-    @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-    def test_anything_called_appended(self, images: Path, shared: Path, kind: str) -> None:
-        pack(images, shared / "out.lmdb", workers=1)
-        self.plants(shared / "out.lmdb.appended", kind, shared / "thesis.txt")
-        with pytest.raises((TargetError, OSError)):
-            pack(images, shared / "out.lmdb", workers=1, append=True)
-        pack(images, shared / "out.lmdb", workers=1, overwrite=True)
-        assert (shared / "thesis.txt").read_text() == "precious"
-
     @pytest.mark.parametrize("kind", ["link", "pipe"])
     def test_lists_of_errors(self, images: Path, shared: Path, kind: str) -> None:
         """A link or pipe is replaced, and never read or written through."""
@@ -236,7 +200,7 @@ class TestBesideTheTarget:
         for name in ("out.lmdb.errors.jsonl", "out.lmdb.errors.jsonl.tmp"):
             (shared / name).unlink(missing_ok=True)
             self.plants(shared / name, kind, shared / "thesis.txt")
-        pack(images, shared / "out.lmdb", workers=1, max_errors=1, append=True)
+        pack(images, shared / "out.lmdb", workers=1, max_errors=1, overwrite=True)
         lines = (shared / "out.lmdb.errors.jsonl").read_text().splitlines()
         assert [json.loads(line)["path"] for line in lines] == ["a/bad.png"]
         assert (shared / "thesis.txt").read_text() == "precious"

@@ -25,7 +25,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def marker(**members: object) -> dict[str, Any]:
     """The content of `publishing`."""
-    return {"names": [], "staged": [], "replaced": [], "removed": [], **members}
+    return {"names": [], "staged": [], "replaced": [], **members}
 
 
 @pytest.fixture
@@ -119,8 +119,6 @@ def test_folder_of_the_target_is_made(tmp_path: Path, name: str) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "images" / "a.png")
     assert pack(tmp_path / "images", tmp_path / "new" / name, workers=1, dry_run=True).images == 1
     assert not (tmp_path / "new").exists()
-    with pytest.raises(TargetError, match="does not exist, so nothing can be added"):
-        pack(tmp_path / "images", tmp_path / "new" / name, workers=1, append=True)
     assert pack(tmp_path / "images", tmp_path / "new" / name, workers=1).packed == 1
     with open_reader(tmp_path / "new" / name) as reader:
         assert len(reader) == 1

@@ -179,27 +179,3 @@ def test_command_says_what_was_there(source: Path, tmp_path: Path, capsys: pytes
     assert f"{kept} records were there already" in capsys.readouterr().out
     assert main(["convert", str(source), str(tmp_path / "again.tar"), "--json", "--shard-size", "20kB"]) == 0
     assert json.loads(capsys.readouterr().out)["resumed"] == kept > 0
-
-
-@pytest.mark.parametrize("first", SUFFIXES)
-def test_containers_that_were_added_to(tmp_path: Path, first: str) -> None:
-    """Their splits repeat: train, val, train, val."""
-    for number, name in enumerate(("train", "train", "val")):
-        place = tmp_path / "images" / name / "c" / f"{number}.jpg"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(picture(number))
-    for more in (False, True):
-        pack(tmp_path / "images", tmp_path / f"set{first}", workers=1, append=more)
-    wanted = records(tmp_path / f"set{first}")
-    for suffix in SUFFIXES:
-        target = tmp_path / f"out{suffix}"
-        if suffix != ".lmdb":
-            with pytest.raises(KeyboardInterrupt):
-                convert(tmp_path / f"set{first}", target, progress=after(5, KeyboardInterrupt()))
-        assert convert(tmp_path / f"set{first}", target).resumed == (0 if suffix == ".lmdb" else 3)
-        assert records(target) == wanted
-        assert verify(target).whole
-        with open_reader(target) as reader:
-            assert reader.manifest.splits == {"train": ((0, 2), (3, 5)), "val": ((2, 3), (5, 6))}
-    convert(tmp_path / f"set{first}", tmp_path / "folder")
-    assert len(list((tmp_path / "folder").rglob("*.jpg"))) == 6

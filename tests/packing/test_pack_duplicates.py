@@ -78,25 +78,6 @@ def test_dropped_for_any_number_of_workers_and_after_a_kill(
         assert [int(record.key) for record in reader] == [n for n in range(120) if n not in WANTED]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_duplicates_of_records_before_the_append(images: Path, tmp_path: Path, name: str) -> None:
-    pack(images, tmp_path / name, drop_duplicates=True)
-    before = {key: first for key, first in listed(tmp_path / name).items() if key < 119}  # the last one was dropped
-    more = tmp_path / "more" / "c0"
-    more.mkdir(parents=True)
-    for at in (3, 5):
-        (more / f"{at}.png").write_bytes((images / "c0" / f"{at:03d}.png").read_bytes())
-    Image.new("RGB", (9, 9)).save(more / "new.png")
-    (more.parent / "c1").mkdir()
-    Image.new("RGB", (9, 8)).save(more.parent / "c1" / "new.png")
-    report = pack(tmp_path / "more", tmp_path / name, drop_duplicates=True, append=True)
-    assert (report.packed, report.dropped, report.held) == (2, 2, 107)
-    assert listed(tmp_path / name) == before | {119: 3, 120: 5}
-    lines = (tmp_path / f"{name}.duplicates.jsonl").read_text().splitlines()
-    value = json.loads(lines[len(before)])
-    assert (value["path"], value["first_path"], value["same_label"]) == ("c0/3.png", None, True)
-
-
 def test_raw_pixels_of_another_shape_are_another_image(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for width, height in ((8, 2), (4, 4)):
@@ -121,13 +102,3 @@ def test_marks(keys: list[int], recent: int) -> None:
         for mark, key in enumerate(keys):
             assert sorted(marks.find(key)) == [at for at in range(mark) if keys[at] == key]
             marks.add(key, mark)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_append_of_nothing_new_changes_nothing(images: Path, tmp_path: Path, name: str) -> None:
-    pack(images, tmp_path / name, drop_duplicates=True)
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if "duplicates" not in file.name}
-    report = pack(images, tmp_path / name, drop_duplicates=True, append=True)
-    assert (report.status, report.packed, report.dropped, report.held) == (0, 0, 120, 107)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if "duplicates" not in file.name} == before
-    assert report.bytes_out == sum(map(len, before.values()))

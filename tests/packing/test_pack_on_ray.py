@@ -112,15 +112,6 @@ def test_same_bytes_as_one_run(ray: Any, images: Path, tmp_path: Path, suffix: s
     assert (report.workers, report.resumed) == (2, 0)
 
 
-def test_append(ray: Any, images: Path, tmp_path: Path) -> None:
-    one, other = both(tmp_path, "t.tar")
-    for target in (one, other):
-        pack(images / "a", target, **options_of("t.tar"))
-    pack(images / "b", one, append=True, **options_of("t.tar"))
-    assert pack(images / "b", other, append=True, on="ray", **options_of("t.tar")).held == 29
-    assert digests(other.parent) == digests(one.parent)
-
-
 def test_relative_paths_and_patterns(ray: Any, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks have another working directory; its name may have characters that mean something in patterns."""
     folder = tmp_path / "a[b] *"
@@ -167,7 +158,7 @@ def test_a_part_that_was_killed_during_publication(ray: Any, images: Path, tmp_p
     there = part.path.parent.glob("part-000002*")
     names = [path.name for path in there if path.suffix in (".tar", ".index", ".manifest")]
     (part.partial).mkdir()
-    marker = {"names": names, "staged": names, "replaced": [], "removed": []}
+    marker = {"names": names, "staged": names, "replaced": []}
     (part.partial / "publishing").write_text(json.dumps(marker))
     (part.partial / "lock").touch()
     assert missing_parts(target_of(other), 3) == (1, 2, 3)

@@ -76,19 +76,6 @@ def test_same_bytes_and_report_as_one_run(
     assert {path.name for path in other.parent.iterdir()} == {path.name for path in one.parent.iterdir()}
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_append(images: Path, tmp_path: Path, suffix: str) -> None:
-    one, other = tmp_path / "one" / f"train{suffix}", tmp_path / "other" / f"train{suffix}"
-    one.parent.mkdir()
-    pack(images / "a", one, **options_of(one.name))
-    shutil.copytree(one.parent, other.parent)
-    whole = pack(images / "b", one, append=True, **options_of(one.name))
-    assert comparable(in_parts(images / "b", other, append=True)) == comparable(whole)
-    assert digests(other.parent) == digests(one.parent)
-    with pytest.raises(TargetError, match="no parts that could be joined"):  # not added a second time
-        pack(images / "b", other, append=True, finish=True, **options_of(other.name))
-
-
 def test_more_parts_than_shards(images: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "one" / "t.tar", tmp_path / "other" / "t.tar"
     one.parent.mkdir()

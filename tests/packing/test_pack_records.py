@@ -104,16 +104,6 @@ class TestOurs:
         pack(tmp_path / "out.lmdb", tmp_path / "again.lmdb", resize=20, boxes="meta.json", workers=1)
         assert records(tmp_path / "again.lmdb")[0].fields["meta.json"] == first.fields["meta.json"]
 
-    def test_splits_that_come_back(self, images: Path, tmp_path: Path) -> None:
-        for more in (False, True):
-            pack(images, tmp_path / "set.lmdb", fields=FIELDS, workers=1, append=more)
-        with open_reader(tmp_path / "set.lmdb") as reader:
-            assert len(reader.manifest.splits["val"]) == 2
-        pack(tmp_path / "set.lmdb", tmp_path / "out.lmdb", **SMALL)
-        with open_reader(tmp_path / "out.lmdb") as reader:
-            splits = dict(reader.manifest.splits)
-            assert splits == {"train": ((0, 38),), "val": ((38, 46),)}
-
     def test_classes_keep_their_numbers(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "set.lmdb", classes=["zebra", "ant"]) as writer:
             for number in range(4):
@@ -188,18 +178,6 @@ class TestPackForeign:
         assert dry.estimate is not None
         assert dry.estimate.sample == 12
         assert not (tmp_path / "dry.lmdb").exists()
-
-    @pytest.mark.slow  # 12 s in all; test_pack_records_edges adds to containers too
-    def test_added_to_what_a_folder_gave(
-        self, twelve: tuple[Path, list[bytes]], tmp_path: Path, make: Callable[[Path], str]
-    ) -> None:
-        pack(twelve[0], tmp_path / "out.lmdb", **SMALL)
-        source = make(tmp_path)
-        report = pack(source, tmp_path / "out.lmdb", append=True, **SMALL)
-        assert (report.held, report.packed, report.duplicates) == (12, 12, 12)
-        assert [record.fields["jpg"] for record in records(tmp_path / "out.lmdb")] == 2 * twelve[1]
-        again = pack(source, tmp_path / "one.lmdb", drop_duplicates=True, split="val=0.5", **SMALL)
-        assert (again.dropped, sum(again.splits.values())) == (0, 12)
 
 
 class TestPackFields:

@@ -130,7 +130,7 @@ def _double(images: Path) -> None:
 
 
 def _round(folder: Path, images: Path, number: int) -> Counter[str]:
-    case, chance = Case(_packs.NAMES[number % 3], images, None), random.Random(f"parts {number}")
+    case, chance = Case(_packs.NAMES[number % 3], images), random.Random(f"parts {number}")
     options = _OPTIONS[number // 3 % len(_OPTIONS)]
     whole, parts = folder / "whole", folder / "parts"
     case.begin(whole)

@@ -125,7 +125,7 @@ class Rounds:
         (source := folder / "source").mkdir()
         for number in range(shards * RECORDS):
             (source / f"{number:05d}.jpg").symlink_to(found[number % len(found)])
-        self.cases = [Case(name, source, None) for name in names]
+        self.cases = [Case(name, source) for name in names]
         self.wanted: dict[Case, dict[str, str]] = {}
         for case in self.cases:
             whole = folder / f"plain-{case.name}"
