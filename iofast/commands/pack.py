@@ -46,8 +46,6 @@ examples:
       TFRecord: train-00000-of-00016.tfrecord, ...
   iofast pack ./images out.lmdb --resize 256 --split val=0.1,test=0.05 --split-seed 1
       a tenth of the images for validation, a twentieth for testing, the rest for training
-  iofast pack ./images out.lmdb --resize 256 --drop-duplicates
-      of images that are equal, keep the first
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
   iofast pack ./images shards/train.tar --resize 256 --part 3/8
@@ -169,13 +167,6 @@ def summary(report: PackReport) -> list[str]:
     )
     if report.left_out:
         lines.append(f"  left out   {count(report.left_out, 'image')} by size or aspect")
-    if report.duplicates:
-        label = f", {report.other_label:,} of them under another label" if report.other_label else ""
-        done = "left out" if report.dropped else "kept"
-        lines.append(
-            f"  duplicates {count(report.duplicates, 'image')} {done}, equal to earlier ones{label}: "
-            f"{report.duplicates_file}"
-        )
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
     lines += _errors_and_notes(report)

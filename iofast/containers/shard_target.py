@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from iofast.containers.publish import Target
-from iofast.containers.shard_files import Backing
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.option import parse_size
@@ -16,8 +15,6 @@ from iofast.option import parse_size
 
 class ShardTarget(Target):
     """The place of a set of shards that is being made. `suffix` is that of its shards."""
-
-    backing: Backing | None = None  # of the shards that are staged
 
     def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
         super().__init__(path, overwrite=overwrite)

@@ -57,10 +57,6 @@ def writer_of(
     folder, name = target.partial, target.path.name
     if target.path.suffix == LMDB:
         return LmdbWriter(target.stage(), key_width=key_width)
-    backing = target.backing if isinstance(target, ShardTarget) else None
     if target.path.suffix in TFRECORD:
-        writer: ShardWriter = tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
-    else:
-        writer = tar.TarWriter(folder, name, cut=cut, key_width=key_width)
-    writer.backing = backing
-    return writer
+        return tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
+    return tar.TarWriter(folder, name, cut=cut, key_width=key_width)

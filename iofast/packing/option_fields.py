@@ -110,7 +110,6 @@ class OrderFields:
     )
     file_column: str | Sequence[str] = _option((), "the manifest's column of other files, stored as they are", "NAME")
     only: str | None = _option(None, "pack only the images that failed before, as DST.errors.jsonl lists them", "FILE")
-    drop_duplicates: bool = _option(False, "of equal images, keep the first")
 
 
 @dataclass(frozen=True, kw_only=True)

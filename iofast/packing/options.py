@@ -173,7 +173,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _SAMPLE_DEFAULTS[name]}
         rest["upright_annotations"] = sample.upright
         rest |= {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
-        rest |= {"drop_duplicates": self.drop_duplicates, "label_base": self.label_base}
+        rest |= {"label_base": self.label_base}
         given = {name: value for name, value in rest.items() if value or name in names}
         shares = self.shares()
         if shares is not None:

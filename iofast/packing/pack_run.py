@@ -22,7 +22,6 @@ from iofast.errors import (
 from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.build import Builder
-from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import ERRORS, Failures, beside
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.pack_work import PackWork
@@ -96,12 +95,10 @@ class PackRun:
         else:
             target.discard()
         self.failures.load()
-        duplicates = Duplicates(target.path, work.first)
-        duplicates.load()
         work.finished = dict.fromkeys(range(work.plan.chunks))
         with open_reader(target.path) as reader:
             packed, size = len(reader), self._size(reader.manifest)
-        return work.report(target.path, self.failures, packed, size, duplicates)
+        return work.report(target.path, self.failures, packed, size)
 
     def _begin_or_resume(self) -> None:
         """Load the plan of an earlier run, or begin with an empty folder. Raises `TargetError` for other work."""
@@ -134,17 +131,13 @@ class PackRun:
             raise
         finally:
             self.progress.end()
-        self._save_lists(builder)
+        self.failures.save()
         target.publish(writer.files)
         return self._report(builder, manifest)
 
-    def _save_lists(self, builder: Builder) -> None:
-        self.failures.save()
-        builder.duplicates.save(self.work.path)
-
     def _report(self, builder: Builder, manifest: Manifest) -> PackReport:
         path = self.target.path
-        return self.work.report(path, self.failures, builder.packed, self._size(manifest), builder.duplicates)
+        return self.work.report(path, self.failures, builder.packed, self._size(manifest))
 
     def _fill(self, builder: Builder) -> None:
         """Write all finished chunks, and transcode the others."""
@@ -162,14 +155,14 @@ class PackRun:
         self._check_any()
 
     def _join(self, builder: Builder, parts: Sequence[FinishedPart]) -> None:
-        """Append the records of all parts, with their lists of failures and duplicates."""
+        """Append the records of all parts, with their lists of failures."""
         for part in parts:
             for failure in part.failures:
                 self.failures.add(failure)
         self._check_any()
         for part in parts:
             with part.open() as reader:
-                builder.join(reader, part.duplicates)
+                builder.join(reader)
             self.work.bytes_in += part.bytes_in
             self.progress.step(part.images, part.bytes_in, len(self.failures))
 

@@ -14,7 +14,6 @@ from iofast.containers import journal
 from iofast.containers.base import Description
 from iofast.foreign.options import ForeignOptions
 from iofast.packing.child import ChunkJob
-from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures, PackFailure
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import Origin, origin_of
@@ -136,22 +135,14 @@ class PackWork:
         for position, reason in done.failed:
             yield PackFailure(position, printable(self.source.path(position - self.first)), reason)
 
-    def path(self, position: int) -> str | None:
-        """The path of an image."""
-        return printable(self.source.path(position - self.first)) if position >= self.first else None
-
     def description(self) -> Description:
         """The description for the container's writer."""
         source, options = self.source, self.options
         return Description(source.classes, source.class_order, recipe(options), options.shuffle)
 
-    def report(
-        self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
-    ) -> PackReport:
-        """The report. Images that were neither packed nor failed nor dropped count as left out, except in a dry run."""
-        duplicates = duplicates or Duplicates(target)
-        dropped = len(duplicates.found) if self.options.drop_duplicates else 0
-        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
+    def report(self, target: Path, failures: Failures, packed: int, size: int) -> PackReport:
+        """The report. Images that were neither packed nor failed count as left out, except in a dry run."""
+        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures)
         return PackReport(
             source=", ".join(self.names),
             target=os.fspath(target),
@@ -171,10 +162,6 @@ class PackWork:
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
             notes=self.source.notes,
-            duplicates=len(duplicates.found),
-            other_label=duplicates.other_label,
-            dropped=dropped,
-            duplicates_file=os.fspath(duplicates.file) if duplicates.found else None,
         )
 
     def _finished_bytes(self) -> int:

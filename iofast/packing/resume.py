@@ -49,7 +49,7 @@ def new_builder(work: PackWork, place: Target, pool: WorkerPool) -> tuple[Writer
     starts = tuple(work.first + start for _, start, _ in work.source.splits)
     cut = ShardCut(records=work.plan.shard_records, starts=starts)
     writer = writer_of(place, work.description(), cut, work.key_width)
-    return writer, Builder(writer, work, pool.journals, place.path)
+    return writer, Builder(writer, work, pool.journals)
 
 
 def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failures, builder: Builder) -> list[int]:
@@ -64,5 +64,5 @@ def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failur
         for failure in work.failures(done):
             failures.add(failure)
         records = read_block(done.journal, done.offset).records
-        mended += [record.position for record in records if not builder.is_dropped(record.position, record.fields)]
+        mended += [record.position for record in records]
     return mended

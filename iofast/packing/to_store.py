@@ -23,7 +23,6 @@ from iofast.errors import (
 )
 from iofast.option import parse_size
 from iofast.packing.dry_run import forecast
-from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
@@ -33,7 +32,6 @@ from iofast.packing.plan import shared_settings
 from iofast.packing.pool import JOURNAL, WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
-from iofast.packing.shard_windows import ShardWindows
 from iofast.packing.store_parts import GoneError, StoreParts, Uploads
 from iofast.packing.store_target import StoreTarget, parse
 
@@ -85,9 +83,7 @@ class StoreRun:
             options,
             self.planned,
             shared_settings(self.sources, options, target),
-            windows=ShardWindows(target),
         )
-        target.backing = parts.windows
         if target.run is not None and (publication := target.publisher.begun()) is not None:
             work = parts.stored() or self.planned()
             target.republish(publication)
@@ -183,12 +179,10 @@ class StoreRun:
     def _described(self, report: PackReport) -> PackReport:
         """The report with URLs in the place of local paths."""
         target = self.target
-        lists = {"errors_file": ERRORS, "duplicates_file": DUPLICATES}
-        files = {name: f"{target.url}{suffix}" for name, suffix in lists.items() if getattr(report, name)}
-        if report.part is not None:
-            names = {name: os.path.basename(getattr(report, name)) for name in files}
-            files = {name: target.store.url(f"{target.prefix}/{own}") for name, own in names.items()}
-        return replace(report, target=target.url, seconds=time.monotonic() - self.started, **files)  # type: ignore[arg-type] # texts
+        errors = None if report.errors_file is None else f"{target.url}{ERRORS}"
+        if report.errors_file is not None and report.part is not None:
+            errors = target.store.url(f"{target.prefix}/{os.path.basename(report.errors_file)}")
+        return replace(report, target=target.url, seconds=time.monotonic() - self.started, errors_file=errors)
 
 
 class _WholeProgress(PackProgress):

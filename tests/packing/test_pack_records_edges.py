@@ -91,7 +91,7 @@ class TestWhatItSays:
     def test_keys_of_any_kind(self, tmp_path: Path) -> None:
         names = ["a/b c/x", "a/ü", "a/\udce9", "../up", "a/line\nline"]
         source = theirs(tmp_path / "their.tar", names)
-        pack(source, tmp_path / "out.tar", split="val=0.4", split_seed=1, drop_duplicates=True, **SMALL)
+        pack(source, tmp_path / "out.tar", split="val=0.4", split_seed=1, **SMALL)
         said = {path_of(record) for record in records(tmp_path / "out.tar")}
         assert said == {"a/b c/x", "a/ü", "a/\\xe9", "../up", "a/line\nline"}
 
