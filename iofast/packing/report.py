@@ -34,9 +34,9 @@ class PackReport:
     `packed` + `failed` + `left_out` = `images`, unless `estimate` is set: then nothing was written, and `failed` and
     `left_out` count images of the sample. `min_size` and `max_aspect` do not admit `left_out` images. `unlabelled` of
     the images have no label. `bytes_in` is the size of the source's image files, `bytes_out` that of the container. An
-    interrupted run had done `resumed` of the images already. `errors` counts failed images by cause; `errors_file` lists
-    them. `notes` mention other files in the source. `part` is (i, n) if only that part was packed; the parts `missing`
-    are not finished.
+    interrupted run had done `resumed` of the images already. `errors` counts failed images by cause; `errors_file`
+    lists them. `notes` mention other files in the source. `part` is (i, n) if only that part was packed; the parts
+    `missing` are not finished.
     """
 
     source: str
