@@ -116,11 +116,8 @@ def settings(options: PackOptions, place: Target) -> dict[str, object]:
 def shared_settings(sources: Sequence[str], options: PackOptions, place: Target) -> dict[str, object]:
     """The settings on which all parts of a run must agree. They do not list the sources, so names stand for them."""
     columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column", "only")}
-    return {
-        **settings(options, place),
-        **columns,
-        "source": [os.path.basename(os.path.abspath(source)) for source in sources],
-    }
+    named = ", ".join(os.path.basename(os.path.abspath(source)) for source in sources)
+    return {**settings(options, place), **columns, "source": named}
 
 
 def _in_parts(count: int | None) -> str:

@@ -249,7 +249,7 @@ def test_the_plan_is_removed_last_but_for_the_marker(tmp_path: Path, monkeypatch
     assert [name for name in removed if name in ("a", "z", PACK_PLAN, MARKER)][2:] == [PACK_PLAN, MARKER]
 
 
-CALLS = 24  # system calls of `publish` below
+CALLS = 23  # system calls of `publish` below
 
 
 @pytest.mark.parametrize("step", range(CALLS + 1))

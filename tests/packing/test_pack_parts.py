@@ -112,7 +112,7 @@ def test_the_same_part_at_once_and_the_last_one_joins(images: Path, tmp_path: Pa
     assert digests(other.parent) == digests(one.parent)
 
 
-@pytest.mark.parametrize("mode", [{}, {"overwrite": True}, {"append": True}], ids=str)
+@pytest.mark.parametrize("mode", [{}, {"overwrite": True}], ids=str)
 def test_a_part_whose_set_another_run_publishes_meanwhile(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: dict[str, bool]
 ) -> None:
