@@ -65,7 +65,7 @@ def decode_field(name: str, payload: bytes) -> Any:
     `json` → its value; `cls` → int; `txt`, `text` → str; `npy` → NumPy array; an image's suffix (`seg.png`) → its
     pixels as stored, uint8 (or uint16, bool) of shape (height, width) or (height, width, channels), palettes as
     numbers, EXIF ignored. Other names → bytes: unknown ones, pickled data, and the record's own image (`jpg`, `png`,
-    `webp`, `rgb`, `yuv`), whose pixels are the field "image". Raises `DecodeError` naming the field.
+    `webp`, `rgb`), whose pixels are the field "image". Raises `DecodeError` naming the field.
     """
     decode = None if name in _OPAQUE else _DECODERS.get(name.rpartition(".")[2])
     if decode is None:

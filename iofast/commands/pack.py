@@ -26,8 +26,8 @@ examples:
       JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become PNGs: first picture, opaque, 8 bits
   iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
       centre squares of 224 x 224
-  iofast pack ./images out.lmdb --resize 256 --format yuv420
-      raw pixels, which no loader has to decode: about five times the size of JPEG
+  iofast pack ./images out.lmdb --resize 256 --format rgb
+      raw pixels, which no loader has to decode: about ten times the size of JPEG
   iofast pack list.csv out.lmdb --resize 256 --shuffle 1
       the images that a manifest (path, label, ...) names, in a fixed random order
   iofast pack s3://bucket/photos/ out.lmdb --resize 256

@@ -10,7 +10,7 @@ from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
 
 ROLES = ("image", "label", "path")  # parts of every record; any other name is a field
-IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
+IMAGES = ("jpg", "png", "webp", "rgb")
 
 
 @dataclass(frozen=True, slots=True)

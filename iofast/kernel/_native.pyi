@@ -84,7 +84,6 @@ def encode(
     h_samp: int,
     v_samp: int,
     restart: int,
-    kind: int,
     /,
 ) -> tuple[int, bytes | None]: ...
 def rewrite(

@@ -187,7 +187,7 @@ def _encoded(
             *window,
             header.orientation,
             recipe.quality,
-            *native_codec.SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
+            *native_codec.SAMPLING[recipe.subsampling],
             recipe.interval(mcus_per_row(window[0], min(header.components, 3), recipe.subsampling)),
             _denominator(original, size, recipe.reducing_gap),
             kind,

@@ -1,4 +1,4 @@
-"""The C code's functions for images that Pillow decodes: resampling, JPEG and YUV420 encoding."""
+"""The C code's functions for images that Pillow decodes: resampling and JPEG encoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iofast.kernel.contract import Kind, Status, TranscodeRecipe, mcus_per_row
 from iofast.kernel.native_batch import borrowed, decode_one
 
 SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
-KINDS = {"jpeg": Kind.ENCODED, "rgb": Kind.RGB, "yuv420": Kind.YUV420}  # formats that the C code writes
+KINDS = {"jpeg": Kind.ENCODED, "rgb": Kind.RGB}  # formats that the C code writes
 
 
 def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Image.Image:
@@ -29,13 +29,11 @@ def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], fi
 
 def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
     """Replace `recode.encode`: JPEGs get the kernel's Huffman tables and restart markers."""
-    if kind not in ("jpeg", "yuv420"):
+    if kind != "jpeg":
         return recode.encode(pixels, kind, recipe, profile)
-    if kind == "yuv420" and pixels.mode != "RGB":
-        pixels = pillow.replaced(pixels, pixels.convert("RGB"))
     width, height, channels = *pixels.size, len(pixels.getbands())
     interval = recipe.interval(mcus_per_row(width, channels, recipe.subsampling))
-    layout = (channels, width, height, recipe.quality, *SAMPLING[recipe.subsampling], interval, KINDS[kind])
+    layout = (channels, width, height, recipe.quality, *SAMPLING[recipe.subsampling], interval)
     with borrowed("bilinear", width * height) as context:
         status, encoded = _native.encode(context.handle, pixels.tobytes(), *layout)
     if encoded is None:

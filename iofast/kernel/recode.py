@@ -7,12 +7,11 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import NamedTuple
 
-import numpy as np
 from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, lossless, markers, memory, pillow, raw, resampling
+from iofast.kernel import colour, lossless, markers, memory, pillow, resampling
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -24,8 +23,8 @@ from iofast.kernel.contract import (
 )
 from iofast.record import FIELD_OF_FORMAT
 
-FIELDS = {**FIELD_OF_FORMAT, "rgb": "rgb", "yuv420": "yuv"}  # by stored format
-_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
+FIELDS = {**FIELD_OF_FORMAT, "rgb": "rgb"}  # by stored format
+_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE}
 _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 
 
@@ -106,7 +105,7 @@ def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str |
     """Explain why pixels of this size cannot be stored as `kind` (any format but "keep"), or return None."""
     if max(width, height) > _SIDES[kind]:
         return f"the image is longer than the {_SIDES[kind]:,} pixels a side that {kind} takes"
-    if kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES:  # no loader would read it
+    if kind == "rgb" and 3 * width * height > MAX_BYTES:  # no loader would read it
         return f"the image is larger than the {MAX_BYTES >> 20:,} MiB of raw pixels that a loader reads"
     if width * height > recipe.max_pixels:
         return f"the image is larger than the limit of {recipe.max_pixels:,} pixels (max_pixels)"
@@ -186,8 +185,6 @@ def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: byt
     """Encode an `L` or `RGB` image as `kind` (any format but "keep"), with its profile if that fits the mode."""
     if kind == "rgb":
         return _colour(pixels).tobytes()
-    if kind == "yuv420":
-        return raw.pack_yuv(np.asarray(_colour(pixels)))
     embedded: dict[str, object] = {"icc_profile": profile} if colour.describes(profile, pixels) else {}
     if kind == "png":
         return _save(pixels, "PNG", embedded)

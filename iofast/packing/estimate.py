@@ -28,7 +28,7 @@ _TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 5
 _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
 _NOTES = 150  # bytes of a record's entry beside its shard
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
-_PER_PIXEL = {"rgb": 3.0, "yuv420": 1.5}
+_PER_PIXEL = {"rgb": 3.0}
 _UNPACKED = 12  # bytes of pixels per byte of a JPEG of two bits a pixel, which is quality 90
 _TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only if the disk might be too small, or the set for one shard
 

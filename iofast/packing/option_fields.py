@@ -38,8 +38,8 @@ class PixelFields:
     filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual="bilinear")
     format: str | None = _option(
         None,
-        "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or raw: "
-        "rgb, yuv420",
+        "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or rgb: "
+        "raw pixels",
     )
     quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=90)
     subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual="420")

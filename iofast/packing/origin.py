@@ -23,7 +23,7 @@ from iofast.errors import (
 )
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image, ReadSample
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 from iofast.remote.urls import is_url, join
 
 if TYPE_CHECKING:
@@ -259,13 +259,11 @@ class RecordOrigin(Origin):
 
     def _as_ppm(self, name: str, data: bytes, place: int) -> bytes:
         """Raw pixels as a PPM file, which every decoder reads."""
-        from iofast.kernel import raw
-
         row = self._reader.columns(np.array([place], np.int64))
-        width, height, kind = int(row.width[0]), int(row.height[0]), 1 + RAW_FIELDS.index(name)
-        if len(data) != raw.length(kind, width, height):
+        width, height = int(row.width[0]), int(row.height[0])
+        if len(data) != raw_length(width, height):
             raise DecodeError(f"the record has {len(data)} bytes of raw pixels ({width}×{height} as {name})")
-        return b"P6\n%d %d\n255\n" % (width, height) + raw.unpack(data, kind, width, height).tobytes()
+        return b"P6\n%d %d\n255\n" % (width, height) + data
 
     def _path_at(self, place: int) -> str | None:
         """The path of a record whose other fields could not be read."""

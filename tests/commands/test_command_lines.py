@@ -44,7 +44,7 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ),
     ("pack {} y.lmdb --subsampling 420", "--subsampling 420 has no effect"),
     ("pack {} y.lmdb --restart 4 --format png", "--restart 4 has no effect: expected --format jpeg or keep"),
-    ("pack {} y.lmdb --restart none --format yuv420", "--restart none has no effect"),
+    ("pack {} y.lmdb --restart none --format rgb", "--restart none has no effect"),
     ("pack {} y.lmdb --filter box", "--filter box has no effect: expected --resize beside it, found none"),
     ("pack {} y.lmdb --only-shrink", "--only-shrink has no effect: expected --resize beside it"),
     ("pack {} y.lmdb --reducing-gap 3 --format jpeg", "--reducing-gap 3.0 has no effect: expected --resize"),

@@ -50,15 +50,6 @@ class TestEncoding:
             recipe = TranscodeRecipe(restart=restart)
             assert markers.restart_interval(native_codec.encode(image, "jpeg", recipe, b"")) == interval
 
-    @pytest.mark.parametrize("mode", ["L", "RGB"])
-    def test_yuv_is_the_twins(self, mode: str) -> None:
-        image = Image.fromarray(photo(31, 20)).convert(mode)
-        ours, theirs = (
-            each.encode(image.copy(), "yuv420", TranscodeRecipe(format="yuv420"), b"")
-            for each in (native_codec, recode)
-        )
-        assert ours == theirs
-
     @pytest.mark.parametrize("length", [1, 100, 65_519, 65_520, 200_000])
     def test_readers_find_an_inserted_profile(self, length: int) -> None:
         profile = np.random.default_rng(length).bytes(length)

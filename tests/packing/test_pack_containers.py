@@ -47,7 +47,7 @@ FORMATS: list[dict[str, Any]] = [
     {"resize": 32, "format": "jpeg"},
     {"format": "keep"},
     {"resize": 32, "format": "rgb"},
-    {"resize": 32, "format": "yuv420", "shuffle": 3},
+    {"resize": 32, "format": "rgb", "shuffle": 3},
     {"resize": 32, "format": "png"},
 ]
 

@@ -86,8 +86,8 @@ typedef struct {
 
 typedef struct iof_context iof_context;
 
-/* Contents of a payload: an encoded image, or pixels as in docs/format.md (fields rgb and yuv). */
-typedef enum { IOF_ENCODED, IOF_RGB, IOF_YUV420 } iof_kind;
+/* Contents of a payload: an encoded image, or pixels as in docs/format.md (the field rgb). */
+typedef enum { IOF_ENCODED, IOF_RGB } iof_kind;
 
 /* One row of `indexed`: the index's data about a payload. The header of an encoded image must agree in size and
 orientation, unless the width is 0. */
@@ -185,7 +185,7 @@ typedef struct {
   int32_t width, height;
   int32_t orientation;
   int32_t quality;
-  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0, required for IOF_YUV420 */
+  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0 */
   int32_t restart;        /* MCUs per restart interval, 0 = none */
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
 } iof_recipe;
@@ -257,8 +257,8 @@ context, valid until the context's next use. */
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length);
 
-/* Encode pixels as a JPEG, or store them as YUV420. Box, orientation and denominator of `recipe` are ignored.
-`channels` are interleaved: 3 = RGB, or for a JPEG 1 = gray. `*encoded` as above. */
+/* Encode pixels as a JPEG. Box, kind, orientation and denominator of `recipe` are ignored. `channels` are interleaved:
+3 = RGB, 1 = gray. `*encoded` as above. */
 iof_status iof_encode(iof_context *context, const uint8_t *pixels, int channels, const iof_recipe *recipe,
                       const uint8_t **encoded, size_t *encoded_length);
 

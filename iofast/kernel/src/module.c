@@ -371,8 +371,8 @@ static PyObject *status_and_bytes(iof_status status, const uint8_t *bytes, size_
 static int check_recipe(const iof_recipe *r) {
   int fits = r->width >= 1 && r->height >= 1 && r->width <= 65500 && r->height <= 65500 && r->restart >= 0 &&
              r->restart <= 65535 && r->h_samp >= 1 && r->h_samp <= 4 && r->v_samp >= 1 && r->v_samp <= 4 &&
-             r->kind >= IOF_ENCODED && r->kind <= IOF_YUV420;
-  if (!fits) PyErr_SetString(PyExc_ValueError, "width and height 1-65500, restart 0-65535, samples 1-4, kind 0-2");
+             r->kind >= IOF_ENCODED && r->kind <= IOF_RGB;
+  if (!fits) PyErr_SetString(PyExc_ValueError, "width and height 1-65500, restart 0-65535, samples 1-4, kind 0-1");
   return fits;
 }
 
@@ -407,8 +407,8 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(encode_doc,
-             "encode(context, pixels, channels, width, height, quality, h_samp, v_samp, restart, kind)\n"
-             "-> (status, bytes or None); pixels are rows of `channels` bytes each: 3 = RGB, or for kind 0 (JPEG) 1 = gray");
+             "encode(context, pixels, channels, width, height, quality, h_samp, v_samp, restart)\n"
+             "-> (status, bytes or None), a JPEG; pixels are rows of `channels` bytes each: 3 = RGB, 1 = gray");
 
 static PyObject *encode(PyObject *self, PyObject *args) {
   PyObject *capsule, *result = NULL;
@@ -417,13 +417,13 @@ static PyObject *encode(PyObject *self, PyObject *args) {
   int channels;
   handle *h;
   (void)self;
-  if (!PyArg_ParseTuple(args, "Oy*iiiiiiii", &capsule, &pixels, &channels, &r.width, &r.height, &r.quality, &r.h_samp,
-                        &r.v_samp, &r.restart, &r.kind))
+  if (!PyArg_ParseTuple(args, "Oy*iiiiiii", &capsule, &pixels, &channels, &r.width, &r.height, &r.quality, &r.h_samp,
+                        &r.v_samp, &r.restart))
     return NULL;
   int fits = check_recipe(&r);
-  if (fits && ((channels != 3 && (channels != 1 || r.kind != IOF_ENCODED)) ||
+  if (fits && ((channels != 3 && channels != 1) ||
                pixels.len != (Py_ssize_t)channels * r.width * r.height)) {
-    PyErr_SetString(PyExc_ValueError, "channels 3, or 1 for a JPEG, and as many bytes as width, height and channels say");
+    PyErr_SetString(PyExc_ValueError, "channels 1 or 3, and as many bytes as width, height and channels say");
   } else if (fits && (h = enter(capsule))) {
     const uint8_t *encoded = NULL;
     size_t length = 0;
