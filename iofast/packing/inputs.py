@@ -24,7 +24,7 @@ from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text
 from iofast.source import Source, SourceOptions
-from iofast.source.arrays import Strings, StringsWriter, empty, steps
+from iofast.source.arrays import Strings, StringsWriter, steps
 from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import RECORD, Column, ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
@@ -76,7 +76,7 @@ def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Sou
             require_elsewhere(part, source, place)
         _check_options(reader, ", ".join(sources), options)
         keys, labels, sizes = _columns(reader)
-        held = empty(len(reader), np.uint8)
+        held = np.empty(len(reader), np.uint8)
         held[:] = RECORD
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
         splits, order = _splits(reader)
@@ -117,7 +117,7 @@ def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
 
 def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
     """Keys of all records, their labels (int32), and the bytes of their images (uint64)."""
-    keys, labels, sizes = StringsWriter(), empty(len(reader), np.int32), empty(len(reader), np.uint64)
+    keys, labels, sizes = StringsWriter(), np.empty(len(reader), np.int32), np.empty(len(reader), np.uint64)
     for rows in steps(len(reader)):
         part = reader.columns(np.arange(rows.start, rows.stop, dtype=np.int64))
         labels[rows], sizes[rows] = part.label, part.length
@@ -165,7 +165,7 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     found = ranges((name, size) for name, size in sizes.items() if size)
     if spans == sorted(spans):
         return found, None
-    order, place = empty(len(reader), np.int64), 0
+    order, place = np.empty(len(reader), np.int64), 0
     for start, stop in spans:
         for rows in steps(stop - start):
             order[place + rows.start : place + rows.stop] = np.arange(start + rows.start, start + rows.stop)
