@@ -63,8 +63,6 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ("view {} s.png --transform train --boxes boxes.json", "expected none beside --transform"),
     ("view {} s.png --transform train --box-format xywh", "expected none beside --transform"),
     ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
-    ("split {} y.tar --split val=0-1 --seed 3", "--seed 3 has no effect: expected a share"),
-    ("split {} y.tar --split val=0-1 --stratify", "--stratify has no effect: expected a share"),
     ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
 ]
 WITH_EFFECT = [

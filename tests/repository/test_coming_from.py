@@ -58,6 +58,7 @@ def write_tables(folder: Path, samples: Samples) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, Samples], None]] = {
+    "caffe": write_copy,
     "dali": write_nothing,
     "ffcv": write_copy,
     "hugging-face": write_tables,
