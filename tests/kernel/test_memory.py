@@ -174,10 +174,10 @@ def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(native_batch, "_idle", {})
     native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
-    assert len(native_batch._idle["bilinear"]) == 1
+    assert len(native_batch._idle["bilinear", True]) == 1
     monkeypatch.setattr(contract, "LARGE", 120 * 90 - 1)
     native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
-    assert native_batch._idle["bilinear"] == []
+    assert native_batch._idle["bilinear", True] == []
 
 
 def test_a_run_resumes_with_a_higher_limit(tmp_path: Path) -> None:
