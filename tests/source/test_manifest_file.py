@@ -21,9 +21,8 @@ from iofast.source.scan import scan
 
 @pytest.fixture(autouse=True, params=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test reads its manifest in memory, and as one so large that columns are in files."""
+    """Every test reads its manifest in one step, and as a large one in many."""
     if request.param == "large":
-        monkeypatch.setattr(arrays, "_LARGE", 1)
         monkeypatch.setattr(arrays, "STEP", 2)
         monkeypatch.setattr(table, "STEP", 2)
 
