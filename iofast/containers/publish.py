@@ -128,7 +128,7 @@ class Target:
         file = self.partial / MARKER
         try:
             with self._errors("published"):
-                marker = json.loads(owned.read(file))
+                marker = json.loads(file.read_bytes())
             if not isinstance(marker, dict) or not marker.keys() >= set(_MARKED):
                 raise ValueError(f"it must be an object with {', '.join(_MARKED)}")
             marker = {key: list(marker[key]) for key in _MARKED}
@@ -196,12 +196,12 @@ class Target:
     def _rename(self, marker: Mapping[str, Sequence[str]]) -> None:
         staged = dict(zip(marker["names"], marker["staged"], strict=True))
         for name in marker["replaced"]:
-            if name in staged and self._folder.status(staged[name]) is None:
+            if name in staged and not os.path.lexists(self.stage(staged[name])):
                 continue  # this is the new file, renamed before the interruption
             (self.path.parent / name).unlink(missing_ok=True)
         for name in marker["names"]:
             try:
-                self._folder.rename(staged[name], self.path.parent / name)
+                os.rename(self.stage(staged[name]), self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
         owned.sync(self.path.parent)

@@ -159,19 +159,9 @@ def check_finished(path: str | os.PathLike[str]) -> None:
         return
     except PermissionError:  # another user's
         there = set()
-    if path.with_name(path.name + MANIFEST_SUFFIX).exists() and (
-        there <= {LOCK} or not _is_of_its_owner(partial, path)
-    ):
+    if there <= {LOCK} and path.with_name(path.name + MANIFEST_SUFFIX).exists():
         return
     raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
-
-
-def _is_of_its_owner(partial: Path, path: Path) -> bool:
-    """Whether `<path>.partial/` and the index of the set have the same owner; another user's folder is ignored."""
-    try:
-        return partial.lstat().st_uid == path.with_name(path.name + INDEX_SUFFIX).lstat().st_uid
-    except OSError:
-        return True
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:

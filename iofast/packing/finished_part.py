@@ -50,5 +50,5 @@ def note_bytes(path: Path, bytes_in: int) -> None:
 def bytes_read(path: Path) -> int | None:
     """What `note_bytes` stored; None if it did not."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(owned.read(beside(path, TOTALS)))["bytes_in"])
+        return int(json.loads(beside(path, TOTALS).read_bytes())["bytes_in"])
     return None

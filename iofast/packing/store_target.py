@@ -145,7 +145,7 @@ class StoreTarget(ShardTarget):
         if self.run is None and not self.partial.exists():
             return False
         try:
-            mine = StoredRun.of(owned.read(self.partial / RUN), "")
+            mine = StoredRun.of((self.partial / RUN).read_bytes(), "")
         except (OSError, TargetError):
             mine = None
         if mine != self.run or self.run is None:
@@ -161,7 +161,7 @@ class StoreTarget(ShardTarget):
         Work of other runs is removed from the store.
         """
         replaced, removed = self._old()
-        plan = json.loads(owned.read(self.partial / PACK_PLAN))
+        plan = json.loads((self.partial / PACK_PLAN).read_bytes())
         id = secrets.token_hex(8)
         listing = f"{self.path.name}.partial/{id}/{LISTING}"
         run = StoredRun(id, self.store.put_file(listing, self.partial / LISTING), replaced, removed, plan)

@@ -59,7 +59,7 @@ def test_no_page_in_a_folder_that_is_not_private(fault: str, slot: Slot, tmp_pat
         folder.symlink_to(tmp_path / "elsewhere")
     elif fault == "open to others":
         folder.mkdir()
-        folder.chmod(0o755)
+        folder.chmod(0o775)
     elif fault == "file":
         folder.write_bytes(b"")
     else:
