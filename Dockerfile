@@ -13,7 +13,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
 FROM python:3.12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends libjpeg62-turbo && rm -rf /var/lib/apt/lists/*
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/iofast-*.whl)[parquet,remote,zstd]"
+RUN pip install --no-cache-dir "$(ls /wheels/iofast-*.whl)[parquet,remote]"
 WORKDIR /data
 ENTRYPOINT ["iofast"]
 CMD ["--help"]

@@ -85,9 +85,8 @@ def page(photos: Path, folder: Path, passes: int, name: str) -> str:
         "256: Resize(256), CenterCrop(224)": Row(evaluation),
         "originals: RandomResizedCrop(224)": Row(sample_of(source, train)),
     }
-    for form in ("rgb", "yuv420"):
-        raw = sample_of(pack(source, folder / f"{form}.lmdb", 256, "--format", form), train)
-        by_transform[f"256, raw {form}: RandomResizedCrop(224)"] = Row(raw)
+    raw = sample_of(pack(source, folder / "rgb.lmdb", 256, "--format", "rgb"), train)
+    by_transform["256, raw rgb: RandomResizedCrop(224)"] = Row(raw)
     decoders = {decoder: Row(crops, decoder) for decoder in ("segments", "splice", "libjpeg")}
     plain = pack(source, folder / "plain.lmdb", 256, "--restart", "none")
     decoders["rows (no markers)"] = Row(sample_of(plain, train))

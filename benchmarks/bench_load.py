@@ -4,7 +4,7 @@ python -m benchmarks.bench_load [--photos FOLDER] [--rounds 7]
 packs the photographs with `iofast pack --resize 256 --quality 90` and runs all contenders in turn:
 
     FastLoader              to uint8 batches of 224 x 224, checksums on: from the container (JPEGs with restart markers,
-                            raw rgb, raw yuv), from plain files of the same pictures, from the original photographs
+                            raw rgb), from plain files of the same pictures, from the original photographs
     simplejpeg + cv2        a batch-wise dataset in torch's DataLoader, two workers, on the plain files
     Pillow                  an ImageFolder-style dataset in torch's DataLoader, two workers, on the plain files
     limit                   libjpeg-turbo decodes the plain files in full and does nothing else, in C threads
@@ -168,7 +168,6 @@ def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float
     originals = link(photos, folder / "originals", ORIGINALS)
     container = pack(source, folder / "packed.lmdb")
     rgb = pack(source, folder / "rgb.lmdb", 256, "--format", "rgb")
-    yuv = pack(source, folder / "yuv.lmdb", 256, "--format", "yuv420")
     blob, files = plain(container, folder)
     write_blob(folder / "originals.blob", [path.read_bytes() for path in files_in(originals)])
     plain_bytes = float(np.mean([path.stat().st_size for path, _ in files]))
@@ -186,9 +185,7 @@ def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float
         "FastLoader, original photographs": fast(originals),
         ORIGINAL_LIMIT: limit(folder / "originals.blob", folder),
         "FastLoader, LMDB of rgb": fast(rgb),
-        "FastLoader, LMDB of yuv": fast(yuv),
         "FastLoader, LMDB of rgb, check=None": fast(rgb, check=None),
-        "FastLoader, LMDB of yuv, check=None": fast(yuv, check=None),
         RESAMPLER: resampler(rgb),
         "FastLoader with no kernel": without_kernel(folder / "many.lmdb"),
     }, sizes
@@ -202,9 +199,7 @@ ASKED = (  # (what is compared, one, other, at least)
     ("original photographs: loader to full decode", "FastLoader, original photographs", ORIGINAL_LIMIT, 2.4),
     ("training crops: packed JPEGs to raw rgb", OURS, "FastLoader, LMDB of rgb", 0.8),
     ("raw rgb: loader to the resampler alone", "FastLoader, LMDB of rgb", RESAMPLER, 0.7),
-    ("raw yuv: loader to the resampler alone", "FastLoader, LMDB of yuv", RESAMPLER, 0.7),
     ("the same without checksums: rgb", "FastLoader, LMDB of rgb, check=None", RESAMPLER, 0.7),
-    ("the same without checksums: yuv", "FastLoader, LMDB of yuv, check=None", RESAMPLER, 0.7),
     ("two workers to one", OURS, "FastLoader, LMDB, one worker", 1.9),
     ("the limit's two threads to one, on this machine", LIMIT, "limit, one thread", 1.9),
 )

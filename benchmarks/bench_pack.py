@@ -125,7 +125,7 @@ Pillow writes plain files, with the same filter and quality; iofast writes check
 profile into sRGB, which the script does not; without (`--icc drop`) it is **{same_work:.2f}×** as fast. Its images take
 {sizes[0] / sizes[2]:.3f} of the bytes. {ffcv}
 
-The same photographs as files of other formats, which Pillow decodes for both, but for the filters of PNGs; seconds, and
+The same photographs as files of other formats, which Pillow decodes for both; seconds, and
 how many times as fast as Pillow's script `iofast pack` is, profiles turned into sRGB:
 
 {measure.table(("", "iofast pack", PILLOW, ""), copies)}

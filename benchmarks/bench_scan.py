@@ -170,7 +170,7 @@ def manifests(folder: Path, lines: int) -> str:
     make_manifests(folder, lines)
     rows = []
     for kind, name in MANIFESTS.items():
-        listing, whole, memory = measured("--plan", folder / name, TMPDIR=str(folder))
+        listing, whole, memory = measured("--plan", folder / name)
         opening, opening_memory = measured("--open", folder / name)
         seconds = (f"{listing:,.0f}", f"{lines / listing:,.0f}", f"{whole - listing:,.1f}")
         rows.append((kind, *seconds, f"{memory / 1e6:,.0f}", f"{opening * 1e3:,.0f}", f"{opening_memory / 1e6:,.1f}"))

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
 from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel import Payloads
-from iofast.opening import is_shard, open_reader, open_shards
+from iofast.opening import open_sources
 from iofast.record import LABEL_FIELD
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
@@ -126,7 +126,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
                 raise OptionError(f"{name} must be {one!r} or {other!r}, found {shown(given)}")
         paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
-        self.reader: Reader = _opened(paths, foreign)
+        self.reader: Reader = open_sources(paths, foreign)
         self.transform, self.target_transform = transform, target_transform
         self.split, self.orientation, self.truncated = split, orientation, truncated
         self._local = threading.local()
@@ -390,11 +390,3 @@ def _chunks(samples: Selection) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """The records of all samples in chunks, each with the number of its first sample."""
     for start in range(0, len(samples), _CHUNK):
         yield start, samples.resolve(np.arange(start, min(start + _CHUNK, len(samples))))
-
-
-def _opened(paths: Sequence[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
-    if len(paths) == 1:
-        return open_reader(paths[0], foreign)
-    if all(is_shard(path) and os.path.isfile(path) for path in paths):
-        return open_shards(paths, f"{paths[0]} …", foreign)
-    return JoinedReader([open_reader(path, foreign) for path in paths], paths)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -55,11 +55,7 @@ def annotation_fields(names: Iterable[str], manifest: Manifest) -> set[str]:
 
     Their places are in pixels of the image as it is stored, upright.
     """
-    merged = manifest.recipe.get("merged")
-    recipes = [
-        each for each in (merged if isinstance(merged, list) else [manifest.recipe]) if isinstance(each, Mapping)
-    ]
-    declared = [each.get(option) for each in recipes for option in ("boxes", "keypoints")]
+    declared = [manifest.recipe.get(option) for option in ("boxes", "keypoints")]
     return {name for name in names if name.endswith(".png") or holds_places(name) or name in declared}
 
 
@@ -69,7 +65,7 @@ def decode_field(name: str, payload: bytes) -> Any:
     `json` → its value; `cls` → int; `txt`, `text` → str; `npy` → NumPy array; an image's suffix (`seg.png`) → its
     pixels as stored, uint8 (or uint16, bool) of shape (height, width) or (height, width, channels), palettes as
     numbers, EXIF ignored. Other names → bytes: unknown ones, pickled data, and the record's own image (`jpg`, `png`,
-    `webp`, `rgb`, `yuv`), whose pixels are the field "image". Raises `DecodeError` naming the field.
+    `webp`, `rgb`), whose pixels are the field "image". Raises `DecodeError` naming the field.
     """
     decode = None if name in _OPAQUE else _DECODERS.get(name.rpartition(".")[2])
     if decode is None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Reader
-from iofast.containers.container_suffixes import ARROW, BETON, COMPRESSED_TAR, LISTS, LMDB, PARQUET, TAR, TFRECORD
+from iofast.containers.container_suffixes import ARROW, COMPRESSED_TAR, LISTS, LMDB, PARQUET, TAR, TFRECORD
 from iofast.containers.file_bytes import check_access
+from iofast.containers.joined import JoinedReader
 from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.shard_reader import ShardReader
@@ -40,12 +41,11 @@ _SETS: dict[str, type[ShardReader]] = {TAR: tar.TarReader} | dict.fromkeys(
 def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
     """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
-    A container is an LMDB file, a set of tar or TFRecord shards by the name given to `pack`, a folder in MosaicML's MDS
-    format (with `index.json`), an FFCV `.beton` file with JPEGs, or Parquet or Arrow files with images, as Hugging
-    Face's `datasets` writes them, or their folder. `path` may also be one shard of another program, or a pattern of
-    shards or tables (`train-{000000..000127}.tar`, `data/*.parquet`), or an LMDB of another program by file or folder;
-    see `open_shards` and `foreign.lmdb`. `foreign`, a `ForeignOptions` or a mapping of its members, gives the meaning
-    of such files if it is not the usual one.
+    A container is an LMDB file, a set of tar or TFRecord shards by the name given to `pack`, or Parquet or Arrow files
+    with images, as Hugging Face's `datasets` writes them, or their folder. `path` may also be one shard of another
+    program, or a pattern of shards or tables (`train-{000000..000127}.tar`, `data/*.parquet`), or an LMDB of another
+    program by file or folder; see `open_shards` and `foreign.lmdb`. `foreign`, a `ForeignOptions` or a mapping of its
+    members, gives the meaning of such files if it is not the usual one.
 
     Raises `OptionError` if `foreign` is given for a folder or for a container of iofast, `SourceError` if there is
     nothing to open, `UnfinishedError` if packing never ended, `ContainerError` for bytes of no known format.
@@ -59,6 +59,17 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
         if not isinstance(reader, ForeignReader) or reader.format.names_are_fixed:
             raise not_foreign(path)
     return reader
+
+
+def open_sources(
+    paths: Sequence[str], foreign: ForeignOptions | Mapping[str, Any] | None = None, *, unite: bool = False
+) -> Reader:
+    """Open several paths as one: joined, or shards of one set. `unite`: see `JoinedReader`."""
+    if len(paths) == 1:
+        return open_reader(paths[0], foreign)
+    if all(is_shard(path) and os.path.isfile(path) for path in paths):
+        return open_shards(paths, f"{paths[0]} …", foreign)
+    return JoinedReader([open_reader(path, foreign) for path in paths], paths, unite=unite)
 
 
 def open_damaged(path: str | os.PathLike[str]) -> ShardReader:
@@ -89,8 +100,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
             return _open_tables(paths, name, foreign)
         if not all(map(is_shard, paths)):
             raise OptionError(
-                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: "
-                "give a list of paths, or `iofast merge` them first"
+                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
             )
         return open_shards(paths, name, foreign)
     check_access(place)
@@ -113,16 +123,11 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_pointer(place, len(head)):
         raise ContainerError(f"{place} is {POINTER}")
     if is_lmdb(head):
-        return _open_lmdb(place, foreign)
+        return _open_lmdb(place)
     if _is_table(name) and is_container(place):
         return _open_tables([name], name, foreign)
     if place.suffix.lower() in LISTS:
         return _open_folder(place, foreign)
-    if place.suffix.lower() == BETON:
-        from iofast.foreign.beton import BetonFile
-        from iofast.foreign.reader import ForeignReader
-
-        return ForeignReader(os.fspath(place), BetonFile(place))
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
@@ -151,7 +156,7 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
                 raise
             raise refused or SourceError(f"{url} cannot be opened") from None
     if suffix == LMDB:
-        return _open_lmdb(url, foreign)
+        return _open_lmdb(url)
     raise SourceError(
         f"{url} is no container: expected the name of a set as given to `iofast pack`, with the suffix "
         f"{', '.join((*_SETS, LMDB))}; single images in a store must be packed first"
@@ -161,8 +166,7 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
 def not_foreign(path: str | os.PathLike[str]) -> OptionError:
     """The error for `foreign` beside a path that is not another program's container."""
     return OptionError(
-        f"foreign (names, labels, labels-from) is for other programs' tar, TFRecord and LMDB, "
-        f"and {os.fspath(path)} is none"
+        f"foreign (names, labels-from) is for other programs' tar and TFRecord, and {os.fspath(path)} is none"
     )
 
 
@@ -173,12 +177,12 @@ def is_container(path: str | os.PathLike[str]) -> bool:
         return True
     check_access(place)
     if place.is_dir():
-        return (place / "data.mdb").is_file() or _find_mds(place) is not None or _find_tables(place) is not None
+        return (place / "data.mdb").is_file() or _find_tables(place) is not None
     if _is_table(place):
         return place.suffix.lower() == ARROW or _has_images(place)
     if place.suffix.lower() in LISTS:
         return False
-    return is_shard(place) or place.suffix.lower() in (LMDB, BETON) or (place.is_file() and _is_lmdb_file(place))
+    return is_shard(place) or place.suffix.lower() == LMDB or (place.is_file() and _is_lmdb_file(place))
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
@@ -209,44 +213,23 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     return ForeignReader(name, TarShards(paths, options))
 
 
-def _open_lmdb(place: Path | str, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
+def _open_lmdb(place: Path | str) -> Reader:
     if is_own(place):
         return LmdbReader(place)
     if is_url(os.fspath(place)):
         raise SourceError(f"{place} was not packed by iofast, and another program's LMDB must be a local file")
     from iofast.foreign.lmdb import ForeignLmdbReader
-    from iofast.foreign.options import ForeignOptions
 
-    return ForeignLmdbReader(place, ForeignOptions.of(foreign))
+    return ForeignLmdbReader(place)
 
 
 def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
-    found = _find_mds(place)
-    if found is not None:
-        from iofast.foreign.mds import MdsFolder
-        from iofast.foreign.reader import ForeignReader
-
-        return ForeignReader(os.fspath(place), MdsFolder(place, found))
     tables = _find_tables(place)
     if tables is not None:
         return _open_tables(tables, os.fspath(place), foreign)
     from iofast.source.folder import FolderReader  # here: Pillow and the scan take time to import
 
     return FolderReader(place)
-
-
-def _find_mds(place: Path) -> dict[str, Path] | None:
-    """Map splits to their `index.json` in MosaicML's format; None for any other path."""
-    if not place.is_dir():
-        return None
-    if not (place / "index.json").exists():
-        with os.scandir(place) as entries:
-            folder = next((entry.path for entry in entries if entry.is_dir()), place)  # one is enough to decide
-        if not os.path.exists(os.path.join(folder, "index.json")) or any(place.glob("*.*")):
-            return None
-    from iofast.foreign.mds import find_index
-
-    return find_index(place)
 
 
 def _is_table(path: str | os.PathLike[str]) -> bool:

@@ -20,7 +20,7 @@ LONGEST_SIDE = (1 << 21) - 1  # pixels; a row of the index has 21 bits for each 
 ARRAY_FIELD = "image.npy"  # an image of any channels and bits
 FIELD_OF_FORMAT = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": ARRAY_FIELD}  # image files that are stored
 IMAGE_FIELDS = tuple(FIELD_OF_FORMAT.values())  # a record's image is the first of these, or raw pixels
-RAW_FIELDS = ("rgb", "yuv")  # raw pixels, with width and height in `json`; the kernel numbers them from 1
+RAW_FIELDS = ("rgb",)  # raw pixels, with width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
 # of images, in the order in which `image_field` looks for them, and of the numbers in an index
 KINDS = ("jpg", "png", "webp", *RAW_FIELDS, ARRAY_FIELD)
@@ -104,15 +104,13 @@ def is_stored(name: str) -> bool:
         return False
 
 
-def raw_length(field: str, width: int, height: int) -> int:
-    """Bytes of a payload `rgb` or `yuv` of `width` x `height` pixels."""
-    if field == "rgb":
-        return 3 * width * height
-    return width * height + 2 * ((width + 1) // 2) * ((height + 1) // 2)
+def raw_length(width: int, height: int) -> int:
+    """Bytes of a payload `rgb` of `width` x `height` pixels."""
+    return 3 * width * height
 
 
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
-    """The name of the field with the image: the first of jpg, png, webp, rgb, yuv, image.npy."""
+    """The name of the field with the image: the first of jpg, png, webp, rgb, image.npy."""
     for name in KINDS:  # a loop, because this runs several times per record
         if name in fields:
             return name

@@ -85,7 +85,7 @@ class RecordWriter:
         """Append one record and return its dense index.
 
         Bytes are stored as they are; text as UTF-8, numbers as decimal text, mappings and sequences as JSON. `cls` is
-        the class index. A payload of `jpg`, `png` or `webp` must be such an image; `rgb` and `yuv` need `width` and
+        the class index. A payload of `jpg`, `png` or `webp` must be such an image; `rgb` needs `width` and
         `height` in `json`. Splits must be written one after another. Raises `ContainerError` or `DecodeError` for an
         invalid record, of which nothing is stored.
         """
@@ -172,7 +172,7 @@ def _raw_size(image: str, fields: Mapping[str, bytes]) -> tuple[int, int]:
         width, height = operator.index(members["width"]), operator.index(members["height"])
     except (KeyError, TypeError, ValueError):
         raise ContainerError(f"field {image} needs integers width and height in field {JSON_FIELD}") from None
-    expected = raw_length(image, width, height)
+    expected = raw_length(width, height)
     if width < 1 or height < 1 or len(fields[image]) != expected:
         raise ContainerError(f"field {image} has {len(fields[image])} bytes, {width}×{height} needs {expected}")
     return width, height

@@ -100,7 +100,7 @@ class PayloadCheck:
     def _raw(self, name: str, located: Located, values: list[bytes | None]) -> None:
         for row, value in _present(values):
             width, height = int(located.width[row]), int(located.height[row])
-            if len(value) != (expected := raw_length(name, width, height)):
+            if len(value) != (expected := raw_length(width, height)):
                 reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
                 self._findings.add(reason, int(located.indices[row]), name, int(located.offset[row]))
 

@@ -41,6 +41,7 @@ class Verification:
     """The counts and problems of `verify`; `problems` are in the order of the records.
 
     `images` were decoded. `checked` payloads were compared with a checksum; `unchecked` payloads have none.
+    `duplicates` images have the length and the checksum of an earlier one; `equal` has the keys of the first pairs.
     """
 
     path: str
@@ -50,6 +51,8 @@ class Verification:
     checked: int = 0
     unchecked: int = 0
     bytes: int = 0
+    duplicates: int = 0
+    equal: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     failed: int = 0  # all problems; only the first 10,000 are in `problems`

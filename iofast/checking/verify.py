@@ -17,6 +17,7 @@ from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
 from iofast.containers.identity import is_ours
+from iofast.containers.index import ABSENT
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
 from iofast.machine import cores
@@ -24,6 +25,9 @@ from iofast.opening import open_damaged, open_reader
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
+
+MOST_COMPARED = 1 << 26  # records among which duplicates are looked for: 17 bytes of memory each
+SHOWN = 5  # pairs of duplicates whose keys are reported
 
 Progress = Callable[[int, int, int], None]  # records and bytes that are done now, problems so far
 
@@ -40,10 +44,10 @@ def verify(
     """Check every byte of a container, a plain folder or another program's container, and report all problems.
 
     Payloads are compared with their checksums, and every image is decoded unless `decode` is False. In a container that
-    iofast wrote, index, manifest and container are compared with each other. Every problem is reported, even if shards
-    are missing or cut off. `workers` is the number of threads (default: usable cores); `foreign` is the argument of
-    `open_reader`; `begin(records)` and `progress` report the progress. Raises like `open_reader` if nothing can be
-    opened.
+    iofast wrote, index, manifest and container are compared with each other, and equal images are counted. Every
+    problem is reported, even if shards are missing or cut off. `workers` is the number of threads (default: usable
+    cores); `foreign` is the argument of `open_reader`; `begin(records)` and `progress` report the progress. Raises like
+    `open_reader` if nothing can be opened.
     """
     workers = max(1, cores() if workers is None else workers)
     with _opened(path, foreign) as reader, contextlib.ExitStack() as stack:
@@ -61,6 +65,8 @@ def verify(
             result.notes.append("the index is damaged, so it was not compared with the container")
         if broken:
             sound = without(reader, sound, broken)
+        if own:
+            _find_duplicates(reader, sound, result)
         if begin is not None:
             begin(len(sound))
         checks = [
@@ -93,6 +99,27 @@ def _opened(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str,
             with contextlib.suppress(ContainerError):
                 return open_damaged(path)
         raise
+
+
+def _find_duplicates(reader: Reader, sound: NDArray[np.int64], result: Verification) -> None:
+    """Count images that equal an earlier one by length and checksum, which the index has."""
+    if len(sound) > MOST_COMPARED:
+        result.notes.append(f"duplicates were not looked for: there are more than {MOST_COMPARED:,} records")
+        return
+    keys, there = np.zeros(len(sound), np.uint64), np.zeros(len(sound), np.bool_)
+    for start in range(0, len(sound), STEP):
+        rows, part = slice(start, start + STEP), reader.columns(sound[start : start + STEP])
+        crc = np.zeros(len(part.length), np.uint64) if part.crc is None else part.crc.astype(np.uint64)
+        keys[rows] = part.length << np.uint64(32) | crc
+        there[rows] = part.file != ABSENT
+    own, keys = sound[there], keys[there]
+    order = np.argsort(keys, kind="stable")
+    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+    result.duplicates = len(same)
+    pairs = sorted((int(own[order[at + 1]]), int(own[order[at]])) for at in same[:SHOWN].tolist())
+    for later, earlier in pairs:
+        first, second = reader.keys(reader.columns(np.array([earlier, later])))
+        result.equal.append((first, second))
 
 
 def _slices(reader: Reader, sound: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

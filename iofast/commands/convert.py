@@ -22,9 +22,7 @@ examples:
   iofast convert shards/train.tar train.tfrecord                  and those as TFRecords
   iofast convert 'theirs-{000000..000127}.tar' out.lmdb           another program's shards
   iofast convert their.tar out.lmdb --names image=photo,label=json/category
-  iofast convert ./mds out.lmdb                                   a MosaicML folder (index.json and shards)
   iofast convert 'hub/data/*.parquet' out.lmdb                    a data set of the Hugging Face Hub
-  iofast convert train.beton out.lmdb                             an FFCV file whose images are JPEGs
   iofast convert out.lmdb ./images                                files again, in folders of classes
 
 No byte of any image changes; use `iofast pack` to change images.

@@ -1,4 +1,4 @@
-"""`--names`, `--labels`, `--labels-from`: the meaning of another program's files."""
+"""`--names`, `--labels-from`: the meaning of another program's files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ def add_options(group: Any) -> None:
         help="names in another program's files: image=photo,label=json/category,seg.png=mask/encoded",
     )
     group.add_argument(
-        "--labels", metavar="FILE", default=None, help="lines `key label`, for an LMDB of plain images without labels"
-    )
-    group.add_argument(
         "--labels-from",
         type=int,
         choices=(0, 1),
@@ -38,8 +35,6 @@ def options(args: argparse.Namespace) -> Mapping[str, Any] | None:
         if not all(ours and theirs for ours, _, theirs in pairs) or len({ours for ours, _, _ in pairs}) < len(pairs):
             raise OptionError(f"names must be pairs with commas, as in image=photo,label=class, found {args.names!r}")
         options["names"] = {ours: theirs for ours, _, theirs in pairs}
-    if args.labels is not None:
-        options["labels"] = args.labels
     if args.labels_from is not None:
         options["label_base"] = args.labels_from
     return options or None

@@ -26,8 +26,8 @@ examples:
       JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become PNGs: first picture, opaque, 8 bits
   iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
       centre squares of 224 x 224
-  iofast pack ./images out.lmdb --resize 256 --format yuv420
-      raw pixels, which no loader has to decode: about five times the size of JPEG
+  iofast pack ./images out.lmdb --resize 256 --format rgb
+      raw pixels, which no loader has to decode: about ten times the size of JPEG
   iofast pack list.csv out.lmdb --resize 256 --shuffle 1
       the images that a manifest (path, label, ...) names, in a fixed random order
   iofast pack s3://bucket/photos/ out.lmdb --resize 256
@@ -35,7 +35,9 @@ examples:
   iofast pack ./images out.lmdb --resize 640 --mode pad --fields seg.png,json=boxes.json --boxes boxes.json
       640 x 640, with the masks and boxes that lie beside the images
   iofast pack 'originals-{000000..000099}.tar' small.lmdb --resize 256
-      WebDataset's shards; likewise TFRecords, LMDB, MDS, beton, Parquet, and what iofast packed before
+      WebDataset's shards; likewise TFRecords, LMDB, Parquet, Arrow, and what iofast packed before
+  iofast pack a.lmdb b.tar ./more both.lmdb
+      several sources in one: records of the first, then of the second, ...; classes united by their names
   iofast pack ./images out.lmdb --resize 256 --min-size 64 --max-aspect 4
       without small and extremely long images
   iofast pack ./images shards/train.tar --resize 256 --shard-size 500MB
@@ -44,10 +46,6 @@ examples:
       TFRecord: train-00000-of-00016.tfrecord, ...
   iofast pack ./images out.lmdb --resize 256 --split val=0.1,test=0.05 --split-seed 1
       a tenth of the images for validation, a twentieth for testing, the rest for training
-  iofast pack ./more out.lmdb --resize 256 --append
-      add to what is there; new classes come last
-  iofast pack ./images out.lmdb --resize 256 --drop-duplicates
-      of images that are equal, keep the first
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
   iofast pack ./images shards/train.tar --resize 256 --part 3/8
@@ -72,7 +70,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.argument_default = argparse.SUPPRESS  # defaults are those of PackOptions
     parser.add_argument(
-        "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL"
+        "source",
+        metavar="SRC",
+        nargs="+",
+        help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL; several become one container",
     )
     parser.add_argument(
         "target",
@@ -111,7 +112,7 @@ def _add(group: argparse._ActionsContainer, each: Field[Any]) -> None:
     group.add_argument(flag, type=kind, action=action, metavar=each.metadata["metavar"], help=text)
 
 
-_OF_FOREIGN = ("names", "labels", "labels_from")
+_OF_FOREIGN = ("names", "labels_from")
 _NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", "quiet", *_OF_FOREIGN)
 
 
@@ -155,12 +156,10 @@ def summary(report: PackReport) -> list[str]:
     lines = [f"packed {packed} into {report.target}"]
     if report.part is not None:
         lines = [f"packed {packed} of part {report.part[0]:,} of {report.part[1]:,} for {report.target}"]
-    elif report.held:
-        lines = [f"added {packed} to {report.target}, which held {report.held:,}"]
     if report.resumed:
         lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
     lines += _contents(report)
-    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in and not report.held else ""
+    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in else ""
     lines.append(f"  size       {size(report.bytes_in)} -> {size(report.bytes_out)}{ratio}")
     lines.append(
         f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "
@@ -168,13 +167,6 @@ def summary(report: PackReport) -> list[str]:
     )
     if report.left_out:
         lines.append(f"  left out   {count(report.left_out, 'image')} by size or aspect")
-    if report.duplicates:
-        label = f", {report.other_label:,} of them under another label" if report.other_label else ""
-        done = "left out" if report.dropped else "kept"
-        lines.append(
-            f"  duplicates {count(report.duplicates, 'image')} {done}, equal to earlier ones{label}: "
-            f"{report.duplicates_file}"
-        )
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
     lines += _errors_and_notes(report)

@@ -91,4 +91,8 @@ def _show(result: Verification, *, quiet: bool) -> None:
     parts += [f"{count(result.checked, 'checksum')} compared"] if result.checked else []
     verdict = "all is well" if result.whole else count(result.failed, "problem")
     say(f"{result.path}: {verdict} ({', '.join(parts)}, {size(result.bytes)} read)")
+    if result.duplicates:
+        pairs = [f"{first} = {second}" for first, second in result.equal]
+        more = ["…"] if result.duplicates > len(pairs) else []
+        say(f"  duplicates: {count(result.duplicates, 'image')} equal to earlier ones: {', '.join(pairs + more)}")
     say(*(f"  note: {note}" for note in result.notes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Self
 
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, fetch_again
-from iofast.containers.entries import WrittenRecord
 from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.located import Located, dense
@@ -42,7 +41,6 @@ _log = logging.getLogger("iofast")
 # No process has this descriptor: reading from it fails, and only for the rows that have it.
 UNREADABLE = np.iinfo(np.int32).max
 
-_COPIED, _COPIED_BYTES = 1024, 16 << 20  # records, and bytes of their payloads, that are copied together
 
 Failures = dict[int, IofastError]  # row of the request → its error
 
@@ -261,8 +259,8 @@ class Kept(NamedTuple):
     position: int
 
 
-# is called with records that a writer has, in their order
-Seen = Callable[[Iterable[WrittenRecord]], object]
+# is called with positions of records that a writer has, in their order
+Seen = Callable[[Iterable[int]], object]
 
 
 class Writer(ABC):
@@ -283,50 +281,30 @@ class Writer(ABC):
     def resume(self, seen: Seen | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
         """Adopt what an earlier run of the same records wrote before position `stop`; must be the first call.
 
-        `seen` is called with all adopted records, some at a time. The caller continues after `Kept.position`.
+        `seen` is called with the positions of all adopted records, some at a time. The caller continues after
+        `Kept.position`.
         """
         return Kept(0, -1)
 
     @abstractmethod
-    def extend(self, base: Reader, seen: Seen | None = None) -> None:
-        """Begin with the records of a container of the same kind, unchanged; before `resume` and `write`.
+    def join(self, part: Reader, seen: Seen | None = None) -> None:
+        """Append the records of `part`, a container of the same kind; they continue their splits.
 
-        Later records begin new ranges of the splits. `seen` is called with all records, some at a time. `base` must
-        stay open until `finish`.
+        `seen` is called with the positions of all records, some at a time. `part` must be readable until the container
+        is published.
         """
-
-    @abstractmethod
-    def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
-        """Append the records of `part`, a container of the same kind, except those at positions `left_out`.
-
-        They continue the ranges of their splits. `seen` is called with all records, some at a time. `part` must be
-        readable until the container is published.
-        """
-
-    @abstractmethod
-    def recall(self, mark: int) -> Record:
-        """Read back a record that was written, by its mark."""
 
     @property
     @abstractmethod
     def files(self) -> dict[str, str]:
         """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
 
-    @property
-    def obsolete(self) -> list[str]:
-        """Files of the container before an append, to be removed after publication."""
-        return []
-
     @abstractmethod
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
-        """Append the record of `position` (greater than any before; holes are allowed). Returns what `Seen` gets.
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+        """Append the record of `position` (greater than any before; holes are allowed).
 
-        Splits are contiguous: a split that was left can only be entered again after `reenter`.
+        Splits are contiguous: a split that was left cannot be entered again.
         """
-
-    def reenter(self, split: str) -> None:
-        """Allow the next record to belong to `split` even if that was left, as in containers after an append."""
-        self._register.reenter(split)
 
     @abstractmethod
     def finish(self, description: Description) -> Manifest:
@@ -335,19 +313,3 @@ class Writer(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Stop; only full shards remain usable, by `resume`."""
-
-    def _copy(self, base: Reader, split: str, rows: range, left_out: Collection[int], seen: Seen | None) -> None:
-        """Write records of another container again, payloads checked, some megabytes at a time."""
-        for first in range(rows.start, rows.stop, _COPIED):
-            indices = np.arange(first, min(first + _COPIED, rows.stop), dtype=np.int64)
-            kept = [position not in left_out for position in base.positions(indices).tolist()]
-            indices = indices[np.array(kept, np.bool_)]
-            lengths = [base.places(indices, name).length for name in base.manifest.fields]
-            columns = base.columns(indices)._replace(length=np.sum(lengths, axis=0, dtype=np.uint64))
-            for start, stop in columns.slices(_COPIED_BYTES, _COPIED):
-                own = columns.rows(slice(start, stop))
-                infos = zip(*(c.tolist() for c in (own.label, own.width, own.height, own.orientation)), strict=True)
-                records = zip(base.positions(own.indices).tolist(), base.all_values(own.indices), infos, strict=True)
-                written = [self.write(place, fields, ImageInfo(*info), split) for place, fields, info in records]
-                if seen is not None:
-                    seen(written)

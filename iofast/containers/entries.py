@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.kernel import crc32c
-from iofast.record import KINDS, ImageInfo, image_field
+from iofast.record import KINDS, ImageInfo
 
 _HEAD = struct.Struct("<II")  # CRC32C and length of the body
 _RECORD = struct.Struct("<QiIIBH")
@@ -35,29 +35,10 @@ class RecordEntry(NamedTuple):
     info: ImageInfo
     fields: tuple[tuple[str, int, int, int], ...]
 
-    @property
-    def image(self) -> int | None:
-        """The `image_key` of its image; None without one."""
-        own = image_field(tuple(name for name, *_ in self.fields))
-        return next((image_key(length, crc) for name, length, crc, _ in self.fields if name == own), None)
-
     def at(self, start: int, offsets: Sequence[int]) -> RecordEntry:
         """Return a copy with offsets `start` + `offsets`."""
         own = zip(self.fields, offsets, strict=True)
         return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
-
-
-class WrittenRecord(NamedTuple):
-    """A record that a writer has. `image`: the `image_key` of its image, None without one."""
-
-    position: int
-    image: int | None
-    mark: int  # by which `Writer.recall` finds it
-
-
-def image_key(length: int, crc: int) -> int:
-    """One number for an image's length in bytes and CRC32C: equal images have the same."""
-    return length << 32 | crc
 
 
 class FieldPlaces(NamedTuple):
@@ -132,13 +113,6 @@ class EntryColumns:
                 )
         return kind, image
 
-    def as_written(self, marks: Iterable[int]) -> Iterator[WrittenRecord]:
-        """The records with these marks."""
-        _, image = self.images()
-        keys = zip(image.there.tolist(), image.length.tolist(), image.crc.tolist(), strict=True)
-        images = [image_key(length, crc) if there else None for there, length, crc in keys]
-        return map(WrittenRecord, self.position.tolist(), images, marks)
-
     def beside_image(self, name: str) -> FieldPlaces:
         """Where a field lies, as if no record had it whose image it is."""
         own = self.fields.get(name)
@@ -149,11 +123,11 @@ class EntryColumns:
         return own._replace(there=own.there & (self.images()[0] != 1 + KINDS.index(name)))
 
 
-def in_columns(entries: Iterable[tuple[int, RecordEntry]]) -> Iterator[tuple[list[int], EntryColumns]]:
-    """The offsets and the records of `read`, some thousand at a time."""
+def in_columns(entries: Iterable[tuple[int, RecordEntry]]) -> Iterator[EntryColumns]:
+    """The records of `read`, some thousand at a time."""
     rest = iter(entries)
     while together := list(islice(rest, _TOGETHER)):
-        yield [offset for offset, _ in together], EntryColumns.of([entry for _, entry in together])
+        yield EntryColumns.of([entry for _, entry in together])
 
 
 def _nowhere(count: int) -> FieldPlaces:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from iofast.containers.base import Reader
+from iofast.containers.joined import JoinedReader
 from iofast.containers.lmdb import LmdbReader
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
@@ -16,9 +17,16 @@ from iofast.errors import OptionError
 from iofast.record import JSON_FIELD
 
 
+def parts_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
+    """The containers that a reader joins, or its only one, each with its path."""
+    if isinstance(reader, JoinedReader):
+        return list(zip(reader.parts, reader.names, strict=True))
+    return [(reader, source)]
+
+
 def is_ours(reader: Reader) -> bool:
     """Whether iofast wrote the container: then its fingerprint covers bytes, and its fields are legal."""
-    return isinstance(reader, LmdbReader | ShardReader)
+    return all(isinstance(part, LmdbReader | ShardReader) for part, _ in parts_of(reader))
 
 
 def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
@@ -32,18 +40,22 @@ def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]
 
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:
-    """A digest of `source_facts` without the path."""
-    return hashlib.sha256(json.dumps(source_facts(reader, source)[1:]).encode()).hexdigest()
+    """A digest of the `source_facts` of all parts, without their paths."""
+    facts = [source_facts(part, name)[1:] for part, name in parts_of(reader, os.fspath(source))]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def says_path(reader: Reader) -> bool:
     """Whether `path` in a record's `json` is from iofast, or from the names of files, and not from another program."""
-    return is_ours(reader) or JSON_FIELD in getattr(reader, "unplaced", ())
+    return all(
+        is_ours(part) or part.container == "folder" or JSON_FIELD in getattr(part, "unplaced", ())
+        for part, _ in parts_of(reader)
+    )
 
 
 def left_out(reader: Reader) -> list[str]:
     """Lines for the user about content of the files that is in no record of `reader`."""
-    return list(getattr(reader, "left_out", ()))
+    return [line for part, _ in parts_of(reader) for line in getattr(part, "left_out", ())]
 
 
 def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Target) -> None:

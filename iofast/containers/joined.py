@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from iofast.containers.any_bytes import StoredPlaces, merged_places
 from iofast.containers.base import Failures, Located, Reader, dense
 from iofast.containers.manifest import WHOLE, Manifest, Shard
-from iofast.errors import OptionError
+from iofast.errors import ContainerError, OptionError
 from iofast.kernel import Payloads
-from iofast.record import Record
+from iofast.record import LABEL_FIELD, Record
 
 Columns = TypeVar("Columns", Located, Payloads)
 Rows = NDArray[np.int64] | slice
@@ -35,16 +35,26 @@ class _Group(NamedTuple):
 class JoinedReader(Reader):
     """The records of several readers, called parts, as one reader: dense indices continue from part to part.
 
-    All parts must have the same classes, or none. The fields are the union of all parts' fields. Splits of the same
-    name become one; without `splits` the result has none. A key is the part's number, a slash and the record's own key.
-    `names` (one per part) are for messages. Raises `OptionError`, naming the difference, if classes or splits differ.
+    All parts must have the same classes, or none. With `unite`, classes are united by name instead: the first part
+    keeps its numbers, and labels (but no payloads) of the others get new ones, which `renumbered` describes. The fields
+    are the union of all parts' fields. Splits of the same name become one; without `splits` the result has none. A key
+    is the part's number, a slash and the record's own key. `names` (one per part) are for messages. Raises
+    `OptionError`, naming the difference, if classes or splits differ.
     """
 
     container = "joined"
 
-    def __init__(self, parts: Sequence[Reader], names: Sequence[str], *, splits: bool = True) -> None:
+    def __init__(
+        self, parts: Sequence[Reader], names: Sequence[str], *, splits: bool = True, unite: bool = False
+    ) -> None:
         self.parts, self.names = tuple(parts), tuple(names)
         manifests = [part.manifest if splits else replace(part.manifest, splits=_whole(part)) for part in parts]
+        self._numbers: list[NDArray[np.int32] | None] = [None] * len(parts)
+        if unite:
+            classes, self._numbers = _united(manifests, names)
+            order = manifests[0].class_order if classes == manifests[0].classes else "file"
+            manifests = [replace(each, classes=classes, class_order=order) for each in manifests]
+        self.renumbered = tuple(_changes(parts, names, self._numbers))
         self.manifest = _join(manifests, names)
         self._ends = np.cumsum([len(part) for part in parts])
         self._starts = self._ends - [len(part) for part in parts]
@@ -63,7 +73,7 @@ class JoinedReader(Reader):
         indices = dense(indices, len(self), "joined")
         labels = np.empty(len(indices), np.int32)
         for part, rows, own in self._groups(indices):
-            labels[rows] = self.parts[part].labels(own)
+            labels[rows] = self._relabelled(part, self.parts[part].labels(own))
         return labels
 
     @contextlib.contextmanager
@@ -177,8 +187,20 @@ class JoinedReader(Reader):
     def _gather(self, indices: NDArray[np.int64], ask: Callable[[Reader, NDArray[np.int64]], Located]) -> Located:
         """The columns that `ask` returns for the records of each part, as one."""
         indices = dense(indices, len(self), "joined")
-        pieces = [(rows, ask(self.parts[part], own)) for part, rows, own in self._groups(indices)]
+        pieces = []
+        for part, rows, own in self._groups(indices):
+            columns = ask(self.parts[part], own)
+            pieces.append((rows, columns._replace(label=self._relabelled(part, columns.label))))
         return _merged(pieces, len(indices))._replace(indices=indices)
+
+    def _relabelled(self, part: int, labels: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The labels of a part with their numbers in this reader."""
+        numbers = self._numbers[part]
+        if numbers is None:
+            return labels
+        if len(labels) and labels.max() >= len(numbers):
+            raise ContainerError(f"{self.names[part]} has label {labels.max()}, but {len(numbers)} classes")
+        return np.where(labels < 0, labels, numbers[labels])
 
 
 def _whole(part: Reader) -> dict[str, tuple[tuple[int, int], ...]]:
@@ -246,6 +268,43 @@ def _join(manifests: Sequence[Manifest], names: Sequence[str]) -> Manifest:
         class_order=manifests[0].class_order,
         key_width=max(manifest.key_width for manifest in manifests),
     )
+
+
+def _united(
+    manifests: Sequence[Manifest], names: Sequence[str]
+) -> tuple[tuple[str, ...] | None, list[NDArray[np.int32] | None]]:
+    """All class names, and for each manifest the new numbers of its classes (None = unchanged)."""
+    if all(manifest.classes is None for manifest in manifests):
+        return None, [None] * len(manifests)
+    united: dict[str, int] = {}
+    alike: dict[str, tuple[str, str]] = {}
+    numbers: list[NDArray[np.int32] | None] = []
+    for manifest, where in zip(manifests, names, strict=True):
+        if manifest.classes is None and LABEL_FIELD in manifest.fields:
+            raise OptionError(
+                f"{where} has labels without class names, so they cannot be matched with the classes of the others"
+            )
+        for name in manifest.classes or ():
+            plain = " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
+            known, place = alike.setdefault(plain, (name, where))
+            if known != name and place != where:
+                raise OptionError(f"class {name!r} of {where} and {known!r} of {place}: the same, or two? rename one")
+            united.setdefault(name, len(united))
+        mapped = np.array([united[name] for name in manifest.classes or ()], np.int32)
+        numbers.append(None if (mapped == np.arange(len(mapped))).all() else mapped)
+    return tuple(united), numbers
+
+
+def _changes(
+    parts: Sequence[Reader], names: Sequence[str], numbers: Sequence[NDArray[np.int32] | None]
+) -> Iterator[str]:
+    """A line for each part whose classes have new numbers."""
+    for part, where, mapped in zip(parts, names, numbers, strict=True):
+        pairs = [] if mapped is None else enumerate(zip(part.manifest.classes or (), mapped.tolist(), strict=True))
+        changed = [f"{name} {old} -> {new}" for old, (name, new) in pairs if old != new]
+        if changed:
+            more = f" and {len(changed) - 5:,} more" if len(changed) > 5 else ""
+            yield f"classes of {where} have new numbers: {', '.join(changed[:5])}{more}"
 
 
 def _splits_of(manifest: Manifest) -> str:

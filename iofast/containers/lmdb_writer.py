@@ -10,14 +10,15 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import lmdb
+import numpy as np
 
 from iofast.containers import entries
-from iofast.containers.base import Description, Reader, Seen, Writer
-from iofast.containers.entries import RecordEntry, WrittenRecord, in_columns
+from iofast.containers.base import Description, Located, Reader, Seen, Writer
+from iofast.containers.entries import RecordEntry, in_columns
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Outlines, Stamp, encode_rows
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
@@ -25,7 +26,7 @@ from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
 from iofast.containers.writeback import Writeback
 from iofast.errors import ContainerError, TargetError
-from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
+from iofast.record import KEY_WIDTH, ImageInfo, format_key
 
 RESERVED = b"__iofast__."  # prefix of keys that are not of records
 MANIFEST_KEY = RESERVED + b"manifest"
@@ -34,6 +35,7 @@ MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20
 
 _UNKNOWN_SIZE = (1 << 63) - 1  # the file's size while the manifest's place is reserved: no number is longer
+_COPIED, _COPIED_BYTES = 1024, 16 << 20  # records, and bytes of their payloads, that are copied together
 
 
 def index_key(chunk: int) -> bytes:
@@ -74,32 +76,25 @@ class LmdbWriter(Writer):
         name = os.path.basename(self.path)
         return {name: name}
 
-    def recall(self, mark: int) -> Record:
-        """The record at a position, its mark; see `Writer.recall`."""
-        key = format_key(mark, self._register.key_width)
-        fields: dict[str, bytes] = {}
-        with contextlib.ExitStack() as stack:
-            transaction = self._transaction or stack.enter_context(self._require_open().begin())
-            cursor = stack.enter_context(transaction.cursor())
-            found = cursor.set_range(f"{key}.".encode())
-            while found and (name := bytes(cursor.key()).decode()).startswith(f"{key}."):
-                fields[name.removeprefix(f"{key}.")] = bytes(cursor.value())
-                found = cursor.next()
-        return Record(key, fields)
-
-    def extend(self, base: Reader, seen: Seen | None = None) -> None:
-        """Copy all records of `base`, payloads checked; see `Writer.extend`."""
-        for split, start, stop in base.manifest.ranges():
-            self._register.section()
-            self._copy(base, split, range(start, stop), (), seen)
-        self._register.section()
-
-    def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
-        """Copy the records of `part`, payloads checked; see `Writer.join`."""
+    def join(self, part: Reader, seen: Seen | None = None) -> None:
+        """Copy the records of `part`, payloads checked, some megabytes at a time; see `Writer.join`."""
         for split, start, stop in part.manifest.ranges():
-            self._copy(part, split, range(start, stop), left_out, seen)
+            for first in range(start, stop, _COPIED):
+                indices = np.arange(first, min(first + _COPIED, stop), dtype=np.int64)
+                lengths = [part.places(indices, name).length for name in part.manifest.fields]
+                columns = part.columns(indices)._replace(length=np.sum(lengths, axis=0, dtype=np.uint64))
+                for low, high in columns.slices(_COPIED_BYTES, _COPIED):
+                    self._copy(part, columns.rows(slice(low, high)), split)
+                if seen is not None:
+                    seen(part.positions(indices).tolist())
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
+    def _copy(self, part: Reader, own: Located, split: str) -> None:
+        infos = zip(*(c.tolist() for c in (own.label, own.width, own.height, own.orientation)), strict=True)
+        records = zip(part.positions(own.indices).tolist(), part.all_values(own.indices), infos, strict=True)
+        for position, fields, info in records:
+            self.write(position, fields, ImageInfo(*info), split)
+
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
         with self._errors():
@@ -108,7 +103,6 @@ class LmdbWriter(Writer):
             self._outlines.add(entry)
             key = format_key(position, self._register.key_width)
             self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
-        return WrittenRecord(position, entry.image, position)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
@@ -246,7 +240,7 @@ class LmdbWriter(Writer):
         places = tree.walk()  # in the order of the records
         placed = ((at, self._placed(entry, places)) for at, entry in entries.read(self._rows.fileno()))
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
-        for chunk, data in enumerate(encode_rows((records for _, records in in_columns(placed)), draft.fields, stamp)):
+        for chunk, data in enumerate(encode_rows(in_columns(placed), draft.fields, stamp)):
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
     def _placed(self, entry: RecordEntry, places: Iterator[tuple[bytes, int, int]]) -> RecordEntry:

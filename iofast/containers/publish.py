@@ -13,32 +13,28 @@ from typing import Self
 
 from iofast import owned
 from iofast.containers.locked_folder import LOCK, LockedFolder
-from iofast.errors import ContainerError, IofastError, TargetError, because
+from iofast.errors import ContainerError, TargetError, because
 
 MARKER = "publishing"
 PACK_PLAN = "plan.json"  # the plan of `pack` in the `.partial` folder
 COPY_PLAN = "copy.json"  # the plan of a copy
-APPENDING = "appending"  # while it exists, the published container is complete: it is appended to, not replaced
-APPENDED = ".appended"  # suffix of a file beside the target: the content of `appending`, until everything is done
 
-_RESERVED = (".", "..", LOCK, MARKER, APPENDING)
-_MARKED = ("names", "staged", "replaced", "removed", "sidecars")
-_BESIDE = ("names", "replaced", "removed")  # of these: files beside the target
+_RESERVED = (".", "..", LOCK, MARKER)
+_MARKED = ("names", "staged", "replaced")
+_BESIDE = ("names", "replaced")  # of these: files beside the target
 
 
 class Target:
     """The place of a container that is being made: `<path>.partial/`, locked while this object is acquired.
 
     A `with` block has the lock. Leaving it keeps the staged files for a later run, unless `publish` or `discard` was
-    called. Every failure is a `TargetError` of one line. With `append` the target must exist.
+    called. Every failure is a `TargetError` of one line.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         self.path = Path(os.path.abspath(os.fspath(path)))
         self.partial = self.path.with_name(self.path.name + ".partial")
-        self.appended = self.path.with_name(self.path.name + APPENDED)
-        self.overwrite, self.append = overwrite, append
-        self.sidecars: tuple[str, ...] = ()  # index files for other programs, made as a part of publishing
+        self.overwrite = overwrite
         self._folder = LockedFolder(self.partial, self.path)
 
     @property
@@ -63,8 +59,6 @@ class Target:
             with self._errors("written"):
                 if not self.interrupted:
                     self.check_free()  # again: another run may have published between the check and the lock
-                if self.append and set(os.listdir(self.partial)) <= {LOCK}:  # a new folder, without another run's work
-                    (self.partial / APPENDING).touch(0o600)
         except TargetError:
             self.discard()
             raise
@@ -83,12 +77,7 @@ class Target:
         """Raise `TargetError` if something is in the target's place that may not be replaced."""
         if self.path.is_dir():
             raise TargetError(f"{self.path} is a folder, expected the name of a file to be made")
-        if self.append:
-            if not self.exists:
-                raise TargetError(
-                    f"{self.path} does not exist, so nothing can be added to it: pack it without append=True"
-                )
-        elif os.path.lexists(self.path) and not self.overwrite:
+        if os.path.lexists(self.path) and not self.overwrite:
             raise TargetError(f"{self.path} exists already: choose another name, or give overwrite=True")
 
     @property
@@ -117,19 +106,16 @@ class Target:
         self,
         names: Mapping[str, str] | Sequence[str] | None = None,
         replaced: Sequence[str] = (),
-        removed: Sequence[str] = (),
     ) -> None:
         """Rename the staged files to their names beside the target, in this order, and remove the folder.
 
         Default: the target alone. A mapping gives staged names other names. The file that makes the set visible (the
         manifest) must be the last one. `replaced` names files beside the target that are removed first: an old
-        manifest, then its shards. `removed` names files that are removed last. If one of `sidecars` cannot be made, the
-        error is raised after everything else is done.
+        manifest, then its shards.
         """
         staged = list(names or [self.path.name])
         final = list(names.values()) if isinstance(names, Mapping) else staged
-        marker = {"names": final, "staged": staged, "replaced": list(replaced), "removed": list(removed)}
-        marker["sidecars"] = list(self.sidecars)
+        marker = {"names": final, "staged": staged, "replaced": list(replaced)}
         self._check_names(marker)
         with self._errors("published"):
             for name in staged:
@@ -142,7 +128,7 @@ class Target:
         file = self.partial / MARKER
         try:
             with self._errors("published"):
-                marker = json.loads(owned.read(file))
+                marker = json.loads(file.read_bytes())
             if not isinstance(marker, dict) or not marker.keys() >= set(_MARKED):
                 raise ValueError(f"it must be an object with {', '.join(_MARKED)}")
             marker = {key: list(marker[key]) for key in _MARKED}
@@ -165,10 +151,7 @@ class Target:
     def _carry_out(self, marker: Mapping[str, Sequence[str]]) -> None:
         with self._errors("published"):
             self._rename(marker)
-            failed = self._renamed(marker)
         self.discard()
-        if failed is not None:
-            raise failed
 
     @contextlib.contextmanager
     def _errors(self, done: str) -> Iterator[None]:
@@ -181,32 +164,23 @@ class Target:
             raise TargetError(f"{self.path} cannot be {done}: {because(error)}") from None
 
     def clear(self) -> None:
-        """Remove all work of an earlier run from the folder, except the lock and the note of an append."""
+        """Remove all work of an earlier run from the folder, except the lock."""
         self._folder.unlink(MARKER)  # first: without it no run publishes the rest
         self._empty()
 
     def _empty(self) -> None:
         plans = (PACK_PLAN, COPY_PLAN)  # last: a run that is killed here knows by its plan that the marker is its own
-        self._folder.empty({MARKER, *plans, *((APPENDING,) if self.append else ())})
+        self._folder.empty({MARKER, *plans})
         for name in plans:
             self._folder.unlink(name)
 
     def discard(self) -> None:
-        """Remove `<path>.partial/` with everything in it, and release the lock.
-
-        Until the end, `<path>.appended` says what was appended. Otherwise a run that is killed here would append
-        everything again when its command is repeated.
-        """
+        """Remove `<path>.partial/` with everything in it, and release the lock."""
         if not self._folder.is_locked:  # released before: the folder belongs to another run now
             return
         self._empty()
         self._folder.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
-        if self.append:
-            self._move_appending()
         self._folder.remove()
-        # another user's file cannot always be removed, and is not trusted
-        with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
-            self.appended.unlink()
 
     def release(self) -> None:
         """Release the lock and leave everything as it is."""
@@ -219,31 +193,18 @@ class Target:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:  # noqa: ARG002
-        """Finish a set whose files have their names; can be repeated. Returns an error that does not harm the set."""
-        return None
-
-    def _move_appending(self) -> None:
-        found = self._folder.status(APPENDING)
-        if found is not None and found.st_size:
-            self._folder.rename(APPENDING, self.appended)
-        else:  # nothing was begun; `<path>.appended` may exist, of a killed run
-            self._folder.unlink(APPENDING)
-
     def _rename(self, marker: Mapping[str, Sequence[str]]) -> None:
         staged = dict(zip(marker["names"], marker["staged"], strict=True))
         for name in marker["replaced"]:
-            if name in staged and self._folder.status(staged[name]) is None:
+            if name in staged and not os.path.lexists(self.stage(staged[name])):
                 continue  # this is the new file, renamed before the interruption
             (self.path.parent / name).unlink(missing_ok=True)
         for name in marker["names"]:
             try:
-                self._folder.rename(staged[name], self.path.parent / name)
+                os.rename(self.stage(staged[name]), self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
         owned.sync(self.path.parent)
-        for name in marker["removed"]:
-            (self.path.parent / name).unlink(missing_ok=True)
 
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:

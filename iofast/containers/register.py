@@ -35,7 +35,6 @@ class Register:
         self._recent: list[RecordEntry] = []  # not in the fingerprint yet
         self._fields: set[str] = set()
         self._runs: list[tuple[str, int]] = []  # split name and first dense index of each range
-        self._entered: set[str] = set()  # splits that may not be entered again
         self._top = -1  # the greatest label
         self._split = ""
 
@@ -81,25 +80,13 @@ class Register:
         self._fingerprint.add(records.position, records.fields)
         self._count(int(position[-1]), int(records.label.max()), own, split, len(records))
 
-    def section(self) -> None:
-        """Let the next record begin a new range of its split, even of a split that was left."""
-        self._entered.clear()
-        self._split = ""
-
-    def reenter(self, split: str) -> None:
-        """Allow the next record to belong to `split`; if that was left, the record begins a new range of it."""
-        if split != self._split and split in self._entered:
-            self.section()
-
     def manifest(self, description: Description, shards: tuple[Shard, ...]) -> Manifest:
         """The manifest of all records. Raises `ContainerError` if there are fewer classes than labels."""
         if description.classes is not None and self._top >= len(description.classes):
             raise ContainerError(f"a record has label {self._top}, but there are {len(description.classes)} classes")
         self._hash_recent()
         stops = [*(start for _, start in self._runs[1:]), self.count]
-        ranges: dict[str, tuple[tuple[int, int], ...]] = {}
-        for (name, start), stop in zip(self._runs, stops, strict=bool(self._runs)):
-            ranges[name] = (*ranges.get(name, ()), (start, stop))
+        ranges = {name: ((start, stop),) for (name, start), stop in zip(self._runs, stops, strict=bool(self._runs))}
         return Manifest(
             count=self.count,
             fields=self.fields,
@@ -117,7 +104,6 @@ class Register:
         """Add checked records to the counts: the last position, the greatest label, and all fields."""
         if split != self._split:
             self._runs.append((split, self.count))
-            self._entered.add(split)
         self._split, self.position, self._top = split, position, max(self._top, label)
         self._fields |= fields
         self.count += count
@@ -144,7 +130,7 @@ class Register:
 
     def _check_split(self, split: str) -> None:
         check_split_name(split)
-        if split in self._entered:
+        if any(split == own for own, _ in self._runs):
             raise ContainerError(f"split {split} was left and may not be entered again")
         if any(split != own and WHOLE in (split, own) for own, _ in self._runs):
             raise ContainerError(f"{WHOLE!r} means the union and cannot be one of several splits")

@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from iofast.containers import entries
 from iofast.containers.entries import RecordEntry
@@ -31,16 +31,6 @@ class FullShard(NamedTuple):
     records: int
     size: int  # bytes
     stop: int
-
-
-class Backing(Protocol):
-    """A store that keeps the bytes of shards, when the local files are too many to stay."""
-
-    def keep(self, path: Path) -> None:
-        """Store a full shard. Its local file keeps its size, but perhaps not its bytes."""
-
-    def fetch(self, path: str | os.PathLike[str], start: int, stop: int) -> None:
-        """Bring the bytes [start, stop) of a stored shard back into its local file."""
 
 
 class OpenShard:

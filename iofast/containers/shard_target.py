@@ -7,33 +7,26 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from iofast.containers import sidecars
 from iofast.containers.publish import Target
-from iofast.containers.shard_files import Backing
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
-from iofast.errors import ContainerError, IofastError, OptionError, TargetError
+from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.option import parse_size
 
 
 class ShardTarget(Target):
     """The place of a set of shards that is being made. `suffix` is that of its shards."""
 
-    backing: Backing | None = None  # of the shards that are staged
-
-    def __init__(
-        self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, append: bool = False
-    ) -> None:
-        super().__init__(path, overwrite=overwrite, append=append)
+    def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
+        super().__init__(path, overwrite=overwrite)
         self._described = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
         self._stem, self._suffix = self.path.name.removesuffix(suffix), suffix
         stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
         self._shard = re.compile(rf"{stem}-\d+{end}")
-        self._beside = re.compile(rf"{stem}(-\d+\.idx|\.shardindex\.json)|_info\.json")  # see sidecars.py
 
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names are in the set's place."""
         super().check_free()
-        if self.overwrite or self.append or not self.path.parent.exists():
+        if self.overwrite or not self.path.parent.exists():
             return
         found = next(self.taken(sorted(os.listdir(self.path.parent))), None)
         if found is not None:
@@ -51,7 +44,6 @@ class ShardTarget(Target):
         self,
         names: Mapping[str, str] | Sequence[str] | None = None,
         replaced: Sequence[str] = (),
-        removed: Sequence[str] = (),
     ) -> None:
         """Publish a set; it replaces the files in the manifest of the old set.
 
@@ -59,27 +51,16 @@ class ShardTarget(Target):
         """
         named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
         old = [*replaced, *self._replaced()]
-        if self.append:  # the old set stays whole until the new manifest replaces the old one
-            old = list(self._described)
         strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
         if strange:
             raise TargetError(
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
-        super().publish(names, () if self.append else old, removed)
-
-    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:
-        if self.append:
-            sidecars.renew(self.path, marker["removed"])
-        try:
-            sidecars.write(self.path, marker["sidecars"], published=False)
-        except (TargetError, OptionError) as error:
-            return type(error)(f"{self.path} is whole, but not its sidecars: {error}")
-        return None
+        super().publish(names, old)
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name beside the target can belong to it; see `Target.owns`."""
-        return name in self._described or bool(self._shard.fullmatch(name) or self._beside.fullmatch(name))
+        return name in self._described or self._shard.fullmatch(name) is not None
 
     def taken(self, names: Sequence[str]) -> Iterator[str]:
         """Files that may belong to a set of this name; `train-val-000000.tar` may belong to `train-val.tar`."""
@@ -96,9 +77,7 @@ class ShardTarget(Target):
         shards: list[str] = []
         with contextlib.suppress(OSError, ContainerError):  # the shards of a damaged manifest are unknown, and stay
             shards = [shard.name for shard in read_manifest(self.path).shards]
-        beside = sidecars.belonging(self.path, shards)
-        # a damaged or hostile manifest may name anything
-        return [*self._described, *filter(self.owns, [*beside, *shards])]
+        return [*self._described, *filter(self.owns, shards)]  # a damaged or hostile manifest may name anything
 
 
 def shard_bytes(size: int | str | None, place: Target) -> int:

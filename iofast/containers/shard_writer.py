@@ -9,30 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from iofast import owned
 from iofast.containers.base import Description, Kept, Reader, Seen, Writer
-from iofast.containers.entries import EntryColumns, WrittenRecord, in_columns
-from iofast.containers.file_bytes import FileBytes
+from iofast.containers.entries import EntryColumns, in_columns
 from iofast.containers.index import Stamp, encode_rows
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
-from iofast.containers.shard_files import Backing, FullShard, OpenShard, entries_in, find_full
+from iofast.containers.shard_files import FullShard, OpenShard, entries_in, find_full
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, write_index
 from iofast.errors import ContainerError, IofastError, TargetError, because
 from iofast.kernel import crc32c
-from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
-
-_OPEN_PARTS = 4  # whose files stay open: duplicates lie in neighbouring parts, or anywhere
-# mark = number of the shard * _MARKS + offset of the entry, or in an adopted shard number of the record
-_MARKS = 1 << 40
+from iofast.record import KEY_WIDTH, ImageInfo, format_key
 
 
 class EncodedRecord(NamedTuple):
@@ -70,7 +63,6 @@ class ShardWriter(Writer):
 
     suffix: str
     resumes = True
-    backing: Backing | None = None  # has the bytes of full shards; only of writers that do not resume
 
     def __init__(
         self, folder: str | os.PathLike[str], name: str, *, cut: ShardCut | None = None, key_width: int = KEY_WIDTH
@@ -80,8 +72,6 @@ class ShardWriter(Writer):
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
         self._adopted: dict[int, AdoptedShard] = {}  # by their number in this set
-        self._used: deque[ShardReader] = deque()  # parts with open files, the last used one last
-        self._grown: ShardReader | None = None
         self._begun = self._closed = False
 
     @property
@@ -89,53 +79,13 @@ class ShardWriter(Writer):
         """The last position in full shards; see `Writer.committed`."""
         return self._done[-1].stop - 1 if self._done else -1
 
-    def recall(self, mark: int) -> Record:
-        """Read a record from its shard; see `Writer.recall`."""
-        number, place = divmod(mark, _MARKS)
-        adopted = self._adopted.get(number)
-        if adopted is not None:
-            record = adopted.reader.record(adopted.first + place)
-            self._keep_open(adopted.reader)
-            return record
-        with self._errors():
-            _, entry = next(entries_in(self._rows(number), place))
-            fields = entry.fields
-            if self.backing is not None and number < len(self._done):
-                ends = (offset + length for _, length, _, offset in fields)
-                self.backing.fetch(self._staged(number), min(offset for *_, offset in fields), max(ends))
-            shard = FileBytes(os.fspath(self._staged(number)))
-            own = {name: shard[offset : offset + length] for name, length, _, offset in fields}
-        return Record(format_key(entry.position, self._register.key_width), own)
-
-    def extend(self, base: Reader, seen: Seen | None = None) -> None:
-        """Adopt the shards of `base`, which stay unchanged in their place; see `Writer.extend`."""
-        if self._begun or self._grown is not None or not isinstance(base, ShardReader):
-            raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
-        self._grown = base
-        begun = {start for _, start, _ in base.manifest.ranges()}
-        for number, split, first in _shards_of(base):
-            if first in begun:
-                self._register.section()
-            self._adopt(base, number, split, first, seen)
-        self._register.section()
-
-    def join(self, part: Reader, left_out: Collection[int] = (), seen: Seen | None = None) -> None:
-        """Adopt the shards of `part`, a set in the writer's folder; see `Writer.join`. `files` has them.
-
-        A shard with records at positions in `left_out` is written again without those.
-        """
+    def join(self, part: Reader, seen: Seen | None = None) -> None:
+        """Adopt the shards of `part`, a set in the writer's folder; see `Writer.join`. `files` has them."""
         self._begin()
         if not isinstance(part, ShardReader):
             raise ContainerError(f"{self.name}: expected a part that is a set of shards, found {part.container}")
-        left = np.array(sorted(left_out), np.int64)
         for number, split, first in _shards_of(part):
-            stop = first + part.manifest.shards[number].count
-            low, high = part.positions(np.array([first, stop - 1], np.int64)).tolist()
-            if np.searchsorted(left, low) == np.searchsorted(left, high, "right"):
-                self._leave(low)
-                self._adopt(part, number, split, first, seen)
-            else:
-                self._copy(part, split, range(first, stop), left_out, seen)
+            self._adopt(part, number, split, first, seen)
 
     def resume(self, seen: Seen | None = None, stop: int | None = None) -> Kept:
         """Adopt the full shards that an earlier run of the same records left; see `Writer.resume`.
@@ -152,25 +102,22 @@ class ShardWriter(Writer):
                 full = find_full(self._staged(number), self._rows(number), self._shape)
                 if full is None or (stop is not None and full.stop > stop):
                     break
-                self._register.reenter(full.split)
-                for offsets, records in in_columns(entries_in(self._rows(number))):
+                for records in in_columns(entries_in(self._rows(number))):
                     self._register.adopt(records, full.split)
                     if seen is not None:
-                        seen(records.as_written([number * _MARKS + offset for offset in offsets]))
+                        seen(records.position.tolist())
                 self._done.append(full)
             self._clear()
         return Kept(self._register.count, self.committed)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`. Without `resume`, shards in the folder are removed."""
         self._begin()
         with self._errors():
             entry = self._register.add(position, fields, info, split)
             encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
-            entry = entry.at(shard.size, encoded.offsets)
-            place = shard.add(encoded.pieces, encoded.length, entry)
-        return WrittenRecord(position, entry.image, len(self._done) * _MARKS + place)
+            shard.add(encoded.pieces, encoded.length, entry.at(shard.size, encoded.offsets))
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make them durable, and close. Afterwards the staged files are a complete set."""
@@ -183,7 +130,6 @@ class ShardWriter(Writer):
             chunks = encode_rows(self._entries(), manifest.fields, Stamp())
             write_index(self.folder / (self.name + INDEX_SUFFIX), chunks)
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
-            self._link()
             for staged in (self.name + INDEX_SUFFIX, self.name + MANIFEST_SUFFIX):
                 owned.sync(self.folder / staged)
         self.abort()
@@ -195,34 +141,22 @@ class ShardWriter(Writer):
         if self._shard is not None:
             self._shard.close()
             self._shard = None
-        while self._used:
-            self._used.popleft().close()
 
     @property
     def files(self) -> dict[str, str]:
         """Staged names → final names, the manifest last: the argument of `Target.publish`."""
-        old, new = self._old, self._names()
-        shards = {
-            self._staged(number).name: name for number, name in enumerate(new) if name not in old[number : number + 1]
-        }
+        shards = {self._staged(number).name: name for number, name in enumerate(self._names())}
         return shards | {self.name + suffix: self.name + suffix for suffix in (INDEX_SUFFIX, MANIFEST_SUFFIX)}
-
-    @property
-    def obsolete(self) -> list[str]:
-        """Shards of the set before the append whose name has changed."""
-        return sorted(set(self._old) - set(self._names()))
 
     def _adopt(self, base: ShardReader, number: int, split: str, first: int, seen: Seen | None) -> None:
         """Register a shard of another set, and its records."""
         shard, own = base.manifest.shards[number], AdoptedShard(base, number, first)
         self._adopted[len(self._done)] = own
-        mark = len(self._done) * _MARKS
         with self._errors():
             for records in own.entries():
                 self._register.adopt(records, split)
                 if seen is not None:
-                    seen(records.as_written(range(mark, mark + len(records))))
-                mark += len(records)
+                    seen(records.position.tolist())
         self._done.append(FullShard(split, shard.count, shard.size, self._register.position + 1))
 
     @abstractmethod
@@ -245,25 +179,6 @@ class ShardWriter(Writer):
     def _own_shape(self) -> tuple[object, ...]:
         """The part of the shape that depends on the format."""
         return ()
-
-    @property
-    def _old(self) -> list[str]:
-        """The shards of the set before the append."""
-        return [] if self._grown is None else [shard.name for shard in self._grown.manifest.shards]
-
-    def _link(self) -> None:
-        """Link adopted shards to their new names, which contain the total; the old names stay until publication."""
-        if self._grown is None:
-            return
-        old, new = self._old, self._names()
-        if moved := [name for was, name in zip(old, new, strict=False) if was != name and name in old]:
-            raise ContainerError(
-                f"{self._grown.path} has its shards in another order than iofast gives them: {moved[0]}"
-            )
-        for number, was in enumerate(old):
-            if was != new[number]:
-                self._staged(number).unlink(missing_ok=True)
-                os.link(os.path.join(os.path.dirname(self._grown.path), was), self._staged(number))
 
     def _begin(self) -> None:
         if self._closed:
@@ -297,8 +212,6 @@ class ShardWriter(Writer):
         if self._shard is not None:
             self._done.append(self._shard.commit(self._end(self._shard.size), stop, self._shape))
             self._shard = None
-            if self.backing is not None:
-                self.backing.keep(self._staged(len(self._done) - 1))
 
     def _names(self) -> list[str]:
         splits = [full.split for full in self._done]
@@ -310,32 +223,22 @@ class ShardWriter(Writer):
 
     def _staged(self, number: int) -> Path:
         own = self._adopted.get(number)
-        if own is not None and own.reader is not self._grown:
+        if own is not None:
             return own.path  # of a part, in the same folder
         return self.folder / f"shard-{number:06d}{self.suffix}"
 
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows-{number:06d}"
 
-    def _keep_open(self, reader: ShardReader) -> None:
-        """Keep the files of this part open, and close those of another: there may be more parts than descriptors."""
-        if reader is self._grown:
-            return
-        if reader in self._used:
-            self._used.remove(reader)
-        self._used.append(reader)
-        if len(self._used) > _OPEN_PARTS:
-            self._used.popleft().close()
-
     def _entries(self) -> Iterator[EntryColumns]:
         """Yield all records."""
         for number in range(len(self._done)):
             own = self._adopted.get(number)
             if own is None:
-                yield from (records for _, records in in_columns(entries_in(self._rows(number))))
+                yield from in_columns(entries_in(self._rows(number)))
             else:
                 yield from own.entries()
-                self._keep_open(own.reader)
+                own.reader.close()  # there may be more parts than descriptors
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -6,7 +6,6 @@ docs/format.md sections 3.2, 5, 6 and 8. Readers and writers of sets are in `sha
 from __future__ import annotations
 
 import bisect
-import contextlib
 import glob
 import itertools
 import os
@@ -28,7 +27,6 @@ from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
-from iofast.containers.publish import APPENDING, MARKER
 from iofast.errors import ContainerError, OptionError, SourceMissingError, StorageError, UnfinishedError
 from iofast.remote.urls import is_url
 
@@ -147,7 +145,7 @@ def _stored_set_of(paths: Sequence[str]) -> str | None:
 
 
 def check_finished(path: str | os.PathLike[str]) -> None:
-    """Raise `UnfinishedError` if `<path>.partial/` exists beside the set `path`, unless it is only an append.
+    """Raise `UnfinishedError` if `<path>.partial/` exists beside the set `path`.
 
     In an object store a set with a manifest is finished.
     """
@@ -159,21 +157,11 @@ def check_finished(path: str | os.PathLike[str]) -> None:
         there = set(os.listdir(partial))
     except (FileNotFoundError, NotADirectoryError):
         return
-    except PermissionError:  # another user's: an append, because a set to be replaced loses its manifest first
-        there = {APPENDING}
-    if path.with_name(path.name + MANIFEST_SUFFIX).exists() and (
-        APPENDING in there or there <= {LOCK} or not _is_of_its_owner(partial, path)
-    ):
+    except PermissionError:  # another user's
+        there = set()
+    if there <= {LOCK} and path.with_name(path.name + MANIFEST_SUFFIX).exists():
         return
     raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
-
-
-def _is_of_its_owner(partial: Path, path: Path) -> bool:
-    """Whether `<path>.partial/` and the index of the set have the same owner; another user's folder is ignored."""
-    try:
-        return partial.lstat().st_uid == path.with_name(path.name + INDEX_SUFFIX).lstat().st_uid
-    except OSError:
-        return True
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -183,13 +171,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         stored = open_bytes(where)
         return retried(stored, lambda: Manifest.from_json(stored[:], where))
     path = Path(path)
-    partial, file = path.with_name(path.name + ".partial"), path.with_name(path.name + MANIFEST_SUFFIX)
-    # An append was killed between two renames: index and shards are the new ones, and the manifest is still staged.
-    published = not os.path.exists(partial / (path.name + INDEX_SUFFIX))
-    if os.path.exists(partial / MARKER) and published and _is_of_its_owner(partial, path):
-        with contextlib.suppress(FileNotFoundError):
-            staged = os.fspath(partial / file.name)
-            return Manifest.from_json(FileBytes(staged)[:], staged)
+    file = path.with_name(path.name + MANIFEST_SUFFIX)
     return Manifest.from_json(FileBytes(os.fspath(file))[:], os.fspath(file))
 
 

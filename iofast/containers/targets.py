@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from iofast.containers import tar, tfrecord
@@ -21,13 +20,8 @@ from iofast.record import KEY_WIDTH
 _LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
 
 
-def target_of(
-    path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False, sidecars: Sequence[str] = ()
-) -> Target:
-    """The place of a new or appended container, by its suffix. Raises `OptionError` for an unknown suffix.
-
-    `sidecars` are made as a part of publishing; see `containers.sidecars`.
-    """
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Target:
+    """The place of a new container, by its suffix. Raises `OptionError` for an unknown suffix."""
     if "://" in os.fspath(path):  # the text is not quoted: it may have a secret
         raise OptionError("the target is a URL: only pack writes into an object store; write a local one and copy it")
     place = Path(os.fspath(path))
@@ -39,14 +33,8 @@ def target_of(
             f"found {place.suffix or 'none'}{hint}"
         )
     if place.suffix == LMDB:
-        target = Target(path, overwrite=overwrite, append=append)
-    else:
-        target = ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
-    if sidecars:
-        from iofast.containers.sidecars import check_names  # imported here because it takes start-up time
-
-        target.sidecars = check_names(sidecars, place.suffix)
-    return target
+        return Target(path, overwrite=overwrite)
+    return ShardTarget(path, place.suffix, overwrite=overwrite)
 
 
 def meant(suffix: str) -> str | None:
@@ -69,10 +57,6 @@ def writer_of(
     folder, name = target.partial, target.path.name
     if target.path.suffix == LMDB:
         return LmdbWriter(target.stage(), key_width=key_width)
-    backing = target.backing if isinstance(target, ShardTarget) else None
     if target.path.suffix in TFRECORD:
-        writer: ShardWriter = tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
-    else:
-        writer = tar.TarWriter(folder, name, cut=cut, key_width=key_width)
-    writer.backing = backing
-    return writer
+        return tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
+    return tar.TarWriter(folder, name, cut=cut, key_width=key_width)

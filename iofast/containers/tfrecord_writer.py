@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 
 from iofast.containers.base import Description
-from iofast.containers.entries import WrittenRecord
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import ShardCut, stem_with
@@ -88,12 +87,12 @@ class TfrecordWriter(ShardWriter):
         self._classes, self._base = description.classes, _label_base(description)
         super().__init__(folder, name, cut=cut, key_width=key_width)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> WrittenRecord:
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`. It must fit one protobuf message, 2 GiB."""
         size = sum(len(payload) + _OF_A_FIELD for payload in fields.values() if isinstance(payload, bytes))
         if size + _OF_A_RECORD > MAX_DATA:
             raise ContainerError(f"record {position} has {size} bytes, more than one TFRecord can hold: {MAX_DATA}")
-        return super().write(position, fields, info, split)
+        super().write(position, fields, info, split)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest; see `ShardWriter.finish`. Raises `ContainerError` for another description."""

@@ -230,8 +230,6 @@ class _Copying:
         if begin is not None:
             begin(job.count, self.kept)
         for position, copy, split in job.records(self.kept):
-            if isinstance(writer, Writer):
-                writer.reenter(split)
             writer.write(position, copy.fields, copy.info, split)
             if progress is not None:
                 progress(1, sum(map(len, copy.fields.values())), 0)

@@ -1,4 +1,4 @@
-"""Readers for files of other programs: tar shards, TFRecord, LMDB, MDS and beton.
+"""Readers for files of other programs: tar shards, TFRecord, LMDB, Parquet and Arrow.
 
 Each format has one module that scans its files. A scan returns a `cached_index.ForeignIndex`, which is cached;
 `reader.ForeignReader` reads records from it.

@@ -1,7 +1,6 @@
 """The index of another program's files: a table of places, built by one scan and cached until a file changes.
 
-A `Format` (`tar`, `tfrecord`, `lmdb`, `mds`, `beton`, `arrow`) lists its files and scans them. The rest is common to
-all.
+A `Format` (`tar`, `tfrecord`, `lmdb`, `arrow`) lists its files and scans them. The rest is common to all.
 """
 
 from __future__ import annotations
@@ -120,9 +119,8 @@ class Format(ABC):
     name: ClassVar[str]
     names_are_fixed: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
-    def __init__(self, paths: Sequence[str], options: ForeignOptions, beside: Sequence[str] = ()) -> None:
+    def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
         self.paths, self.options = [absolute(path) for path in paths], options
-        self.beside = list(beside)  # other files that the index depends on
 
     @abstractmethod
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
@@ -134,7 +132,7 @@ class Format(ABC):
     def words(self) -> list[bytes]:
         """What identifies this data set; the name of its index in the cache is a hash of it."""
         places = [os.fsencode(place) for path in self.paths for place in (resolved(path), path)]
-        return [self.options.identity(), *places, *map(os.fsencode, self.beside)]
+        return [self.options.identity(), *places]
 
     def state(self) -> tuple[int, ...]:
         """See `ForeignIndex.state`."""
@@ -174,7 +172,7 @@ def open_index(data: Format) -> ForeignIndex:
     contradict the format.
     """
     called = time.time_ns()
-    before, state = stamps([*data.paths, *data.beside]), data.state()
+    before, state = stamps(data.paths), data.state()
 
     def valid(file: Path) -> ForeignIndex | None:
         index = _loaded(file, data)
@@ -216,7 +214,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
     began = time.time_ns()
     index = data.scan(before)
     where = f"{data.paths[0]} …" if len(data.paths) > 1 else data.paths[0]
-    if not np.array_equal(stamps([*data.paths, *data.beside]), before) or data.state() != state:
+    if not np.array_equal(stamps(data.paths), before) or data.state() != state:
         raise SourceError(f"{where} was written to while it was indexed: wait until writing ends")
     if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
@@ -294,7 +292,7 @@ def _check(index: ForeignIndex, data: Format) -> None:
     starts, numbers = arrays["starts"], {name for name, dtype in zip(index.fields, index.dtypes, strict=True) if dtype}
     files = len(data.paths)
     valid = lengths == {count} and texts <= {count} and set(index.dtypes) <= {"", *NUMBERS}
-    valid &= len(index.stamps) == files + len(data.beside) and not numbers.intersection(IMAGE_FIELDS)
+    valid &= len(index.stamps) == files and not numbers.intersection(IMAGE_FIELDS)
     valid &= len(starts) > 0 and not starts[0] and not (np.diff(starts) < 0).any() and len(starts) <= files
     valid &= not (arrays["format"] >= len(FORMATS)).any()
     if not valid:

@@ -1,4 +1,4 @@
-"""Make fields of records from the columns of a table (mds, beton, arrow): names, labels, image sizes."""
+"""Make fields of records from the columns of a table: names, labels, image sizes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ LABEL_NAMES = (*LABEL_COLUMNS, "y", "cls", "labels", "fine_label")
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
 
-_CHUNK = 1024  # rows per task: few threads then unpack the same compressed shard
+_CHUNK = 1024  # rows per task: neighbours share pages of the disk
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
     """One column of a table of N samples: the places of its values.
 
-    `kind`: `image`, `text`, `json`, `bytes` (the value is the payload) or `number` (one number of type `dtype`).
+    `kind`: `image`, `text`, `bytes` (the value is the payload) or `number` (one number of type `dtype`).
     """
 
     name: str
-    kind: Literal["image", "text", "json", "bytes", "number"]
+    kind: Literal["image", "text", "bytes", "number"]
     file: NDArray[np.uint32]
     offset: NDArray[np.uint64]
     length: NDArray[np.uint64]
@@ -55,21 +55,13 @@ def index_of(
     left_out: Sequence[str] = (),
     labels: NDArray[np.int32] | None = None,
 ) -> ForeignIndex:
-    """Return the index of a table; `starts`: the number of samples before each file.
-
-    Without `labels` a column of integers with a usual name has them.
-    """
+    """Return the index of a table; `starts`: the number of samples before each file."""
     count = len(columns[0].file)
     arrays: Arrays = {"label": np.full(count, -1, np.int32) if labels is None else labels, "starts": starts}
     names: list[str] = []
     dtypes: list[str] = []
     for column in columns:
         dtype = column.dtype if column.kind == "number" else ""
-        if dtype and labels is None and LABEL_FIELD not in names and column.name.lower() in LABEL_NAMES:
-            found = _labels(column, fetch)
-            if found is not None:
-                arrays["label"] = found
-                continue
         name = _field_name(column, names, fetch)
         number = len(names)
         names.append(name)
@@ -77,18 +69,6 @@ def index_of(
         arrays |= {f"{part}.{number}": getattr(column, part).astype(kind) for part, kind in PARTS.items()}
     arrays |= _sizes(names, arrays, count, fetch)
     return ForeignIndex(arrays, tuple(names), tuple(dtypes), splits=tuple(splits), left_out=tuple(left_out))
-
-
-def _labels(column: TableColumn, fetch: Fetch) -> NDArray[np.int32] | None:
-    """An integer column as class indices, -1 = none; None if a number is out of range."""
-    dtype = np.dtype(column.dtype)
-    if dtype.kind not in "iu":
-        return None
-    data = b"".join(fetch(*place) for place in _places(column))
-    numbers = np.frombuffer(data, dtype)
-    if len(numbers) and (numbers.min() < -1 or numbers.max() >= 1 << 31):
-        return None
-    return numbers.astype(np.int32)
 
 
 def _places(column: TableColumn, most: int | None = None) -> list[tuple[int, int, int]]:
@@ -101,7 +81,7 @@ def _places(column: TableColumn, most: int | None = None) -> list[tuple[int, int
 def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
     """Name a field: the image by its format, any other column by its name and an extension."""
     stem = _ILLEGAL.sub("_", column.name.lower())[: MAX_FIELD_NAME - 16].strip("_") or "field"
-    extension = {"text": "txt", "json": "json", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]
+    extension = {"text": "txt", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]
     image = None
     for place in _places(column, 1) if column.kind in ("image", "bytes") else ():
         with contextlib.suppress(DecodeError):

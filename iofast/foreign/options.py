@@ -10,7 +10,7 @@ from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
 
 ROLES = ("image", "label", "path")  # parts of every record; any other name is a field
-IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
+IMAGES = ("jpg", "png", "webp", "rgb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,12 @@ class ForeignOptions:
     or of a tar member without its key: `{"image": "foto", "seg.png": "mask/encoded"}`. In tar shards the label may also
     be a member of a JSON field: `{"label": "json/category"}`.
 
-    `label_base` is the number of the first class: 1 if 0 means background, as in ImageNet's converters. `labels` is a
-    text file of lines `key label`, for an LMDB of plain images. `channels` is the order of the planes in Caffe's
-    Datums: "bgr", as in OpenCV, or "rgb". Raises `OptionError` for other values.
+    `label_base` is the number of the first class: 1 if 0 means background, as in ImageNet's converters. Raises
+    `OptionError` for other values.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     label_base: int = 0
-    labels: str | None = None
-    channels: str = "bgr"
 
     def __post_init__(self) -> None:
         if not isinstance(self.names, Mapping) or not all(
@@ -46,8 +43,6 @@ class ForeignOptions:
                 raise OptionError(f"names: {error}") from None
         if self.label_base not in (0, 1):
             raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
-        if self.channels not in ("bgr", "rgb"):
-            raise OptionError(f"channels must be 'bgr' or 'rgb', found {self.channels!r}")
 
     @classmethod
     def of(cls, given: Self | Mapping[str, Any] | None) -> Self:
@@ -61,11 +56,4 @@ class ForeignOptions:
 
     def identity(self) -> bytes:
         """Bytes that differ for different options; they are part of a cached index's name."""
-        return repr((sorted(self.names.items()), self.label_base, self.labels, self.channels)).encode()
-
-    def refuse(self, where: str, *members: str) -> None:
-        """Raise `OptionError` if one of these members was given, which do not apply to `where`."""
-        default = ForeignOptions()
-        for member in members:
-            if getattr(self, member) != getattr(default, member):
-                raise OptionError(f"foreign: {member} does not apply to {where}")
+        return repr((sorted(self.names.items()), self.label_base)).encode()

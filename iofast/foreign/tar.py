@@ -199,7 +199,7 @@ def _describe(
     label -= names.base if label >= 0 else 0
     if image in RAW_FIELDS:
         width, height = _integer(members.get("width")), _integer(members.get("height"))
-        if width > 0 and height > 0 and raw_length(image, width, height) == own[image].size:
+        if width > 0 and height > 0 and raw_length(width, height) == own[image].size:
             return label, width, height, 1
     if image not in IMAGE_FIELDS:
         return label, 0, 0, 1

@@ -7,6 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Self
 
+from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
 
@@ -28,9 +29,9 @@ class TarNames:
     @classmethod
     def of(cls, options: ForeignOptions) -> Self:
         """Raise `OptionError` for options that do not apply to tar shards."""
-        options.refuse("tar shards", "labels", "channels")
         names = {ours: theirs.lower() for ours, theirs in options.names.items()}
-        options.refuse("tar shards", *(["names"] if "path" in names else []))
+        if "path" in names:
+            raise OptionError("names: the path of a sample in tar shards is its key; leave path= out")
         image, label = names.pop("image", None), names.pop("label", None)
         renamed = {theirs: ours for ours, theirs in names.items()}
         hidden = set(names)

@@ -51,7 +51,6 @@ class FeatureNames:
     @classmethod
     def of(cls, options: ForeignOptions) -> Self:
         """From the user's options. Raises `OptionError` for options that do not apply to TFRecord."""
-        options.refuse("TFRecords", "labels", "channels")
         names = dict(options.names)
         image, label, path = (names.pop(role, None) for role in ROLES)
         return cls(image, label, path, options.label_base, tuple(sorted(names.items())))

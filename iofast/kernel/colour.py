@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageChops, features
 
 from iofast.errors import DecodeError
-from iofast.kernel import pillow, shaper
+from iofast.kernel import pillow
 
 MAX_PROFILE = 4 << 20  # bytes; a printer's tables have half a megabyte, rarely two
 _SAME = 3  # levels: vendors' sRGB profiles differ by up to 2, other colour spaces by dozens
@@ -47,13 +47,6 @@ def _changes_little(to_rgb: object) -> bool:
     levels = np.array(list(product(range(0, 256, 51), repeat=3)), np.uint8)[None]
     converted = np.asarray(to_rgb.apply(Image.fromarray(levels)))  # type: ignore[attr-defined]
     return bool(np.abs(converted.astype(int) - levels).max() <= _SAME)
-
-
-@lru_cache(64)
-def tables(profile: bytes) -> bytes | None:
-    """Return the tables by which the C code converts RGB of a profile as `transform` does; None if it cannot."""
-    to_rgb = transform(profile, "RGB")
-    return None if to_rgb is None else shaper.of(profile, to_rgb)
 
 
 def needs_conversion(profile: bytes, components: int) -> bool:

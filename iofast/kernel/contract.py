@@ -115,11 +115,10 @@ class Finish(NamedTuple):
 
 
 class Kind(IntEnum):
-    """Contents of a payload: an encoded image, or pixels as in the fields `rgb` and `yuv` (docs/format.md)."""
+    """Contents of a payload: an encoded image, or pixels as in the field `rgb` (docs/format.md)."""
 
     ENCODED = 0
     RGB = 1
-    YUV420 = 2
 
 
 class Status(IntEnum):
@@ -233,7 +232,7 @@ class Transcoded(NamedTuple):
     """One packed image. All sizes are upright."""
 
     data: bytes
-    field: str  # jpg, png, webp, rgb or yuv
+    field: str  # jpg, png, webp or rgb
     width: int
     height: int
     orientation: int  # 1, unless the payload was kept verbatim with its tag
@@ -249,7 +248,7 @@ class TranscodeRecipe:
                   of `size`; `crop` resizes the short side to `size` and cuts out the centre square; `pad` resizes
                   the long side and centres the image on a square of `pad_color` (None: black); `none` keeps the size
     format        `keep` stores a file unchanged if its pixels do not change (formats that no container stores become
-                  PNG), and encodes all others as JPEG; `rgb` and `yuv420` store raw pixels; `npy` stores all channels
+                  PNG), and encodes all others as JPEG; `rgb` stores raw pixels; `npy` stores all channels
                   and bits, as `png` does for samples of 16 bits
     restart       MCUs per restart interval of a JPEG; 0 = no markers, "auto" = best for decoding crops. A number or
                   "auto" also rewrites kept JPEGs, with the same coefficients and metadata; 0 and None keep them. For
@@ -287,7 +286,7 @@ class TranscodeRecipe:
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
         _one_of("filter", self.filter, FILTERS)
-        _one_of("format", self.format, ("jpeg", "png", "webp", "npy", "rgb", "yuv420", "keep"))
+        _one_of("format", self.format, ("jpeg", "png", "webp", "npy", "rgb", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
         _one_of("check", self.check or "decode", ("decode", "end"))
         _one_of("truncated", self.truncated or "strict", ("strict", "accept"))
@@ -308,7 +307,7 @@ class TranscodeRecipe:
     def _check_colours(self) -> None:
         if self.icc is not None:
             _one_of("icc", self.icc, ("srgb", "keep", "drop"))
-        if self.icc == "keep" and self.format in ("rgb", "yuv420"):
+        if self.icc == "keep" and self.format == "rgb":
             raise OptionError(f"icc 'keep' needs a format that can hold a profile, found {self.format!r}")
         for text in (self.pad_color, self.background):
             if text not in (None, "drop"):

@@ -117,15 +117,12 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     kept = recipe.format == "keep" and box == (0, 0, width, height) and canvas == original
     stored = "jpeg" if recipe.format == "keep" else recipe.format
     profile = _profile(data, header.components, recipe, kept)
-    shaper = colour.tables(profile) if recipe.icc != "keep" and header.components == 3 else None
-    if shaper is not None:
-        profile, kept = b"", False
     both = bool(profile) or stored not in memory.NATIVE or (recipe.mode == "pad" and not kept)
     fits = recode.excess(stored, *canvas, recipe) is None
     needed = memory.of_native(
         original,
         canvas if fits and (both or not kept) else (0, 0),
-        memory.BY_BOTH[stored] if both else memory.NATIVE["rgb" if shaper is not None else stored],
+        memory.BY_BOTH[stored] if both else memory.NATIVE[stored],
         coefficients=header.components if header.progressive else 0,
         whole=kept or window != size,
     )
@@ -138,7 +135,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if kept:
         return _kept(data, header, recipe) if recipe.truncated is None else _kept_if_whole(data, header, recipe)
-    return _encoded(data, header, recipe, stored, (size, box), shaper)
+    return _encoded(data, header, recipe, stored, (size, box))
 
 
 def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
@@ -168,7 +165,6 @@ def _encoded(
     recipe: TranscodeRecipe,
     stored: str,
     cut: tuple[tuple[int, int], tuple[int, int, int, int]],
-    shaper: bytes | None,
 ) -> Transcoded:
     """Decode, resample and crop to `cut` (size and box), convert and encode as `stored`, all in the C code."""
     size, box = cut
@@ -179,9 +175,7 @@ def _encoded(
     # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
     # the window needs is decoded, and damage elsewhere would not show in any pixel. The nearest pixels may not include
     # the last.
-    by_planes = (
-        shaper is None and kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
-    )
+    by_planes = kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
     strict = recipe.truncated is None
     if strict and (recipe.filter == "nearest" or (window != size and not by_planes)):
         check(data, header.orientation, recipe.max_pixels)
@@ -193,11 +187,10 @@ def _encoded(
             *window,
             header.orientation,
             recipe.quality,
-            *native_codec.SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
+            *native_codec.SAMPLING[recipe.subsampling],
             recipe.interval(mcus_per_row(window[0], min(header.components, 3), recipe.subsampling)),
             _denominator(original, size, recipe.reducing_gap),
             kind,
-            shaper,
         )
     if status == Status.UNSUPPORTED:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
@@ -228,13 +221,9 @@ def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool)
 
 
 def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int, profile: bytes) -> Transcoded:
-    """Decode and resample in the C code, then convert to sRGB, pad and encode like other formats.
-
-    Without `profile` the C code has converted the pixels.
-    """
+    """Decode and resample in the C code, then convert from `profile` to sRGB, pad and encode like other formats."""
     mode = "long" if recipe.mode == "pad" else recipe.mode
-    icc = "drop" if profile or recipe.icc in ("keep", "drop") else "srgb"
-    resized = transcode(data, replace(recipe, format="rgb", icc=icc, mode=mode, pad_color=None, check=None))
+    resized = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
     pixels, original = Image.frombytes("RGB", resized[2:4], resized.data), resized[-2:]
     del resized  # as large as the pixels
     if components == 1:

@@ -1,62 +1,16 @@
-"""The C code's functions for images that Pillow opens: PNG filters, resampling, JPEG and YUV420 encoding."""
+"""The C code's functions for images that Pillow decodes: resampling and JPEG encoding."""
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 from PIL import Image
-from PIL.ImageFile import ImageFile
 
 from iofast.kernel import _native, colour, contract, markers, pillow, recode, resampling
 from iofast.kernel.contract import Kind, Status, TranscodeRecipe, mcus_per_row
 from iofast.kernel.native_batch import borrowed, decode_one
 
 SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
-KINDS = {"jpeg": Kind.ENCODED, "rgb": Kind.RGB, "yuv420": Kind.YUV420}  # formats that the C code writes
-
-_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
-_IGNORED = (b"tEXt", b"tIME", b"eXIf")  # chunks behind a PNG's pixels that change none of them
-
-
-def decode(opened: pillow.Opened) -> Image.Image:
-    """Replace `pillow.decode`: for usual PNGs the C code undoes the filters, in a fifth of the time."""
-    image, (width, height) = opened.image, opened.size
-    channels = _CHANNELS.get(image.mode, 0)
-    if opened.format != "png" or not channels or width * height > contract.LARGE:
-        return pillow.decode(opened)
-    assert isinstance(image, ImageFile)
-    if len(image.tile) != 1:
-        return pillow.decode(opened)
-    codec, extent, offset, rawmode = image.tile[0]
-    usual = (codec, extent, rawmode) == ("zip", (0, 0, width, height), image.mode)
-    if not usual or image.info.get("interlace") or image.n_frames != 1:  # type: ignore[attr-defined]
-        return pillow.decode(opened)
-    filtered = _inflated(opened.data[:], offset - 8, (1 + width * channels) * height)
-    rows = None if filtered is None else _native.png_rows(filtered, width, height, channels)
-    if rows is None:
-        return pillow.decode(opened)
-    decoded = Image.frombuffer(image.mode, image.size, rows, "raw", image.mode, 0, 1)
-    decoded.info.update(image.info)
-    return decoded
-
-
-def _inflated(data: bytes, at: int, size: int) -> bytes | None:
-    """Decompress the IDAT chunks of a PNG, which begin at `at`, to `size` bytes; None if anything is unusual."""
-    view, parts, name = memoryview(data), [], b"IDAT"
-    while at + 8 <= len(data) and name != b"IEND":
-        length, name = int.from_bytes(view[at : at + 4], "big"), data[at + 4 : at + 8]
-        if name == b"IDAT":
-            parts.append(view[at + 8 : at + 8 + length])
-        elif name not in (*_IGNORED, b"IEND"):
-            return None
-        at += 12 + length
-    unpacker = zlib.decompressobj()
-    try:
-        inflated = unpacker.decompress(b"".join(parts), size + 1)
-    except zlib.error:
-        return None
-    return inflated if unpacker.eof and len(inflated) == size else None
+KINDS = {"jpeg": Kind.ENCODED, "rgb": Kind.RGB}  # formats that the C code writes
 
 
 def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Image.Image:
@@ -75,13 +29,11 @@ def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], fi
 
 def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
     """Replace `recode.encode`: JPEGs get the kernel's Huffman tables and restart markers."""
-    if kind not in ("jpeg", "yuv420"):
+    if kind != "jpeg":
         return recode.encode(pixels, kind, recipe, profile)
-    if kind == "yuv420" and pixels.mode != "RGB":
-        pixels = pillow.replaced(pixels, pixels.convert("RGB"))
     width, height, channels = *pixels.size, len(pixels.getbands())
     interval = recipe.interval(mcus_per_row(width, channels, recipe.subsampling))
-    layout = (channels, width, height, recipe.quality, *SAMPLING[recipe.subsampling], interval, KINDS[kind])
+    layout = (channels, width, height, recipe.quality, *SAMPLING[recipe.subsampling], interval)
     with borrowed("bilinear", width * height) as context:
         status, encoded = _native.encode(context.handle, pixels.tobytes(), *layout)
     if encoded is None:
@@ -89,4 +41,4 @@ def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: byt
     return markers.with_profile(encoded, profile) if colour.describes(profile, pixels) else encoded
 
 
-CODEC = recode.Codec(decode, resample, encode)
+CODEC = recode.Codec(resample, encode)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import NamedTuple
 
-import numpy as np
 from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, lossless, markers, memory, pillow, raw, resampling
+from iofast.kernel import colour, lossless, markers, memory, pillow, resampling
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -24,8 +23,8 @@ from iofast.kernel.contract import (
 )
 from iofast.record import FIELD_OF_FORMAT
 
-FIELDS = {**FIELD_OF_FORMAT, "rgb": "rgb", "yuv420": "yuv"}  # by stored format
-_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
+FIELDS = {**FIELD_OF_FORMAT, "rgb": "rgb"}  # by stored format
+_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE}
 _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 
 
@@ -44,9 +43,8 @@ def transcode(data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> 
 
 
 class Codec(NamedTuple):
-    """The functions for images that Pillow opens: Pillow's own, or the native kernel's where they are faster."""
+    """The functions for images that Pillow decodes: Pillow's own, or the native kernel's where they are faster."""
 
-    decode: Callable[[pillow.Opened], Image.Image]  # as pillow.decode
     resample: Callable[[Image.Image, tuple[int, ...], tuple[int, int], str], Image.Image]  # as resampling.resample
     encode: Callable[[Image.Image, str, TranscodeRecipe, bytes], bytes]  # as encode
 
@@ -82,7 +80,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
         if not colour.is_shown_otherwise(opened.image, icc=icc, background=background):
             pillow.check_end(opened)
             if recipe.check != "end":
-                codec.decode(opened)  # a container holds only images that decode
+                pillow.decode(opened)  # a container holds only images that decode
             return Transcoded(data, FIELDS[opened.format], *original, opened.orientation, *original)
     kind = recipe.format
     if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
@@ -107,7 +105,7 @@ def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str |
     """Explain why pixels of this size cannot be stored as `kind` (any format but "keep"), or return None."""
     if max(width, height) > _SIDES[kind]:
         return f"the image is longer than the {_SIDES[kind]:,} pixels a side that {kind} takes"
-    if kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES:  # no loader would read it
+    if kind == "rgb" and 3 * width * height > MAX_BYTES:  # no loader would read it
         return f"the image is larger than the {MAX_BYTES >> 20:,} MiB of raw pixels that a loader reads"
     if width * height > recipe.max_pixels:
         return f"the image is larger than the limit of {recipe.max_pixels:,} pixels (max_pixels)"
@@ -147,7 +145,7 @@ def _resized(
 ) -> Image.Image:
     goal = size[::-1] if opened.orientation >= 5 else size
     scaled = _draft(opened, goal, recipe.reducing_gap)
-    pixels, profile = _opaque(codec, opened, recipe)
+    pixels, profile = _opaque(opened, recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
         small = pixels.resize(goal, resampling.FILTERS[recipe.filter], box=scaled)
         resized = resampling.cut(pillow.turn(small, opened.orientation), box)
@@ -158,9 +156,9 @@ def _resized(
     return colour.to_srgb(resized, profile)  # last: LittleCMS takes 24 ns per pixel, and most images are smaller now
 
 
-def _opaque(codec: Codec, opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
+def _opaque(opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
     """Decode to an opaque grayscale (`L`) or colour (`RGB`) image, and return the profile still to be converted."""
-    image = codec.decode(opened)
+    image = pillow.decode(opened)
     profile = b"" if recipe.icc == "drop" else colour.profile_of(opened.image)
     alpha = None
     if recipe.background != "drop":
@@ -187,8 +185,6 @@ def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: byt
     """Encode an `L` or `RGB` image as `kind` (any format but "keep"), with its profile if that fits the mode."""
     if kind == "rgb":
         return _colour(pixels).tobytes()
-    if kind == "yuv420":
-        return raw.pack_yuv(np.asarray(_colour(pixels)))
     embedded: dict[str, object] = {"icc_profile": profile} if colour.describes(profile, pixels) else {}
     if kind == "png":
         return _save(pixels, "PNG", embedded)
@@ -212,7 +208,7 @@ def _colour(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else pillow.replaced(image, image.convert("RGB"))
 
 
-PILLOW = Codec(pillow.decode, resampling.resample, encode)
+PILLOW = Codec(resampling.resample, encode)
 
 
 def _writes_markers() -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import depth, lossless, pillow, raw, resampling, strangers
+from iofast.kernel import depth, lossless, pillow, resampling, strangers
 from iofast.kernel.contract import (
     ALL_FILTERS,
     MAX_PIXELS,
@@ -38,6 +38,7 @@ from iofast.kernel.file_rows import cached as cached
 from iofast.kernel.file_rows import read_rows as read_rows
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
+from iofast.record import raw_length
 from iofast.work import within
 
 Buffer = bytes | bytearray | memoryview
@@ -320,17 +321,17 @@ def _raw_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOp
     length, orientation = int(source.lengths[row]), int(source.orientations[row])
     if length > options.max_bytes:
         raise pillow.StatusError(Status.LIMIT)
-    if kind not in (Kind.RGB, Kind.YUV420):
+    if kind != Kind.RGB:
         raise pillow.StatusError(Status.UNSUPPORTED)
     if width < 1 or height < 1:
         raise pillow.StatusError(Status.CORRUPT)
     if width * height > options.max_pixels:
         raise pillow.StatusError(Status.LIMIT)
-    if length != raw.length(kind, width, height):
-        raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
+    if length != raw_length(width, height):
+        raise pillow.StatusError(Status.TRUNCATED if length < raw_length(width, height) else Status.CORRUPT)
     _check_box(box, size, (width, height))
     stored = (height, width) if orientation in TURNED else (width, height)
-    return Image.fromarray(raw.unpack(payload(source, row, options.max_bytes), kind, *stored))
+    return Image.frombytes("RGB", stored, bytes(payload(source, row, options.max_bytes)))
 
 
 def _check_box(box: Box, size: Size, image: Size) -> None:

@@ -15,7 +15,7 @@ from zlib import crc32
 from iofast.meter.counters import STAGES, Stages, StageStats
 from iofast.meter.traffic import TrafficStats, traffic
 
-VERSION: Final = 4
+VERSION: Final = 5
 MAX_BYTES: Final = 1 << 20  # larger files are ignored
 MAX_LOADERS: Final = 64  # in a page; further ones are not published
 MAX_PHASES: Final = 16  # of a loader in a page
@@ -173,9 +173,9 @@ def _report(members: Any) -> LoaderReport:
 
 
 def _traffic(sums: Any) -> TrafficStats:
-    gets, nbytes, retries, hedges, read = map(_count, sums[:5])
-    median, late = (None if each is None else _count(each) / 1e9 for each in sums[5:7])
-    return TrafficStats(gets, nbytes, retries, hedges, read, median, late)
+    gets, nbytes, retries, read = map(_count, sums[:4])
+    median, late = (None if each is None else _count(each) / 1e9 for each in sums[4:6])
+    return TrafficStats(gets, nbytes, retries, read, median, late)
 
 
 def _stage(sums: Any) -> StageStats:

@@ -54,11 +54,12 @@ def _temporary() -> set[str]:
 
 @contextlib.contextmanager
 def opened(folder: Path, *, make: bool = False) -> Iterator[int]:
-    """Open `folder`. Raises OSError unless it is this user's, closed to others and not a symlink."""
+    """Open `folder`. Raises OSError unless `owned.trust` trusts it."""
     if make:
         with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
             folder.mkdir(0o700)
-    descriptor = owned.open_folder(folder, private=True)
+    owned.trust(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

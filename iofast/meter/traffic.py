@@ -20,7 +20,6 @@ class TrafficStats:
 
     gets, bytes    answers with bytes of objects
     retries        requests that were repeated after a failure
-    hedges         requests that were sent twice, because the answer was later than 99 % of the ones before
     read           bytes of objects that were read, out of the cache or not
     median_s, p99_s  seconds from request to answer, of the last 1024; None before the first ones
     """
@@ -28,7 +27,6 @@ class TrafficStats:
     gets: int = 0
     bytes: int = 0
     retries: int = 0
-    hedges: int = 0
     read: int = 0
     median_s: float | None = None
     p99_s: float | None = None
@@ -44,9 +42,9 @@ class TrafficStats:
         return _stats(counts, self.median_s, self.p99_s)
 
     @property
-    def counts(self) -> tuple[int, int, int, int, int]:
+    def counts(self) -> tuple[int, int, int, int]:
         """All but the times."""
-        return self.gets, self.bytes, self.retries, self.hedges, self.read
+        return self.gets, self.bytes, self.retries, self.read
 
     @property
     def hit_rate(self) -> float | None:
@@ -59,14 +57,14 @@ class TrafficStats:
             parts.append(f"{1e3 * self.median_s:.0f} ms (99 %: {1e3 * self.p99_s:.0f} ms)")
         if self.hit_rate is not None:
             parts.append(f"{self.hit_rate:.0%} from the cache")
-        if self.retries or self.hedges:
-            parts.append(f"{self.retries:,} repeated, {self.hedges:,} sent twice")
+        if self.retries:
+            parts.append(f"{self.retries:,} repeated")
         return ", ".join(parts)
 
 
 def _stats(counts: Iterable[int], median_s: float | None, p99_s: float | None) -> TrafficStats:
-    gets, nbytes, retries, hedges, read = counts
-    return TrafficStats(gets, nbytes, retries, hedges, read, median_s, p99_s)
+    gets, nbytes, retries, read = counts
+    return TrafficStats(gets, nbytes, retries, read, median_s, p99_s)
 
 
 def _longer(one: float | None, other: float | None) -> float | None:
@@ -93,15 +91,12 @@ class AnswerTimes:
         times = self._sorted
         return times[max(0, math.ceil(share * len(times)) - 1)] if times else None
 
-    def __len__(self) -> int:
-        return len(self._times)
-
 
 class Traffic:
     """Counts the requests of a process. Only the thread that waits for them may count answers."""
 
     def __init__(self) -> None:
-        self.retries = self.hedges = 0
+        self.retries = 0
         self._gets = self._bytes = 0
         self._times = AnswerTimes()
         self._read = Cells(1)
@@ -122,7 +117,7 @@ class Traffic:
         if not (read or self._gets or self.retries):
             return None
         seconds = times.quantile(0.5), times.quantile(0.99)
-        return TrafficStats(self._gets, self._bytes, self.retries, self.hedges, read, *seconds)
+        return TrafficStats(self._gets, self._bytes, self.retries, read, *seconds)
 
 
 traffic = Traffic()  # of this process

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from iofast.containers.base import Description, Reader, Writer
-from iofast.containers.entries import WrittenRecord
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
-from iofast.packing.duplicates import Duplicate, Duplicates
 from iofast.packing.pack_work import PackWork
 
 # Blocks written per finished chunk. With one, a single slow chunk would leave a backlog to the end; with many, a
@@ -19,18 +17,14 @@ from iofast.packing.pack_work import PackWork
 _PACE = 4
 
 
-class NothingLeftError(SourceError):
-    """Every image was left out."""
-
-
 class Builder:
     """Fill `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
     If a writer can resume, a journal is removed when all its records are committed; `in_use` names the journals to
-    which workers still append. `path` is that of the container.
+    which workers still append.
     """
 
-    def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]], path: Path) -> None:
+    def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]]) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
         self._left: Counter[Path] = Counter()  # blocks of a journal that are not committed
@@ -39,23 +33,11 @@ class Builder:
         self._last = work.first - 1
         self.next = 0  # the first chunk that is not completely written
         self.packed = 0
-        self.duplicates = Duplicates(path, work.first)
         self.holes: list[int] = []  # positions before the last record that have no record
 
-    def extend(self, base: Reader) -> None:
-        """Begin with the records of the container that grows."""
-        self._writer.extend(base, self.duplicates.note)
-
-    def join(self, part: Reader, listed: Sequence[Duplicate]) -> None:
-        """Append the records of the next part of the run, `listed` being the duplicates within it.
-
-        If duplicates are dropped, the part has none of its own, and records that equal those of earlier parts are left
-        out.
-        """
-        left_out: Collection[int] = ()
-        if self._work.options.drop_duplicates:
-            left_out = self.duplicates.across(self._writer, part, listed, self._label)
-        self._writer.join(part, left_out, self._count)
+    def join(self, part: Reader) -> None:
+        """Append the records of the next part of the run."""
+        self._writer.join(part, self._count)
         self.next = self._work.plan.chunks  # none is left to be written
 
     def resume(self, stop: int | None = None) -> None:
@@ -91,40 +73,23 @@ class Builder:
         if self.next < chunks:
             raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
         if not self.packed and self._work.whole is None:
-            images, duplicates = len(self._work.source), len(self.duplicates.found)
-            reason = "min_size and max_aspect admit none"
-            if self._work.options.drop_duplicates and duplicates:
-                reason = f"{duplicates:,} are duplicates, and min_size and max_aspect admit no other"
-            raise NothingLeftError(f"no image of {images:,} is left: {reason}")
+            images = len(self._work.source)
+            raise SourceError(f"no image of {images:,} is left: min_size and max_aspect admit none")
         return self._writer.finish(description)
-
-    def is_dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:
-        """Whether the next record is a duplicate that the options drop."""
-        if not self._work.options.drop_duplicates:
-            return False
-        return self.duplicates.is_duplicate(self._writer, position, fields)
-
-    def _label(self, position: int) -> bytes | None:
-        """The label of an image, as a record has it."""
-        label = self._work.source.label(position - self._work.first)
-        return None if label < 0 else b"%d" % label
 
     def _write(self, journal: Path, offset: int) -> None:
         for record in read_block(journal, offset).records:
             if record.position <= self._last:  # written by an earlier run
                 continue
             fields = {**self._work.source.extra(record.position - self._work.first), **record.fields}
-            if not self.is_dropped(record.position, fields):
-                split = self._splits[record.split]
-                self._count([self._writer.write(record.position, fields, record.info, split)])
+            self._writer.write(record.position, fields, record.info, self._splits[record.split])
+            self._count([record.position])
 
-    def _count(self, records: Iterable[WrittenRecord]) -> None:
+    def _count(self, positions: Iterable[int]) -> None:
         """Count records of the writer."""
-        for record in records:
-            if self._work.options.drop_duplicates or not self.duplicates.is_repeated(self._writer, record):
-                self.duplicates.note([record])
-            self.holes += range(self._last + 1, record.position)
-            self._last = record.position
+        for position in positions:
+            self.holes += range(self._last + 1, position)
+            self._last = position
             self.packed += 1
 
     def _remove_committed(self) -> None:

@@ -38,7 +38,7 @@ def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
     room = estimate.Room.of(work, target)
     expected = Estimate(
         sample=len(sample),
-        bytes_out=room.copied + room.container(admitted, payload),
+        bytes_out=room.container(admitted, payload),
         seconds=_START_UP + images / pace.rate(len(sample)),
         bytes_peak=room.peak(admitted, payload),
         bytes_free=shutil.disk_usage(existing_folder(target.parent)).free,

@@ -28,7 +28,7 @@ _TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 5
 _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
 _NOTES = 150  # bytes of a record's entry beside its shard
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
-_PER_PIXEL = {"rgb": 3.0, "yuv420": 1.5}
+_PER_PIXEL = {"rgb": 3.0}
 _UNPACKED = 12  # bytes of pixels per byte of a JPEG of two bits a pixel, which is quality 90
 _TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only if the disk might be too small, or the set for one shard
 
@@ -58,24 +58,21 @@ def mean_size_in_memory(source: Source, recipe: TranscodeRecipe) -> float:
 
 
 class Room(NamedTuple):
-    """What determines the size of a container: suffix, workers, bytes that are copied, and the size of a shard.
+    """What determines the size of a container: suffix, workers, and the size of a shard.
 
     `shard` is in bytes; `records` is the number of records of a shard, None while only the bytes are known.
     """
 
     suffix: str
     workers: int
-    copied: int = 0
     shard: int = 0
     records: int | None = None
 
     @classmethod
     def of(cls, work: PackWork, target: Path) -> Room:
         """The room for the container that `work` makes at `target`."""
-        rebuilt = work.addition is not None and target.suffix == LMDB
-        copied = target.stat().st_size if rebuilt and target.exists() else 0
         shard, records = parse_size(work.options.shard_size or SHARD_SIZE), work.plan.shard_records
-        return cls(target.suffix, work.workers, copied, shard, records or work.options.shard_records)
+        return cls(target.suffix, work.workers, shard, records or work.options.shard_records)
 
     def container(self, images: int, payload: float) -> int:
         """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
@@ -95,7 +92,7 @@ class Room(NamedTuple):
         if self.suffix != LMDB:
             shard = self.shard if self.records is None else int(self.records * (payload + _ROW))
             journals = min(journals, shard + 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
-        return self.copied + self.container(images, payload) + journals
+        return self.container(images, payload) + journals
 
 
 def require_space(work: PackWork, target: Target) -> None:
@@ -103,7 +100,7 @@ def require_space(work: PackWork, target: Target) -> None:
     images, room, staged = len(work.source), Room.of(work, target.path), 0
     for entry in os.scandir(target.partial):
         status = entry.stat()
-        if entry.name.startswith(("journal-", "shard-", "rows-")) and status.st_nlink == 1:  # 2: of the old set
+        if entry.name.startswith(("journal-", "shard-", "rows-")):
             staged += status.st_size
     bound = _bound(work)
     if bound is None or room.peak(images, bound) > shutil.disk_usage(target.partial).free + staged:

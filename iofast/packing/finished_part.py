@@ -1,4 +1,4 @@
-"""A part of a packing run that is finished: a container in `<DST>.partial/`, and lists beside it."""
+"""A part of a packing run that is finished: a container in `<DST>.partial/`, and a list beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from iofast import owned
 from iofast.containers.base import Reader
 from iofast.errors import TargetError, because
 from iofast.opening import open_reader
-from iofast.packing.duplicates import Duplicate, Duplicates
 from iofast.packing.failures import Failures, PackFailure, beside
 
 TOTALS = ".totals.json"  # what the container and the lists do not say; the suffix of the file beside it
@@ -26,15 +25,13 @@ class FinishedPart:
     images: int
     bytes_in: int
     failures: tuple[PackFailure, ...]
-    duplicates: tuple[Duplicate, ...]
 
     @classmethod
     def load(cls, path: Path, images: int) -> Self:
         """The part of `images` images whose container is at `path`."""
-        failures, duplicates = Failures(images, images, path), Duplicates(path)
+        failures = Failures(images, images, path)
         failures.load()
-        duplicates.load()
-        return cls(path, images, bytes_read(path) or 0, tuple(failures), tuple(duplicates.found.values()))
+        return cls(path, images, bytes_read(path) or 0, tuple(failures))
 
     def open(self) -> Reader:
         """Open the container."""
@@ -53,5 +50,5 @@ def note_bytes(path: Path, bytes_in: int) -> None:
 def bytes_read(path: Path) -> int | None:
     """What `note_bytes` stored; None if it did not."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(owned.read(beside(path, TOTALS)))["bytes_in"])
+        return int(json.loads(beside(path, TOTALS).read_bytes())["bytes_in"])
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.identity import is_ours, left_out, require_elsewhere, state_of
+from iofast.containers.identity import is_ours, left_out, parts_of, require_elsewhere, state_of
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.publish import Target
 from iofast.errors import OptionError, SourceError, SourceMissingError
-from iofast.opening import is_container, not_foreign, open_reader
+from iofast.opening import is_container, not_foreign, open_sources
 from iofast.packing.failures import read_lines
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import OTHER_IMAGES
@@ -24,21 +24,27 @@ from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text
 from iofast.source import Source, SourceOptions
-from iofast.source.arrays import Strings, StringsWriter, empty, steps
+from iofast.source.arrays import Strings, StringsWriter, steps
 from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import RECORD, Column, ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
 
-def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
-    """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`, `StorageError`."""
+def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Source:
+    """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`, `StorageError`.
+
+    Several sources are one after another in each split, as records, with classes united by their names.
+    """
+    source = sources[0]
     require_text(source)
-    if is_url(source):
+    if len(sources) > 1:
+        images = _records(sources, options, place)
+    elif is_url(source):
         if options.foreign is not None:
             raise not_foreign(source)
         images = scan(source, options.source_options())
     elif is_container(source):
-        images = _records(source, options, place)
+        images = _records(sources, options, place)
     elif options.foreign is not None:
         raise not_foreign(source)
     else:
@@ -63,20 +69,21 @@ def _only(images: Source, file: Path) -> Source:
     return replace(found, warnings=(*found.warnings, f"{missing:,} images of {file} are no longer in {images.root}"))
 
 
-def _records(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
-    """The records of a container; their keys are the paths."""
-    with open_reader(source, options.foreign) as reader:
-        require_elsewhere(reader, source, place)
-        _check_options(reader, os.fspath(source), options)
+def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Source:
+    """The records of containers; their keys are the paths."""
+    with open_sources(sources, options.foreign, unite=True) as reader:
+        for part, source in parts_of(reader, sources[0]):
+            require_elsewhere(part, source, place)
+        _check_options(reader, ", ".join(sources), options)
         keys, labels, sizes = _columns(reader)
-        held = empty(len(reader), np.uint8)
+        held = np.empty(len(reader), np.uint8)
         held[:] = RECORD
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
         splits, order = _splits(reader)
         lost = [name for name in reader.manifest.fields if not is_stored(name)]
         warnings = [f"fields that are pickled, or whose names are not allowed, left out: {few(lost)}"] if lost else []
         return Source(
-            root=Path(os.path.abspath(source)),
+            root=Path(os.path.abspath(sources[0])),
             kind="records",
             classes=reader.manifest.classes,
             splits=splits,
@@ -86,8 +93,8 @@ def _records(source: str | os.PathLike[str], options: PackOptions, place: Target
             class_order=reader.manifest.class_order,
             columns=tuple(Column(name, Strings.gather(()), held) for name in dict.fromkeys(fields.values())),
             order=order,
-            container=ContainerRows(fields, _upright(reader, fields), state_of(reader, source), sizes),
-            warnings=(*left_out(reader), *warnings),
+            container=ContainerRows(fields, _upright(reader, fields), state_of(reader, sources[0]), sizes),
+            warnings=(*left_out(reader), *getattr(reader, "renumbered", ()), *warnings),
         )
 
 
@@ -99,8 +106,7 @@ def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
     columns = (chosen.path_column, chosen.label_column, chosen.split_column, *chosen.mask_columns, *chosen.file_columns)
     if given := [column for column in columns if column]:
         raise OptionError(f"columns are a manifest's, found the container {name} and the column {given[0]!r}")
-    # with append, the existing container has its own order and numbers: see `Addition.joined`
-    if chosen.class_order not in ("lexicographic", manifest.class_order) and not options.append:
+    if chosen.class_order not in ("lexicographic", manifest.class_order):
         raise OptionError(
             f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have numbers already"
         )
@@ -111,7 +117,7 @@ def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
 
 def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
     """Keys of all records, their labels (int32), and the bytes of their images (uint64)."""
-    keys, labels, sizes = StringsWriter(), empty(len(reader), np.int32), empty(len(reader), np.uint64)
+    keys, labels, sizes = StringsWriter(), np.empty(len(reader), np.int32), np.empty(len(reader), np.uint64)
     for rows in steps(len(reader)):
         part = reader.columns(np.arange(rows.start, rows.stop, dtype=np.int64))
         labels[rows], sizes[rows] = part.label, part.length
@@ -143,8 +149,7 @@ def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict
 
 def _upright(reader: Reader, fields: Mapping[str, str]) -> tuple[str, ...]:
     """Fields, by their new names, that an earlier packing has turned upright: masks, and its boxes and keypoints."""
-    recipe: Mapping[str, Any] = reader.manifest.recipe
-    recipes = recipe.get("merged", [recipe])
+    recipes: list[Mapping[str, Any]] = [part.manifest.recipe for part, _ in parts_of(reader)]
     if not is_ours(reader) or not all("format" in each for each in recipes):  # not packed
         return ()
     moved = set.intersection(*({each.get("boxes"), each.get("keypoints")} for each in recipes))
@@ -160,7 +165,7 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     found = ranges((name, size) for name, size in sizes.items() if size)
     if spans == sorted(spans):
         return found, None
-    order, place = empty(len(reader), np.int64), 0
+    order, place = np.empty(len(reader), np.int64), 0
     for start, stop in spans:
         for rows in steps(stop - start):
             order[place + rows.start : place + rows.stop] = np.arange(start + rows.start, start + rows.stop)

@@ -38,8 +38,8 @@ class PixelFields:
     filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual="bilinear")
     format: str | None = _option(
         None,
-        "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or raw: "
-        "rgb, yuv420",
+        "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or rgb: "
+        "raw pixels",
     )
     quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=90)
     subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual="420")
@@ -110,7 +110,6 @@ class OrderFields:
     )
     file_column: str | Sequence[str] = _option((), "the manifest's column of other files, stored as they are", "NAME")
     only: str | None = _option(None, "pack only the images that failed before, as DST.errors.jsonl lists them", "FILE")
-    drop_duplicates: bool = _option(False, "of equal images, keep the first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +125,6 @@ class RunFields:
     )
     shard_records: int | None = _option(None, "records of a shard, instead of its size", "N")
     label_base: int = _option(0, "the first class number in TFRecords; ImageNet's have 1 (default 0)", "N")
-    sidecars: str | Sequence[str] = _option(
-        (), "dali, wids, timm: index files for other programs, beside shards", "NAME,…"
-    )
-    append: bool = _option(False, "add to DST, which must exist; with the same options")
     progress: bool = _option(True, "show a progress bar if stderr is a terminal or a notebook", typed=False)
     overwrite: bool = _option(False, "replace DST if it exists")
     dry_run: bool = _option(False, "write nothing; estimate size and time from a sample")

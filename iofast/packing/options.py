@@ -40,8 +40,6 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             raise OptionError(f"shuffle must be a seed of 0 to {MAX_SEED}, found {self.shuffle}")
         if self.workers is not None:
             check_workers(self.workers)
-        if self.append and self.overwrite:
-            raise OptionError("append=True adds to a container and overwrite=True replaces it: give one of them")
         if self.split_seed is not None and not (isinstance(self.split_seed, int) and 0 <= self.split_seed <= MAX_SEED):
             raise OptionError(f"split_seed must be 0 to {MAX_SEED}, found {self.split_seed!r}")
         if self.label_base not in (0, 1):
@@ -175,7 +173,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _SAMPLE_DEFAULTS[name]}
         rest["upright_annotations"] = sample.upright
         rest |= {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
-        rest |= {"drop_duplicates": self.drop_duplicates, "label_base": self.label_base}
+        rest |= {"label_base": self.label_base}
         given = {name: value for name, value in rest.items() if value or name in names}
         shares = self.shares()
         if shares is not None:

@@ -23,7 +23,7 @@ from iofast.errors import (
 )
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image, ReadSample
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 from iofast.remote.urls import is_url, join
 
 if TYPE_CHECKING:
@@ -148,20 +148,21 @@ class FileOrigin(Origin):
 
 
 class RecordOrigin(Origin):
-    """Samples that are the records of the container `source`.
+    """Samples that are the records of the containers `sources`.
 
     `foreign` are options of `open_reader`; `fields`, `upright` and `state` are those of `ContainerRows`.
     """
 
     def __init__(
         self,
-        source: str,
+        sources: Sequence[str],
         foreign: Mapping[str, Any] | None,
         fields: Mapping[str, str],
         state: str,
         upright: Collection[str] = (),
     ) -> None:
-        self._source, self._foreign, self._fields, self._state = source, foreign, fields, state
+        self._sources, self._foreign, self._fields, self._state = sources, foreign, fields, state
+        self._name = ", ".join(sources)
         self._upright = frozenset(upright)
         self._reader: Any = None  # opened by each worker for itself, when it has work
         self._ahead: dict[int, dict[str, bytes] | DecodeError] = {}
@@ -202,7 +203,7 @@ class RecordOrigin(Origin):
 
     def blame(self, image: Image, reason: str) -> str:
         """See `Origin.blame`."""
-        name = self._source
+        name = self._name
         if self._reader is not None:
             with contextlib.suppress(IofastError, OSError):  # the name itself may be damaged
                 name = self._reader.name(image.place)
@@ -221,14 +222,14 @@ class RecordOrigin(Origin):
         if self._reader is not None:
             return
         from iofast.containers.identity import says_path, state_of
-        from iofast.opening import open_reader  # here: workers of files start without the readers of containers
+        from iofast.opening import open_sources  # here: workers of files start without the readers of containers
 
         try:
-            reader = open_reader(self._source, self._foreign)
+            reader = open_sources(self._sources, self._foreign, unite=True)
         except (IofastError, OSError) as error:
-            raise SourceError(f"{self._source} cannot be read any more: {error}") from None
-        if state_of(reader, self._source) != self._state:
-            raise SourceError(f"{self._source} was changed while it was packed")
+            raise SourceError(f"{self._name} cannot be read any more: {error}") from None
+        if state_of(reader, self._sources[0]) != self._state:
+            raise SourceError(f"{self._name} was changed while it was packed")
         self._reader, self._ours = reader, says_path(reader)
         wanted = {*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES, *self._fields, *((JSON_FIELD,) if self._ours else ())}
         self._wanted = [name for name in reader.manifest.fields if name in wanted]
@@ -258,13 +259,11 @@ class RecordOrigin(Origin):
 
     def _as_ppm(self, name: str, data: bytes, place: int) -> bytes:
         """Raw pixels as a PPM file, which every decoder reads."""
-        from iofast.kernel import raw
-
         row = self._reader.columns(np.array([place], np.int64))
-        width, height, kind = int(row.width[0]), int(row.height[0]), 1 + RAW_FIELDS.index(name)
-        if len(data) != raw.length(kind, width, height):
+        width, height = int(row.width[0]), int(row.height[0])
+        if len(data) != raw_length(width, height):
             raise DecodeError(f"the record has {len(data)} bytes of raw pixels ({width}×{height} as {name})")
-        return b"P6\n%d %d\n255\n" % (width, height) + raw.unpack(data, kind, width, height).tobytes()
+        return b"P6\n%d %d\n255\n" % (width, height) + data
 
     def _path_at(self, place: int) -> str | None:
         """The path of a record whose other fields could not be read."""

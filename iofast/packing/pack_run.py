@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from iofast.containers.base import Reader, Writer
+from iofast.containers.base import Writer
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
@@ -21,8 +21,7 @@ from iofast.errors import (
 )
 from iofast.opening import open_reader
 from iofast.packing import estimate
-from iofast.packing.build import Builder, NothingLeftError
-from iofast.packing.duplicates import Duplicates
+from iofast.packing.build import Builder
 from iofast.packing.failures import ERRORS, Failures, beside
 from iofast.packing.finished_part import FinishedPart
 from iofast.packing.pack_work import PackWork
@@ -57,22 +56,15 @@ class PackRun:
             if self.target.interrupted:
                 return self.complete()
             estimate.require_space(self.work, self.target)
-            with self._base() as base:
-                return self._build(*begin(self.work, self.target, self.pool, self.failures, base), self._fill)
+            self.work.begun = True
+            return self._build(*begin(self.work, self.target, self.pool, self.failures), self._fill)
 
     def join(self, parts: Sequence[FinishedPart]) -> PackReport:
         """Join the containers of all parts, in their order, and publish. Errors are those of `write`."""
-        with self._errors(), self._base() as base:
-            writer, builder = new_builder(self.work, self.target, self.pool, base)
-            return self._build(writer, builder, lambda builder: self._join(builder, parts))
-
-    @contextlib.contextmanager
-    def _base(self) -> Iterator[Reader | None]:
-        """The container that grows, while it is read."""
-        addition = self.work.addition
-        with contextlib.nullcontext() if addition is None else addition.open(self.target) as base:
+        with self._errors():
             self.work.begun = True
-            yield base
+            writer, builder = new_builder(self.work, self.target, self.pool)
+            return self._build(writer, builder, lambda builder: self._join(builder, parts))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -91,8 +83,6 @@ class PackRun:
         except (StorageError, ObjectConflictError, ObjectMissingError) as error:
             raise type(error)(f"{error}; {target.going_on}") from None
         except OSError as error:
-            if isinstance(error, TargetError) and not target.partial.exists():  # published, except its sidecars
-                raise
             is_ours = isinstance(error, TargetError)
             words = str(error) if is_ours else f"{target.path} cannot be written: {because(error)}"
             raise TargetError(f"{words}; {target.going_on}" if work.begun else words) from error
@@ -105,14 +95,10 @@ class PackRun:
         else:
             target.discard()
         self.failures.load()
-        duplicates = Duplicates(target.path, work.first)
-        duplicates.load()
         work.finished = dict.fromkeys(range(work.plan.chunks))
         with open_reader(target.path) as reader:
             packed, size = len(reader), self._size(reader.manifest)
-        if work.addition is not None:
-            packed -= work.addition.base.count
-        return work.report(target.path, self.failures, packed, size, duplicates)
+        return work.report(target.path, self.failures, packed, size)
 
     def _begin_or_resume(self) -> None:
         """Load the plan of an earlier run, or begin with an empty folder. Raises `TargetError` for other work."""
@@ -129,8 +115,6 @@ class PackRun:
         if isinstance(target, ShardTarget) and (target.partial / COPY_PLAN).exists():  # `convert` can resume it
             raise TargetError(f"{target.partial} holds the work of an interrupted convert: finish or delete it")
         target.clear()
-        if work.addition is not None:
-            work.addition.save(target)
         work.plan = replace(work.plan, shard_records=estimate.shard_records(work, target))
         target.note(PACK_PLAN, asdict(work.plan))
 
@@ -142,31 +126,18 @@ class PackRun:
             fill(builder)
             work.origin().check()
             manifest = builder.finish(work.description())
-        except NothingLeftError:
-            writer.abort()
-            if work.addition is None:
-                raise
-            self._save_lists(builder)
-            target.discard()
-            return self._report(builder, work.addition.base)
         except BaseException:
             writer.abort()
             raise
         finally:
             self.progress.end()
-        self._save_lists(builder)
-        if work.addition is not None:
-            replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(target)
-        target.publish(writer.files, removed=writer.obsolete)
-        return self._report(builder, manifest)
-
-    def _save_lists(self, builder: Builder) -> None:
         self.failures.save()
-        builder.duplicates.save(self.work.path)
+        target.publish(writer.files)
+        return self._report(builder, manifest)
 
     def _report(self, builder: Builder, manifest: Manifest) -> PackReport:
         path = self.target.path
-        return self.work.report(path, self.failures, builder.packed, self._size(manifest), builder.duplicates)
+        return self.work.report(path, self.failures, builder.packed, self._size(manifest))
 
     def _fill(self, builder: Builder) -> None:
         """Write all finished chunks, and transcode the others."""
@@ -184,14 +155,14 @@ class PackRun:
         self._check_any()
 
     def _join(self, builder: Builder, parts: Sequence[FinishedPart]) -> None:
-        """Append the records of all parts, with their lists of failures and duplicates."""
+        """Append the records of all parts, with their lists of failures."""
         for part in parts:
             for failure in part.failures:
                 self.failures.add(failure)
         self._check_any()
         for part in parts:
             with part.open() as reader:
-                builder.join(reader, part.duplicates)
+                builder.join(reader)
             self.work.bytes_in += part.bytes_in
             self.progress.step(part.images, part.bytes_in, len(self.failures))
 

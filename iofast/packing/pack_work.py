@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from iofast.containers import journal
 from iofast.containers.base import Description
 from iofast.foreign.options import ForeignOptions
-from iofast.packing.addition import Addition
 from iofast.packing.child import ChunkJob
-from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures, PackFailure
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import Origin, origin_of
@@ -34,12 +32,12 @@ class PackWork:
 
     `finished` maps chunks that an earlier run has done to the journal and offset of their block, or to None if their
     records are in the container. `again` counts their images that had failed. `begun`: there is work to resume.
-    `addition` describes the container that grows. Positions are the container's: the first image has `first`.
+    Positions are the container's: the first image has `first`.
     `sampled`: payload sizes of a sample, see `estimate`. `whole` is the number of images of the whole run if this is
     the work of one of its parts, else None.
     """
 
-    name: str  # the source as given by the user
+    names: Sequence[str]  # the sources as given by the user
     source: Source
     options: PackOptions
     plan: PackPlan
@@ -48,19 +46,12 @@ class PackWork:
     begun: bool = False
     finished: dict[int, tuple[Path, int] | None] = field(default_factory=dict)
     again: int = 0
-    addition: Addition | None = None
     first: int = 0
     key_width: int = KEY_WIDTH
     whole: int | None = None
     bytes_whole: int | None = None  # bytes of all image files, if an earlier run has stored them
     sampled: list[list[int]] | None = None
     started: float = field(default_factory=time.monotonic)
-
-    def grown(self, addition: Addition | None) -> PackWork:
-        """The same work, added to a container."""
-        if addition is None:
-            return self
-        return replace(self, addition=addition, first=addition.first, key_width=addition.base.key_width)
 
     @property
     def resumed(self) -> int:
@@ -94,7 +85,7 @@ class PackWork:
         records = None  # the images are files
         if container is not None:
             records = {
-                "source": self.name,  # as given: in an absolute path, a folder's brackets would be part of a pattern
+                "sources": [*self.names],  # as given: an absolute path's brackets would be part of a pattern
                 "foreign": None if foreign is None else asdict(ForeignOptions.of(foreign)),
                 "fields": dict(container.fields),
                 "state": container.state,
@@ -144,25 +135,16 @@ class PackWork:
         for position, reason in done.failed:
             yield PackFailure(position, printable(self.source.path(position - self.first)), reason)
 
-    def path(self, position: int) -> str | None:
-        """The path of an image; None for a record that was in the container before."""
-        return printable(self.source.path(position - self.first)) if position >= self.first else None
-
     def description(self) -> Description:
         """The description for the container's writer."""
         source, options = self.source, self.options
-        whole = recipe(options) if self.addition is None else self.addition.recipe(options)
-        return Description(source.classes, source.class_order, whole, options.shuffle)
+        return Description(source.classes, source.class_order, recipe(options), options.shuffle)
 
-    def report(
-        self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
-    ) -> PackReport:
-        """The report. Images that were neither packed nor failed nor dropped count as left out, except in a dry run."""
-        duplicates = duplicates or Duplicates(target)
-        dropped = len(duplicates.found) if self.options.drop_duplicates else 0
-        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
+    def report(self, target: Path, failures: Failures, packed: int, size: int) -> PackReport:
+        """The report. Images that were neither packed nor failed count as left out, except in a dry run."""
+        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures)
         return PackReport(
-            source=self.name,
+            source=", ".join(self.names),
             target=os.fspath(target),
             images=len(self.source),
             packed=packed,
@@ -180,11 +162,6 @@ class PackWork:
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
             notes=self.source.notes,
-            duplicates=len(duplicates.found),
-            other_label=duplicates.other_label,
-            dropped=dropped,
-            duplicates_file=os.fspath(duplicates.file) if duplicates.found else None,
-            held=0 if self.addition is None else self.addition.base.count,
         )
 
     def _finished_bytes(self) -> int:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from iofast.containers.locked_folder import LOCK
-from iofast.containers.publish import APPENDING, COPY_PLAN, MARKER, PACK_PLAN, Target
+from iofast.containers.publish import COPY_PLAN, MARKER, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, ContainerError, IofastError, TargetError
 from iofast.packing import estimate
-from iofast.packing.addition import Addition
 from iofast.packing.finished_part import FinishedPart, bytes_read, note_bytes
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
@@ -40,14 +39,13 @@ _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 @dataclass(frozen=True, slots=True)
 class PackParts:
-    """The parts of the run that packs `source` into `place`. `planned` lists the source and plans the whole run."""
+    """The parts of the run that packs `sources` into `place`. `planned` lists them and plans the whole run."""
 
-    source: str
+    sources: Sequence[str]
     place: Target
     options: PackOptions
     planned: Callable[[], PackWork]
     settings: Mapping[str, object]  # of the plan
-    addition: Addition | None
 
     def work(self, count: int | None) -> PackWork:
         """The work of the whole run in `count` parts. The first process makes the plan.
@@ -89,7 +87,6 @@ class PackParts:
             work,
             source=work.source.run(start, stop),
             plan=work.plan.part(stop - start),
-            addition=None,
             first=work.first + start,
             whole=len(work.source),
             bytes_whole=bytes_read(part.path(self.place)),
@@ -142,27 +139,25 @@ class PackParts:
         """End a run that was killed while it was published or its folder removed: the plan may be gone."""
         place = self.place
         work = self.planned()
-        if _is_published(place, work.addition):
+        if place.interrupted:
             return PackRun(work, place, pool, progress).complete()
-        if set(os.listdir(place.partial)) <= {LOCK, APPENDING}:
+        if set(os.listdir(place.partial)) <= {LOCK}:
             place.discard()
         raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
 
     @property
     def is_published(self) -> bool:
         """Whether an earlier run has begun to publish the result, so that only `finish` is left."""
-        return _is_published(self.place, self.addition)
+        return self.place.interrupted
 
     def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
         if (place.partial / COPY_PLAN).exists():
             raise TargetError(f"{place.partial} holds the work of an interrupted convert: finish or delete it")
-        if _is_published(place, work.addition):
+        if place.interrupted:
             raise TargetError(f"{place.path} is published, except for cleaning up: finish=True ends that")
         place.clear()
-        if work.addition is not None:
-            work.addition.save(place)
         work.plan = replace(work.plan, settings=self.settings)
         work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
         work.plan = replace(work.plan, parts=usual_parts(work) if count is None else count)
@@ -175,11 +170,11 @@ class PackParts:
         file = self.place.partial / LISTING
         try:
             members, arrays = cache.load(file, checked=False)
-            source = stored.source_of(stored.root_of(self.source, members["kind"]), members, arrays)
+            source = stored.source_of(stored.root_of(self.sources[0], members["kind"]), members, arrays)
         except (OSError, ContainerError, LookupError, TypeError) as error:
             raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
         width = key_width(plan.images)
-        return PackWork(self.source, source, self.options, plan, 1, key_width=width).grown(self.addition)
+        return PackWork(self.sources, source, self.options, plan, 1, key_width=width)
 
     def _span(self, part: PackPart, work: PackWork) -> tuple[int, int]:
         return part.span(work.source.splits, work.plan.shard_records or 1)
@@ -200,10 +195,6 @@ class PackParts:
             except TargetError:
                 if not target.exists:  # else another run has just finished it
                     raise
-
-
-def _is_published(place: Target, addition: Addition | None) -> bool:
-    return place.interrupted or (addition is not None and addition.is_published(place))
 
 
 def load_parts(place: Target) -> PackPlan | None:

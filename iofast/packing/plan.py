@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -105,23 +105,19 @@ def recipe(options: PackOptions) -> dict[str, object]:
     return {**options.shaping(), **software}
 
 
-def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[str, object]:
-    """The settings that must be equal when a run is resumed.
-
-    `added_to` is the fingerprint of the container that grows, None for a new one.
-    """
-    chosen: dict[str, object] = {"shuffle": options.shuffle, "class_order": options.class_order, "append": added_to}
+def settings(options: PackOptions, place: Target) -> dict[str, object]:
+    """The settings that must be equal when a run is resumed."""
+    chosen: dict[str, object] = {"shuffle": options.shuffle, "class_order": options.class_order}
     if isinstance(place, ShardTarget):
         chosen |= {"shard_size": shard_bytes(options.shard_size, place), "shard_records": options.shard_records}
     return {**recipe(options), **chosen}
 
 
-def shared_settings(
-    source: str | os.PathLike[str], options: PackOptions, place: Target, added_to: str | None
-) -> dict[str, object]:
-    """The settings on which all parts of a run must agree. They do not list the source, so its name stands for it."""
+def shared_settings(sources: Sequence[str], options: PackOptions, place: Target) -> dict[str, object]:
+    """The settings on which all parts of a run must agree. They do not list the sources, so names stand for them."""
     columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column", "only")}
-    return {**settings(options, place, added_to), **columns, "source": os.path.basename(os.path.abspath(source))}
+    named = ", ".join(os.path.basename(os.path.abspath(source)) for source in sources)
+    return {**settings(options, place), **columns, "source": named}
 
 
 def _in_parts(count: int | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from iofast.bars import html_table
 
-VERSION = 1  # of the JSON; increased only if a field changes its meaning or is removed
+VERSION = 2  # of the JSON; increased only if a field changes its meaning or is removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,12 @@ class Estimate:
 class PackReport:
     """What `pack` did with the images of `source`.
 
-    `packed` + `failed` + `left_out` + `dropped` = `images`, unless `estimate` is set: then nothing was written, and
-    `failed` and `left_out` count images of the sample. `min_size` and `max_aspect` do not admit `left_out` images.
-    `duplicates` images equal an earlier one, `other_label` of them have another label, and `dropped` of them were not
-    packed; `duplicates_file` lists them. `unlabelled` of the images have no label. `bytes_in` is the size of the
-    source's image files, `bytes_out` that of the container, which had `held` records before. An interrupted run had
-    done `resumed` of the images already. `errors` counts failed images by cause; `errors_file` lists them. `notes`
-    mention other files in the source. `part` is (i, n) if only that part was packed; the parts `missing` are not
-    finished.
+    `packed` + `failed` + `left_out` = `images`, unless `estimate` is set: then nothing was written, and `failed` and
+    `left_out` count images of the sample. `min_size` and `max_aspect` do not admit `left_out` images. `unlabelled` of
+    the images have no label. `bytes_in` is the size of the source's image files, `bytes_out` that of the container. An
+    interrupted run had done `resumed` of the images already. `errors` counts failed images by cause; `errors_file`
+    lists them. `notes` mention other files in the source. `part` is (i, n) if only that part was packed; the parts
+    `missing` are not finished.
     """
 
     source: str
@@ -59,11 +57,6 @@ class PackReport:
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    held: int = 0
-    duplicates: int = 0
-    other_label: int = 0
-    dropped: int = 0
-    duplicates_file: str | None = None
     part: tuple[int, int] | None = None
     missing: tuple[int, ...] = ()
     estimate: Estimate | None = None
@@ -89,7 +82,7 @@ class PackReport:
     @property
     def images_per_second(self) -> float:
         """Images per second of this run, without those of an interrupted one."""
-        done = self.packed + self.failed + self.left_out + self.dropped - self.resumed
+        done = self.packed + self.failed + self.left_out - self.resumed
         return done / self.seconds if self.seconds > 0 else 0.0
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iofast.containers.base import Reader, Writer
+from iofast.containers.base import Writer
 from iofast.containers.journal import read_block
 from iofast.containers.publish import Target
 from iofast.containers.shards import ShardCut
@@ -13,20 +13,18 @@ from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import WorkerPool
 
 
-def begin(
-    work: PackWork, place: Target, pool: WorkerPool, failures: Failures, base: Reader | None
-) -> tuple[Writer, Builder]:
+def begin(work: PackWork, place: Target, pool: WorkerPool, failures: Failures) -> tuple[Writer, Builder]:
     """Return a writer and its builder with all records that are written already, and find other finished chunks.
 
     Images that failed before are tried again. If one now succeeds, records behind its position are written again, so
     that the bytes are those of a run without interruption.
     """
-    writer, builder = _begin(work, place, pool, base, None)
+    writer, builder = _begin(work, place, pool, None)
     try:
         mended = _try_again(work, place, pool, failures, builder)
         if mended:
             writer.abort()
-            writer, builder = _begin(work, place, pool, base, min(mended))
+            writer, builder = _begin(work, place, pool, min(mended))
         work.again = len(builder.holes)
         work.find_finished(place.partial, builder.next, remove=writer.resumes)
     except BaseException:
@@ -35,10 +33,8 @@ def begin(
     return writer, builder
 
 
-def _begin(
-    work: PackWork, place: Target, pool: WorkerPool, base: Reader | None, stop: int | None
-) -> tuple[Writer, Builder]:
-    writer, builder = new_builder(work, place, pool, base)
+def _begin(work: PackWork, place: Target, pool: WorkerPool, stop: int | None) -> tuple[Writer, Builder]:
+    writer, builder = new_builder(work, place, pool)
     try:
         builder.resume(stop)
     except BaseException:
@@ -47,20 +43,13 @@ def _begin(
     return writer, builder
 
 
-def new_builder(work: PackWork, place: Target, pool: WorkerPool, base: Reader | None) -> tuple[Writer, Builder]:
-    """Return a writer and its builder, with the records of the container that grows."""
+def new_builder(work: PackWork, place: Target, pool: WorkerPool) -> tuple[Writer, Builder]:
+    """Return a writer and its builder, without a record."""
     place.stage().unlink(missing_ok=True)  # an LMDB file is always built from the start
     starts = tuple(work.first + start for _, start, _ in work.source.splits)
     cut = ShardCut(records=work.plan.shard_records, starts=starts)
     writer = writer_of(place, work.description(), cut, work.key_width)
-    try:
-        builder = Builder(writer, work, pool.journals, place.path)
-        if base is not None:
-            builder.extend(base)
-    except BaseException:
-        writer.abort()
-        raise
-    return writer, builder
+    return writer, Builder(writer, work, pool.journals)
 
 
 def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failures, builder: Builder) -> list[int]:
@@ -75,5 +64,5 @@ def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failur
         for failure in work.failures(done):
             failures.add(failure)
         records = read_block(done.journal, done.offset).records
-        mended += [record.position for record in records if not builder.is_dropped(record.position, record.fields)]
+        mended += [record.position for record in records]
     return mended

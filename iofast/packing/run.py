@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,9 @@ from iofast.errors import BusyError, OptionError, SourceError, TargetError, show
 from iofast.machine import cores
 from iofast.option import check_names, takes_options
 from iofast.packing import estimate
-from iofast.packing.addition import find_addition
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
-from iofast.packing.options import PackOptions, names_of
+from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
@@ -35,6 +34,7 @@ from iofast.record import key_width
 from iofast.remote.urls import RemotePath, is_url, require_text
 
 FilePath = str | os.PathLike[str]
+Sources = FilePath | Sequence[FilePath]
 
 
 _P = ParamSpec("_P")
@@ -44,9 +44,9 @@ class _Pack(Protocol[_P]):
     """The type of `pack`: it takes a `PackOptions`, or the parameters of `PackOptions`."""
 
     @overload
-    def __call__(self, source: FilePath, target: FilePath, options: PackOptions, **keywords: Any) -> PackReport: ...
+    def __call__(self, source: Sources, target: FilePath, options: PackOptions, **keywords: Any) -> PackReport: ...
     @overload
-    def __call__(self, source: FilePath, target: FilePath, *args: _P.args, **keywords: _P.kwargs) -> PackReport: ...
+    def __call__(self, source: Sources, target: FilePath, *args: _P.args, **keywords: _P.kwargs) -> PackReport: ...
 
 
 def _typed_by(options: Callable[_P, PackOptions]) -> Callable[[Callable[..., PackReport]], _Pack[_P]]:
@@ -54,17 +54,17 @@ def _typed_by(options: Callable[_P, PackOptions]) -> Callable[[Callable[..., Pac
 
 
 @_typed_by(PackOptions)
-def pack(source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Any) -> PackReport:
+def pack(source: Sources, target: FilePath, options: PackOptions | None = None, **keywords: Any) -> PackReport:
     """Pack the images of `source` into the container `target`; its suffix selects the format.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, including those of other programs
-    and patterns of shards. Folder and manifest, and paths in a manifest, may be URLs of object stores. Options are a
-    `PackOptions`, or its fields as keywords, or both (keywords take precedence). Images that fail are listed in
-    `<target>.errors.jsonl` and leave holes in the keys. The same call resumes an interrupted run. Raises `SourceError`,
-    `TargetError`, `OptionError`; `StorageError` if an object store fails; `ErrorBudgetError` when more images fail than
-    `max_errors`.
+    and patterns of shards. Folder and manifest, and paths in a manifest, may be URLs of object stores. A list of
+    sources is packed as one, in this order, with classes united by their names. Options are a `PackOptions`, or its
+    fields as keywords, or both (keywords take precedence). Images that fail are listed in `<target>.errors.jsonl` and
+    leave holes in the keys. The same call resumes an interrupted run. Raises `SourceError`, `TargetError`,
+    `OptionError`; `StorageError` if an object store fails; `ErrorBudgetError` when more images fail than `max_errors`.
     """
-    for what, path in (("source", source), ("target", target)):
+    for what, path in (*(("source", path) for path in _listed(source)), ("target", target)):
         if not isinstance(path, str | os.PathLike):
             raise OptionError(f"{what} must be a path, found {shown(path)}")
     check_names("pack", PackOptions, keywords)
@@ -77,7 +77,7 @@ def pack(source: FilePath, target: FilePath, options: PackOptions | None = None,
     return report
 
 
-def pack_part(source: FilePath, target: FilePath, number: int, total: int, **options: Any) -> PackReport:
+def pack_part(source: Sources, target: FilePath, number: int, total: int, **options: Any) -> PackReport:
     """Pack part `number` of `total`, from 1, on this machine: the same as `pack` with `part="number/total"`.
 
     For any scheduler whose machines all see `source` and `target`. Parts may be packed in any order, at the same time,
@@ -87,63 +87,51 @@ def pack_part(source: FilePath, target: FilePath, number: int, total: int, **opt
 
 
 def run(
-    source: FilePath, target: FilePath, options: PackOptions, progress: PackProgress, pool: WorkerPool
+    source: Sources, target: FilePath, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """`pack` with a progress display and a pool whose workers are starting already."""
     started = time.monotonic()
     require_text(target)
+    sources = [os.fspath(path) for path in _listed(source)]
     if is_url(target):
-        return _run_to_store(source, os.fspath(target), options, progress, pool)
-    sidecars = names_of(options.sidecars)
-    place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
-    _check_paths(source, place)
+        return _run_to_store(sources, os.fspath(target), options, progress, pool)
+    place = target_of(target, overwrite=options.overwrite)
+    _check_paths(sources, place)
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
     if options.part is not None or options.finish or options.on is not None:
-        return _run_parts(source, place, options, progress, pool)
-    while True:
-        work = _planned(source, place, options, progress, pool.count)
-        work.started = started  # include the scan
-        if options.dry_run:
-            return forecast(work, place.path, pool)
-        with place:
-            packing = PackRun(work, place, pool, progress)
-            if work.addition is None or not work.addition.is_published(place):
-                return packing.write()
-            if work.addition.plan == work.plan.digest():
-                return packing.complete()
-            place.discard()  # left by another append that was killed during cleanup
+        return _run_parts(sources, place, options, progress, pool)
+    work = _planned(sources, place, options, progress, pool.count)
+    work.started = started  # include the scan
+    if options.dry_run:
+        return forecast(work, place.path, pool)
+    with place:
+        return PackRun(work, place, pool, progress).write()
 
 
-def _planned(source: FilePath, place: Target, options: PackOptions, progress: PackProgress, workers: int) -> PackWork:
+def _planned(
+    sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress, workers: int
+) -> PackWork:
     """Plan the work from the present source and target."""
-    addition = find_addition(place) if options.append else None
-    if addition is not None:
-        addition.check(options, place.path.name)
-    images = listed(source, options, place)
+    images = listed(sources, options, place)
     for warning in (*images.warnings, *options.sample_recipe().check_fields(images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
-    if addition is not None:
-        images = addition.joined(images, place.path.name)
-    common = settings(options, place, None if addition is None else addition.base.fingerprint)
-    plan = make_plan(images, common, estimate.mean_size_in_memory(images, options.recipe()))
+    plan = make_plan(images, settings(options, place), estimate.mean_size_in_memory(images, options.recipe()))
     width = key_width(len(images))
-    return PackWork(os.fspath(source), images, options, plan, workers, key_width=width).grown(addition)
+    return PackWork(sources, images, options, plan, workers, key_width=width)
 
 
 def _run_parts(
-    source: FilePath, place: Target, options: PackOptions, progress: PackProgress, pool: WorkerPool
+    sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """Pack one part, join all parts, or both; or all of it on a cluster."""
-    addition = find_addition(place) if options.append else None
     parts = PackParts(
-        os.fspath(source),
+        sources,
         place,
         options,
-        lambda: _planned(source, place, options, progress, pool.count),
-        shared_settings(source, options, place, None if addition is None else addition.base.fingerprint),
-        addition,
+        lambda: _planned(sources, place, options, progress, pool.count),
+        shared_settings(sources, options, place),
     )
     if options.on is not None:
         from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
@@ -161,7 +149,7 @@ def _run_parts(
 
 
 def _run_to_store(
-    source: FilePath, url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
+    sources: Sequence[str], url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """Pack into an object store."""
     from iofast.packing import to_store  # here: local targets need no object stores
@@ -173,20 +161,30 @@ def _run_to_store(
     url = str(RemotePath.of(url))
     with work_folder(url, whole=options.part is None) as folder:
         place = StoreTarget(url, folder, overwrite=options.overwrite)
-        _check_paths(source, place)
+        _check_paths(sources, place)
         _check_possible(options, place)
-        planned = partial(_planned, source, place, options, progress, pool.count)
-        run = to_store.StoreRun(os.fspath(source), place, options, planned, pool, progress, started)
+        planned = partial(_planned, sources, place, options, progress, pool.count)
+        run = to_store.StoreRun(sources, place, options, planned, pool, progress, started)
         return run.dry_run() if options.dry_run else run.run()
 
 
-def _check_paths(given: FilePath, place: Target) -> None:
-    if not os.fspath(given):  # `Path` would take it for the current folder
+def _listed(source: Sources) -> list[FilePath]:
+    """The sources, of one or several."""
+    found: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
+    if not found:
+        raise OptionError("source must be a path or a list of paths, found an empty list")
+    return found
+
+
+def _check_paths(given: Sequence[str], place: Target) -> None:
+    if "" in given:  # `Path` would take it for the current folder
         raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
-    source = Path(os.path.abspath(given))
     place.check_folder()
-    if source.is_dir() and source.resolve() in place.path.resolve().parents:
-        raise TargetError(f"{place.path} lies inside the source {source}: the next scan would find it; put it outside")
+    for source in (Path(os.path.abspath(path)) for path in given):
+        if source.is_dir() and source.resolve() in place.path.resolve().parents:
+            raise TargetError(
+                f"{place.path} lies inside the source {source}: the next scan would find it; put it outside"
+            )
 
 
 def _check_possible(options: PackOptions, place: Target) -> None:

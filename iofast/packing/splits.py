@@ -13,7 +13,7 @@ import numpy as np
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.source import Source
-from iofast.source.arrays import empty, stable_order
+from iofast.source.arrays import stable_order
 from iofast.source.listing import few, ranges, split_rank
 
 REST = "train"  # the split of images that no share takes
@@ -62,7 +62,7 @@ def divide(source: Source, shares: Shares, seed: int) -> Source:
     ends = np.cumsum([shares[name] for name in names[:-1]])
     prefix = hashlib.sha256(f"iofast/split/{seed}/".encode())
     ranked = sorted(names, key=split_rank)
-    numbers, ranks = empty(len(source), np.int32), np.array([ranked.index(name) for name in names], np.int32)
+    numbers, ranks = np.empty(len(source), np.int32), np.array([ranked.index(name) for name in names], np.int32)
     for rows in source.paths.steps():
         draws = [_draw(prefix, path) for path in source.paths.of(rows)]
         numbers[rows] = ranks[np.searchsorted(ends, draws, side="right")]

@@ -6,41 +6,27 @@ import queue
 import shutil
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from iofast.containers.base import Reader
 from iofast.containers.manifest import Manifest
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, read_manifest
 from iofast.errors import TargetError
-from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS, beside
-from iofast.packing.finished_part import TOTALS, FinishedPart
+from iofast.packing.finished_part import TOTALS
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
-from iofast.packing.shard_windows import ShardWindows, open_windowed
 from iofast.packing.store_target import SMALL, StoreTarget, make_sparse, mend_sparse
 from iofast.remote import requests
 from iofast.remote.store import ObjectInfo
 
-_SMALL_FILES = (INDEX_SUFFIX, ERRORS, DUPLICATES, TOTALS)  # beside the manifest of a part
+_SMALL_FILES = (INDEX_SUFFIX, ERRORS, TOTALS)  # beside the manifest of a part
 _SENT = ".sent"  # suffix of an empty file: the store has the part, and its shards here have no bytes
 _REQUESTS = 16  # small files in flight at once
 _ENDING = 15.0  # seconds that an upload may take to end after an error
 _TICK = 0.2  # seconds between looks for an error
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPart(FinishedPart):
-    """A finished part whose shards lie in a store."""
-
-    windows: ShardWindows | None = None
-
-    def open(self) -> Reader:
-        """See `FinishedPart.open`."""
-        return super(StoredPart, self).open() if self.windows is None else open_windowed(self.path, self.windows)
 
 
 class GoneError(TargetError):
@@ -51,11 +37,11 @@ class GoneError(TargetError):
 class StoreParts(PackParts):
     """The parts of a run into `place`, which is a `StoreTarget`."""
 
-    windows: ShardWindows = field(kw_only=True)
+    place: StoreTarget
 
     @property
     def target(self) -> StoreTarget:
-        return self.windows.target
+        return self.place
 
     def begin(self, count: int | None) -> tuple[PackWork, bool]:
         """The work of the run, and whether this process has made its plan. Raises as `PackParts.work`."""
@@ -80,11 +66,6 @@ class StoreParts(PackParts):
         if work is None:
             raise GoneError(f"{self.target.url}: the plan is lost")
         return work
-
-    def finished(self, part: PackPart, work: PackWork) -> FinishedPart:
-        """See `PackParts.finished`."""
-        part_of = StoredPart.load(part.path(self.place), len(self.of(part, work).source))
-        return replace(part_of, windows=self.windows)
 
     def stored_parts(self, count: int) -> dict[int, PackPart]:
         """The parts that the store has, by number."""
@@ -145,7 +126,6 @@ class StoreParts(PackParts):
                 path = self._local(each)
                 make_sparse(path, Manifest.from_json(path.read_bytes(), self.target.store.url(each.key)))
                 beside(path.with_name(path.name.removesuffix(MANIFEST_SUFFIX)), _SENT).touch()
-        self.windows.etags |= {name: each.etag for name, each in objects.items()}
 
     async def _receive(self, info: ObjectInfo) -> None:
         self._local(info).write_bytes(await self.target.store.fetch(info.key, info.etag))

@@ -26,7 +26,6 @@ from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX
 from iofast.containers.targets import target_of
 from iofast.errors import ContainerError, ObjectConflictError, ObjectMissingError, OptionError, TargetError
-from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS
 from iofast.packing.parts import LISTING
 from iofast.packing.publication import Publication, Publisher, digest_of
@@ -146,7 +145,7 @@ class StoreTarget(ShardTarget):
         if self.run is None and not self.partial.exists():
             return False
         try:
-            mine = StoredRun.of(owned.read(self.partial / RUN), "")
+            mine = StoredRun.of((self.partial / RUN).read_bytes(), "")
         except (OSError, TargetError):
             mine = None
         if mine != self.run or self.run is None:
@@ -162,7 +161,7 @@ class StoreTarget(ShardTarget):
         Work of other runs is removed from the store.
         """
         replaced, removed = self._old()
-        plan = json.loads(owned.read(self.partial / PACK_PLAN))
+        plan = json.loads((self.partial / PACK_PLAN).read_bytes())
         id = secrets.token_hex(8)
         listing = f"{self.path.name}.partial/{id}/{LISTING}"
         run = StoredRun(id, self.store.put_file(listing, self.partial / LISTING), replaced, removed, plan)
@@ -209,14 +208,13 @@ class StoreTarget(ShardTarget):
         self,
         names: Mapping[str, str] | Sequence[str] | None = None,
         replaced: Sequence[str] = (),  # noqa: ARG002 - only of sets in folders
-        removed: Sequence[str] = (),  # noqa: ARG002
     ) -> None:
         """Publish the set in the store: `names` maps staged names to final ones, the manifest last."""
         if not isinstance(names, Mapping) or self.run is None:
             raise TargetError(f"{self.url}: a set is published by its staged names, in a run")
         described = [self.path.name + INDEX_SUFFIX, self.path.name + MANIFEST_SUFFIX]
-        lists = [self.path.name + suffix for suffix in (ERRORS, DUPLICATES)]
-        lists = [name for name in lists if self.path.with_name(name).exists()]
+        errors = self.path.with_name(self.path.name + ERRORS)
+        lists = [errors.name] if errors.exists() else []
         for path in [*map(self.stage, described), *map(self.path.with_name, lists)]:
             self.send(path)
         found = self.objects()
@@ -242,7 +240,7 @@ class StoreTarget(ShardTarget):
         """Bring the published index, manifest and lists into the folder, and shards of their size without bytes."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.partial)
-        for suffix in (INDEX_SUFFIX, ERRORS, DUPLICATES, MANIFEST_SUFFIX):
+        for suffix in (INDEX_SUFFIX, ERRORS, MANIFEST_SUFFIX):
             info = self._found(self.path.name + suffix)
             path = self.path.with_name(self.path.name + suffix)
             path.unlink(missing_ok=True)
@@ -264,7 +262,7 @@ class StoreTarget(ShardTarget):
 
     def _old(self) -> tuple[str, tuple[str, ...]]:
         """`StoredRun.replaced` and `removed`, of the set that is in the place now."""
-        beside = tuple(self.path.name + suffix for suffix in (INDEX_SUFFIX, ERRORS, DUPLICATES))
+        beside = tuple(self.path.name + suffix for suffix in (INDEX_SUFFIX, ERRORS))
         there = self._found(self.path.name + MANIFEST_SUFFIX)
         if there is None:
             return "", beside

@@ -23,9 +23,8 @@ from iofast.errors import (
 )
 from iofast.option import parse_size
 from iofast.packing.dry_run import forecast
-from iofast.packing.duplicates import DUPLICATES
 from iofast.packing.failures import ERRORS
-from iofast.packing.options import PackOptions, names_of
+from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
@@ -33,7 +32,6 @@ from iofast.packing.plan import shared_settings
 from iofast.packing.pool import JOURNAL, WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
-from iofast.packing.shard_windows import ShardWindows
 from iofast.packing.store_parts import GoneError, StoreParts, Uploads
 from iofast.packing.store_target import StoreTarget, parse
 
@@ -43,14 +41,10 @@ MOST_SHARD = 4_000_000_000  # bytes: S3 copies 5 GiB, and a shard may become lar
 def check_options(options: PackOptions, url: str) -> None:
     """Raise `OptionError` for what cannot be done in an object store."""
     name = parse(url)[1]
-    if options.append:
-        raise OptionError(f"append=True needs a local target, found the URL of {name}: pack into another set, or here")
     if options.on is not None:
         raise OptionError(
             f"on={options.on} needs a local target, found the URL of {name}: run the same command on each node"
         )
-    if names_of(options.sidecars):
-        raise OptionError(f"sidecars needs a local target, found the URL of {name}: make them for a local copy")
     if parse_size(options.shard_size or SHARD_SIZE) > MOST_SHARD:
         raise OptionError(
             f"shard_size={options.shard_size} is too much for an object store, which copies 5 GiB at most: expected up "
@@ -60,9 +54,9 @@ def check_options(options: PackOptions, url: str) -> None:
 
 @dataclass(slots=True)
 class StoreRun:
-    """One command that packs `source` into the object store of `target`."""
+    """One command that packs `sources` into the object store of `target`."""
 
-    source: str
+    sources: Sequence[str]
     target: StoreTarget
     options: PackOptions
     planned: Callable[[], PackWork]
@@ -84,15 +78,12 @@ class StoreRun:
         target, options = self.target, self.options
         target.pull()
         parts = StoreParts(
-            self.source,
+            self.sources,
             target,
             options,
             self.planned,
-            shared_settings(self.source, options, target, None),
-            None,
-            windows=ShardWindows(target),
+            shared_settings(self.sources, options, target),
         )
-        target.backing = parts.windows
         if target.run is not None and (publication := target.publisher.begun()) is not None:
             work = parts.stored() or self.planned()
             target.republish(publication)
@@ -188,12 +179,10 @@ class StoreRun:
     def _described(self, report: PackReport) -> PackReport:
         """The report with URLs in the place of local paths."""
         target = self.target
-        lists = {"errors_file": ERRORS, "duplicates_file": DUPLICATES}
-        files = {name: f"{target.url}{suffix}" for name, suffix in lists.items() if getattr(report, name)}
-        if report.part is not None:
-            names = {name: os.path.basename(getattr(report, name)) for name in files}
-            files = {name: target.store.url(f"{target.prefix}/{own}") for name, own in names.items()}
-        return replace(report, target=target.url, seconds=time.monotonic() - self.started, **files)  # type: ignore[arg-type] # texts
+        errors = None if report.errors_file is None else f"{target.url}{ERRORS}"
+        if report.errors_file is not None and report.part is not None:
+            errors = target.store.url(f"{target.prefix}/{os.path.basename(report.errors_file)}")
+        return replace(report, target=target.url, seconds=time.monotonic() - self.started, errors_file=errors)
 
 
 class _WholeProgress(PackProgress):

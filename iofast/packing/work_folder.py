@@ -72,7 +72,8 @@ def _lock(folder: Path) -> int | None:
     while True:
         folder.mkdir(0o700, exist_ok=True)
         try:
-            descriptor = owned.open_folder(folder, private=True)
+            owned.trust(folder)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,31 +20,24 @@ from iofast.work import window_pixels, within
 
 PRECISION = 14  # fractional bits of a weight
 FRACTION = 6  # fractional bits of a value between the passes: 8 + 14 + 6 bits fit an int32
-NARROW = 2  # chroma samples per row up to which libjpeg, and so iofast, repeats them instead of interpolating
-
-Kind = Literal["rgb", "yuv"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedBatch:
-    """N uint8 images of any sizes in one block of memory, on one device. Raises `OptionError` if they do not fit.
+    """N uint8 RGB images of any sizes in one block of memory, on one device. Raises `OptionError` if they do not fit.
 
     data     uint8 (bytes,)
     offsets  int64 (N,): the first byte of each
     sizes    int64 (N, 2): height and width
-    kind     "rgb": rows of R G B; "yuv": I420, the planes Y, Cb, Cr in BT.601 with the full range
     """
 
     data: torch.Tensor
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    kind: Kind = "rgb"
 
     def __post_init__(self) -> None:
         if self.data.dtype != torch.uint8 or self.data.ndim != 1 or not self.data.is_contiguous():
             raise OptionError(f"data must be uint8 bytes, found {self.data.dtype} {tuple(self.data.shape)}")
-        if self.kind not in ("rgb", "yuv"):
-            raise OptionError(f"kind must be 'rgb' or 'yuv', found {self.kind!r}")
         if self.offsets.ndim != 1 or self.sizes.shape != (len(self.offsets), 2):
             raise OptionError(f"offsets must be (N,) and sizes (N, 2), found {self.offsets.shape}, {self.sizes.shape}")
         ends = self.offsets + self.lengths
@@ -57,9 +50,7 @@ class RaggedBatch:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each image."""
-        height, width = self.sizes.T
-        chroma = ((height + 1) // 2) * ((width + 1) // 2)
-        return np.asarray(3 * height * width if self.kind == "rgb" else height * width + 2 * chroma)
+        return np.asarray(3 * self.sizes.prod(axis=1))
 
     @classmethod
     def of(cls, images: Sequence[torch.Tensor]) -> Self:
@@ -74,7 +65,7 @@ class RaggedBatch:
         """Return one image as RGB, uint8 (H, W, 3)."""
         height, width = self.sizes[row].tolist()
         samples = self.data[int(self.offsets[row]) :][: int(self.lengths[row])]
-        return samples.view(height, width, 3) if self.kind == "rgb" else _rgb(samples, height, width)
+        return samples.view(height, width, 3)
 
 
 class Axis(NamedTuple):
@@ -163,27 +154,3 @@ def _weighted(values: torch.Tensor, dim: int, start: torch.Tensor, weights: torc
     for tap in range(1, weights.shape[1]):
         sums += values.index_select(dim, (start + tap).clamp(max=last)) * weights[:, tap].view(shape)
     return sums
-
-
-def _rgb(samples: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Convert I420 to RGB with libjpeg's integers, as kernel/raw.py does, on any device."""
-    luma = samples[: height * width].view(height, width).to(torch.int32)
-    chroma = samples[height * width :].view(2, (height + 1) // 2, (width + 1) // 2).to(torch.int32)
-    blue, red = (_upsampled(plane)[:height, :width] - 128 for plane in chroma)
-    half = 1 << 15
-    channels = (
-        luma + (91_881 * red + half >> 16),
-        luma + (-22_554 * blue - 46_802 * red + half >> 16),
-        luma + (116_130 * blue + half >> 16),
-    )
-    return torch.stack(channels, dim=2).clamp_(0, 255).to(torch.uint8)
-
-
-def _upsampled(plane: torch.Tensor) -> torch.Tensor:
-    """Double a plane of chroma in both directions by libjpeg's triangle filter."""
-    if plane.shape[1] <= NARROW:
-        return plane.repeat_interleave(2, 0).repeat_interleave(2, 1)
-    above, below = torch.cat((plane[:1], plane[:-1])), torch.cat((plane[1:], plane[-1:]))
-    rows = torch.stack((3 * plane + above, 3 * plane + below), dim=1).flatten(0, 1)
-    before, behind = torch.cat((rows[:, :1], rows[:, :-1]), 1), torch.cat((rows[:, 1:], rows[:, -1:]), 1)
-    return torch.stack((3 * rows + before + 8 >> 4, 3 * rows + behind + 7 >> 4), dim=2).flatten(1)

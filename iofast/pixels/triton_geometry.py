@@ -18,10 +18,10 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from iofast.ops import Op, affine
-from iofast.pixels.torch_geometry import FRACTION, NARROW, PRECISION, RaggedBatch, check_boxes, taps
+from iofast.pixels.torch_geometry import FRACTION, PRECISION, RaggedBatch, check_boxes, taps
 from iofast.pixels.upload import upload
 
-_PRECISION, _NARROW = tl.constexpr(PRECISION), tl.constexpr(NARROW)
+_PRECISION = tl.constexpr(PRECISION)
 _FIRST, _FIRST_HALF = tl.constexpr(PRECISION - FRACTION), tl.constexpr(1 << PRECISION - FRACTION - 1)
 _SECOND, _SECOND_HALF = tl.constexpr(PRECISION + FRACTION), tl.constexpr(1 << PRECISION + FRACTION - 1)
 
@@ -72,45 +72,6 @@ def _triangle(x, centre, reach, virtual, length):
 
 
 @triton.jit
-def _chroma(plane, x, y, wide, high, mask):
-    """Return chroma at pixels of the image, minus 128."""
-    near = tl.load(plane + (y >> 1) * wide + (x >> 1), mask=mask, other=0).to(tl.int32)
-    if wide > _NARROW:
-        cy, cx = y >> 1, x >> 1
-        oy = tl.minimum(tl.maximum(cy + 2 * (y & 1) - 1, 0), high - 1)
-        ox = tl.minimum(tl.maximum(cx + 2 * (x & 1) - 1, 0), wide - 1)
-        own = 3 * near + tl.load(plane + oy * wide + cx, mask=mask, other=0).to(tl.int32)
-        side = 3 * tl.load(plane + cy * wide + ox, mask=mask, other=0).to(tl.int32)
-        side += tl.load(plane + oy * wide + ox, mask=mask, other=0).to(tl.int32)
-        near = (3 * own + side + 8 - (x & 1)) >> 4
-    return near - 128
-
-
-@triton.jit
-def _colours(image, x, y, height, width, mask, YUV: tl.constexpr):
-    """Return red, green and blue of pixels of an image, int32."""
-    if YUV:
-        wide, high = (width + 1) >> 1, (height + 1) >> 1
-        luma = tl.load(image + y * width + x, mask=mask, other=0).to(tl.int32)
-        blueness = _chroma(image + height * width, x, y, wide, high, mask)
-        redness = _chroma(image + height * width + wide * high, x, y, wide, high, mask)
-        red = _clip(luma + ((91881 * redness + 32768) >> 16))
-        green = _clip(luma + ((-22554 * blueness - 46802 * redness + 32768) >> 16))
-        blue = _clip(luma + ((116130 * blueness + 32768) >> 16))
-    else:
-        place = image + (y * width + x) * 3
-        red = tl.load(place, mask=mask, other=0).to(tl.int32)
-        green = tl.load(place + 1, mask=mask, other=0).to(tl.int32)
-        blue = tl.load(place + 2, mask=mask, other=0).to(tl.int32)
-    return red, green, blue
-
-
-@triton.jit
-def _clip(level):
-    return tl.minimum(tl.maximum(level, 0), 255)
-
-
-@triton.jit
 def _stored(out, place, mask, sums, constants, channel, SCALED: tl.constexpr):
     """Round the sums of one channel to levels, normalise them if SCALED, and store them."""
     value = (sums + _SECOND_HALF) >> _SECOND
@@ -133,7 +94,6 @@ def _resample(
     width,
     side,
     most,
-    YUV: tl.constexpr,
     LAST: tl.constexpr,
     SCALED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -143,7 +103,7 @@ def _resample(
     inside = pixel < height * width
     image = data + tl.load(offsets + n)
     own = table + n * _COLUMNS
-    high, wide = tl.load(own + _SIZE), tl.load(own + _SIZE + 1)
+    wide = tl.load(own + _SIZE + 1)
     x_row, y_row = n * side + pixel % width, (n_images + n) * side + pixel // width
     x_start, y_start = tl.load(starts + x_row, mask=inside, other=0), tl.load(starts + y_row, mask=inside, other=0)
     x_taps, y_taps = tl.load(own + _TAPS), tl.load(own + _TAPS + 1)
@@ -154,10 +114,10 @@ def _resample(
         for x_tap in range(x_taps):
             x_weight = tl.load(weights + x_row * most + x_tap, mask=inside, other=0).to(tl.int32)
             used = (x_weight > 0) & (y_weight > 0)  # pixels without weight may lie outside the image
-            r, g, b = _colours(image, x_start + x_tap, y_start + y_tap, high, wide, used, YUV)
-            line_red += x_weight * r
-            line_green += x_weight * g
-            line_blue += x_weight * b
+            place = image + ((y_start + y_tap) * wide + x_start + x_tap) * 3
+            line_red += x_weight * tl.load(place, mask=used, other=0).to(tl.int32)
+            line_green += x_weight * tl.load(place + 1, mask=used, other=0).to(tl.int32)
+            line_blue += x_weight * tl.load(place + 2, mask=used, other=0).to(tl.int32)
         red += y_weight * ((line_red + _FIRST_HALF) >> _FIRST)
         green += y_weight * ((line_green + _FIRST_HALF) >> _FIRST)
         blue += y_weight * ((line_blue + _FIRST_HALF) >> _FIRST)
@@ -210,7 +170,6 @@ def resample(
         width,
         side,
         most,
-        YUV=batch.kind == "yuv",
         LAST=memory_format == torch.channels_last,
         SCALED=dtype != torch.uint8,
         BLOCK=_BLOCK,

@@ -15,7 +15,6 @@ from iofast.meter.traffic import traffic
 from iofast.remote import requests
 from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
-from iofast.remote.hedging import SMALL, hedges
 from iofast.remote.limits import RequestLimits
 from iofast.remote.upload import Upload
 from iofast.remote.urls import WEB, RemotePath
@@ -157,14 +156,7 @@ class Store:
         """As `get_range`, in the loop of `requests`, without a copy."""
         if stop <= start:
             return memoryview(b"")
-
-        def attempt() -> Awaitable[tuple[memoryview, int]]:
-            return self._get(key, etag, (start, stop))
-
-        def hedged() -> Awaitable[tuple[memoryview, int]]:
-            return hedges[self.place.store].get(attempt)
-
-        data, size = await self._patiently("read", key, hedged if stop - start <= SMALL else attempt)
+        data, size = await self._patiently("read", key, lambda: self._get(key, etag, (start, stop)))
         if len(data) != stop - start:
             raise ObjectConflictError(f"{self.url(key)}: expected bytes up to {stop}, found {size} bytes")
         return data

@@ -85,7 +85,7 @@ def locked(file: Path) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         locked = False
         with contextlib.suppress(OSError):
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(file.with_suffix(".lock"), flags, 0o600)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -158,9 +158,9 @@ def load(file: Path, *, checked: bool = True) -> tuple[dict[str, Any], Arrays]:
     """Map an index file: its members and its arrays, which stay valid when the file is replaced.
 
     Without `checked` no checksum is computed, so that a process reads only the rows of a large listing that it needs.
-    Raises `OSError` for a missing file or another user's, `ContainerError` if its bytes contradict the layout.
+    Raises `OSError` for a missing file, `ContainerError` if its bytes contradict the layout.
     """
-    with os.fdopen(owned.open_file(file), "rb") as opened:
+    with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if size < len(MAGIC) + 8:
             raise ContainerError(f"{file} is no index: it has {size} bytes")

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import SourceError
-from iofast.source.arrays import empty
 from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
 from iofast.source.listing import printable
 from iofast.source.parquet import BYTES, JSON
@@ -58,7 +57,7 @@ def read_labels(
             f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
         )
     numbers = {name.encode(): number for number, name in enumerate(names)} | dict.fromkeys(absent, -1)
-    labels = empty(len(cells), np.int32)
+    labels = np.empty(len(cells), np.int32)
     for rows, values in _values(cells, fail):
         labels[rows] = [numbers[value] for value in values]
     return labels, tuple(names), warnings
@@ -86,7 +85,7 @@ def _numbered(
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
     classes = read_class_file(path.parent / CLASS_FILE) if class_order == "file" else None
     most = len(classes) - 1 if classes else (1 << 31) - 1
-    labels = empty(len(cells), np.int32)
+    labels = np.empty(len(cells), np.int32)
     for rows, values in _values(cells, fail):
         numbers = {value: -1 if _is_absent(value) else _number(value) for value in set(values)}
         for value, number in numbers.items():

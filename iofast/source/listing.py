@@ -19,7 +19,7 @@ from iofast.containers.manifest import CLASS_ORDERS
 from iofast.errors import OptionError
 from iofast.order.permutation import permuted
 from iofast.remote.urls import is_url, join
-from iofast.source.arrays import Strings, empty, steps
+from iofast.source.arrays import Strings, steps
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
@@ -207,7 +207,7 @@ class Source:
 
         Inside a split, `order.permutation.permuted` says which image comes at which place.
         """
-        order = empty(len(self), np.int64)
+        order = np.empty(len(self), np.int64)
         for name, start, stop in self.splits:
             for rows in steps(stop - start):
                 places = np.arange(rows.start, rows.stop, dtype=np.int64)

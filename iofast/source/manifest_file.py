@@ -19,7 +19,7 @@ from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
-from iofast.source.arrays import Strings, empty, stable_order, steps
+from iofast.source.arrays import Strings, stable_order, steps
 from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE
 from iofast.source.labels import LABEL_COLUMNS, read_labels, unused
@@ -180,7 +180,7 @@ def _labels(
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
     """See `read_labels`; a list without a column of labels has -1 for all images."""
     if cells is None:
-        labels = empty(len(table), np.int32)
+        labels = np.empty(len(table), np.int32)
         labels[:] = -1
         return labels, None, unused(table.columns, "--label-column")
     _check_text(table, "label", cells)
@@ -194,7 +194,7 @@ def _splits(
     found: dict[bytes, int] = {}  # the splits in the order in which they appear
     if cells is None or not cells.kinds.any():
         return ((WHOLE, 0, len(table)),), None
-    strings, kinds, numbers = cells.strings, cells.kinds, empty(len(table), np.int32)
+    strings, kinds, numbers = cells.strings, cells.kinds, np.empty(len(table), np.int32)
     for rows in strings.steps():
         values = [value.strip() for value in strings.of(rows)]
         for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
@@ -226,7 +226,7 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
     cells = table.columns.pop(name)
     values, kinds = cells.strings, cells.kinds
-    states = empty(len(table), np.uint8)
+    states = np.empty(len(table), np.uint8)
     for rows in steps(len(table)):
         wrong = np.flatnonzero((kinds[rows] != TEXT) & (kinds[rows] != MISSING))
         if len(wrong):
@@ -264,7 +264,7 @@ def _field(table: Table, name: str) -> Column:
     if BYTES in kinds and len(kinds) > 1:
         raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
     _check_text(table, printable_column(name), cells)
-    states, text = empty(len(table), np.uint8), QUOTED if kinds == {TEXT, JSON} else PLAIN
+    states, text = np.empty(len(table), np.uint8), QUOTED if kinds == {TEXT, JSON} else PLAIN
     for rows in steps(len(table)):
         states[rows] = np.where(each[rows] == MISSING, MISSING, np.where(each[rows] == TEXT, text, PLAIN))
     return Column(_field_name(table, name, kinds), values, states)

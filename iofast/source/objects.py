@@ -17,7 +17,7 @@ from iofast.remote import requests
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
 from iofast.remote.urls import RemotePath, is_url, join
-from iofast.source.arrays import Strings, StringsWriter, empty
+from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.listing import FILE, Column, Versions
 
 _FIRST = 30.0  # seconds until a store must have answered for the first time: a wrong name should not take minutes
@@ -174,7 +174,7 @@ def _copy(store: Store, name: str, path: Path) -> None:
 
 
 def _versions(found: Iterator[tuple[int, str]], count: int) -> Versions:
-    sizes, etags = empty(count, np.uint64), StringsWriter()
+    sizes, etags = np.empty(count, np.uint64), StringsWriter()
     for row, (size, etag) in enumerate(found):
         sizes[row] = size
         etags.add(etag.encode())

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
 from iofast.source import parquet
-from iofast.source.arrays import STEP, ByteSpool, StringsWriter
+from iofast.source.arrays import StringsWriter
 from iofast.source.parquet import BYTES, JSON, MISSING, TEXT
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.text_files import check_file, encoding_of, lines
+from iofast.source.text_files import check_file, check_text, lines
 
 MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
@@ -47,11 +47,10 @@ class ColumnText:
     """
 
     def __init__(self) -> None:
-        self._values, self._kinds, self._new = StringsWriter(), ByteSpool(), bytearray()
-        self._rows = 0
+        self._values, self._kinds = StringsWriter(), bytearray()
 
     def __len__(self) -> int:
-        return self._rows
+        return len(self._kinds)
 
     def add(self, value: object) -> None:
         """Append one value; None and NaN are missing. Raises `ValueError` for text that is not Unicode."""
@@ -66,31 +65,21 @@ class ColumnText:
             kind = JSON
             data = _encode(value).encode()
         self._values.add(data)
-        self._new.append(kind)
-        self._rows += 1
-        if len(self._new) >= STEP:
-            self._write()
+        self._kinds.append(kind)
 
     def extend(self, blob: bytes | memoryview, ends: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> None:
         """Append values that are each followed by a NUL in `blob`, where they end behind it."""
         self._values.extend(blob, ends)
-        self._new += kinds.data
-        self._rows += len(kinds)
-        self._write()
+        self._kinds += kinds.data
 
     def pad(self, rows: int) -> None:
         """Append missing values up to `rows`."""
-        for _ in range(rows - self._rows):
+        for _ in range(rows - len(self)):
             self.add(None)
 
     def finish(self) -> None:
         """Complete `strings` and `kinds`; no value can be added after this."""
-        self._write()
-        self.strings, self.kinds = self._values.finish(), np.frombuffer(self._kinds.finish(), np.uint8)
-
-    def _write(self) -> None:
-        self._kinds.write(self._new)
-        self._new = bytearray()
+        self.strings, self.kinds = self._values.finish(), np.frombuffer(self._kinds, np.uint8)
 
 
 @dataclass(slots=True)
@@ -185,9 +174,8 @@ def _read_delimited(path: Path, usual: str) -> Iterator[Row]:
     The delimiter is the first of `usual`, comma, semicolon and tab that the first line has; without a header it may
     be a space.
     """
-    encoding = encoding_of(path)
-    errors = "surrogateescape" if encoding == "utf-8-sig" else "strict"  # a path may have any bytes
-    with path.open(encoding=encoding, errors=errors, newline="") as file:
+    check_text(path)
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:  # a path may have any bytes
         first = next(filter(str.strip, file), "")
         file.seek(0)
         delimiter = next((each for each in (usual, *_DELIMITERS) if each in first), "")

@@ -1,4 +1,4 @@
-"""Read text files of users (manifests, class names, lists of labels) in UTF-8, UTF-16 or UTF-32."""
+"""Read text files of users (manifests, class names) in UTF-8."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from pathlib import Path
 
 from iofast.kernel.strangers import POINTER, is_pointer
 
-_START = 64  # bytes that identify an encoding
-_MARKS = (
-    (b"\xff\xfe\0\0", "utf-32"),
-    (b"\0\0\xfe\xff", "utf-32"),
-    (b"\xff\xfe", "utf-16"),  # Excel's "Unicode text", and PowerShell's output
-    (b"\xfe\xff", "utf-16"),
-)
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)  # that of UTF-32-LE begins like the first
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -29,29 +23,20 @@ def check_file(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EINVAL, f"it is {POINTER}", os.fspath(path))
 
 
-def encoding_of(path: Path) -> str:
-    """The encoding of a text file, by its first bytes. Raises `OSError`."""
+def check_text(path: Path) -> None:
+    """Raise `OSError` unless this is a regular file whose text can be UTF-8."""
     check_file(path)
     with path.open("rb") as file:
-        start = file.read(_START)
-    for mark, name in _MARKS:
-        if start.startswith(mark):
-            return name
-    nul = [byte == 0 for byte in start[:4]]  # every second byte of ASCII characters in UTF-16
-    if nul == [False, True, False, True]:
-        return "utf-16-le"
-    return "utf-16-be" if nul == [True, False, True, False] else "utf-8-sig"
+        start = file.read(4)
+    if start.startswith(_MARKS) or b"\0" in start:  # every second byte of ASCII characters in UTF-16
+        raise OSError(errno.EINVAL, "its text is UTF-16 or UTF-32: save it as UTF-8", os.fspath(path))
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a text file in UTF-8, without byte order marks: joined files have one at the start of each.
+    """The lines of a text file, without byte order marks: joined files have one at the start of each.
 
-    Raises `OSError`, `UnicodeError`.
+    Raises `OSError`.
     """
-    encoding = encoding_of(path)
-    if encoding != "utf-8-sig":
-        with path.open(encoding=encoding, newline="\n") as text:
-            yield from (line.encode().removeprefix(codecs.BOM_UTF8) for line in text)
-        return
+    check_text(path)
     with path.open("rb") as file:
         yield from (line.removeprefix(codecs.BOM_UTF8) for line in file)

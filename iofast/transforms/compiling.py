@@ -18,7 +18,7 @@ from iofast.ops.finishing import Mixes
 from iofast.ops.moving import RandomHorizontalFlip
 from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.elsewhere import HINTS
-from iofast.transforms.geometry import Pad, Pair, Resize
+from iofast.transforms.geometry import Pad, Pair, RandomCrop, Resize
 from iofast.transforms.pipeline import Crop, Pipeline, Resampled, Transform, View
 from iofast.transforms.resizing import Resizing
 from iofast.transforms.views import Views
@@ -46,7 +46,7 @@ def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeli
         return transforms
     if isinstance(transforms, Views):
         return Pipeline(views=tuple(_view(name, count, compile(own)) for name, count, own in transforms.views))  # type: ignore[arg-type]
-    listed = _listed(transforms)
+    listed, flips_first = _flip_behind_crop(_listed(transforms))
     for before, after in pairwise(listed):
         first, second = _STAGE[type(before)], _STAGE[type(after)]
         if second < first or (second == first and first not in _SEVERAL):
@@ -59,7 +59,15 @@ def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeli
     flip = ops.pop(0) if first else None
     resize = next((each for each in listed if isinstance(each, Resizing)), None)
     zoom, part = (next((each for each in listed if isinstance(each, kind)), None) for kind in _WINDOWS)
-    return _checked(Pipeline(zoom, part, resize, crop, flip, tuple(ops)))  # type: ignore[arg-type]
+    return _checked(Pipeline(zoom, part, resize, crop, flip, tuple(ops), flips_first=flips_first))  # type: ignore[arg-type]
+
+
+def _flip_behind_crop(listed: list[Transform]) -> tuple[list[Transform], bool]:
+    """Move a flip right before a RandomCrop behind it, and return whether that changes where padding comes."""
+    for place, (flip, crop) in enumerate(pairwise(listed)):
+        if isinstance(flip, RandomHorizontalFlip) and isinstance(crop, RandomCrop):
+            return [*listed[:place], crop, flip, *listed[place + 2 :]], crop.pads
+    return listed, False
 
 
 def in_gray(pipeline: Pipeline) -> Pipeline:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any, NamedTuple, SupportsIndex, cast
+from typing import Any, Literal, NamedTuple, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,18 +135,25 @@ class CenterCrop:
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
 
 
-@operation(size=pair, padding=_sides, fill=colour, padding_mode=_padding_mode)
+def _pad_if_needed(name: str, value: object) -> object:
+    if not isinstance(value, bool) and value != "end":
+        raise OptionError(f"{name} must be True, False or 'end', found {value!r}")
+    return value
+
+
+@operation(size=pair, padding=_sides, pad_if_needed=_pad_if_needed, fill=colour, padding_mode=_padding_mode)
 class RandomCrop:
     """A random `size` (int = square, or (height, width)) of the image, every place equally likely.
 
     First `padding` pixels are added around the image: one number, (left and right, top and bottom), or (left, top,
     right, bottom). They have the colour `fill` (0 to 1), or continue the image by `padding_mode`: "edge", "reflect",
-    "symmetric". A smaller image is reported as undecodable, unless `pad_if_needed`.
+    "symmetric". A smaller image is reported as undecodable, unless `pad_if_needed`: then it is padded on all sides, or
+    with "end" on the right and below, as by torchvision's references/segmentation.
     """
 
     size: int | Sequence[int]
     padding: int | Sequence[int] | None = None
-    pad_if_needed: bool = False
+    pad_if_needed: bool | Literal["end"] = False
     fill: float | Sequence[float] = 0.0
     padding_mode: str = "constant"
 
@@ -159,7 +166,7 @@ class RandomCrop:
     @property
     def pads(self) -> bool:
         """Whether a crop may reach beyond its image."""
-        return self.pad_if_needed or any(cast(Sides, self.padding))
+        return bool(self.pad_if_needed) or any(cast(Sides, self.padding))
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
         height, width = cast(Pair, self.size)
@@ -170,9 +177,10 @@ class RandomCrop:
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
 
     def _starts(self, u: Column, sides: Column, wanted: int, around: Pair) -> Column:
-        """Where windows begin on an axis; `pad_if_needed` adds the missing pixels on both sides."""
+        """Where windows begin on an axis; `pad_if_needed` adds the missing pixels on both sides, or at the end."""
         missing = np.maximum(wanted - sides - sum(around), 0) if self.pad_if_needed else np.zeros_like(sides)
-        return np.asarray(np.floor(u * (sides + 2 * missing + sum(around) - wanted + 1)) - around[0] - missing)
+        before = np.zeros_like(sides) if self.pad_if_needed == "end" else missing
+        return np.asarray(np.floor(u * (sides + before + missing + sum(around) - wanted + 1)) - around[0] - before)
 
 
 @operation(padding=_sides, fill=colour, padding_mode=_padding_mode)

@@ -47,14 +47,16 @@ class Pipeline:
     flip: RandomHorizontalFlip | None = None
     ops: tuple[Op, ...] = ()
     views: tuple[View, ...] = ()
+    flips_first: bool = False  # the first of `ops` is a flip that comes before the crop
 
     @property
     def transforms(self) -> list[Transform]:
         """The compiled transforms; with several views those of all views."""
         if self.views:
             return [each for view in self.views for each in view.pipeline.transforms]
-        first = self.zoom, self.part, self.resize, self.crop, self.flip
-        return [each for each in (*first, *self.ops) if each is not None]
+        before, after = self.ops[: self.flips_first], self.ops[self.flips_first :]
+        listed = self.zoom, self.part, self.resize, *before, self.crop, self.flip, *after
+        return [each for each in listed if each is not None]
 
     @property
     def each(self) -> tuple[Pipeline, ...]:
@@ -191,6 +193,9 @@ class Pipeline:
         x, y, w, h = self.crop.boxes(draw, *resized)
         if isinstance(self.crop, ResizeToBucket):
             return x, y, x + w, y + h, *self.crop.outputs(widths, heights)
+        if self.flips_first:
+            done = mirrored(cast(RandomHorizontalFlip, self.ops[0]), draw, "horizontal flip")
+            x = np.where(done, resized[0] - w - x, x)
         if self.pads or isinstance(self.crop, Pad):
             return 0, 0, widths, heights, *resized, x, y
         height, width = cast(Pair, self.crop.size)

@@ -191,11 +191,11 @@ def cifar(size: int = 32, padding: int = 2) -> list[Transform]:
 
 
 def segmentation_train(size: int = 480, base: int = 520) -> list[Transform]:
-    """torchvision's references/segmentation: short side 0.5 to 2 times `base`, padded with the mean colour."""
+    """torchvision's references/segmentation: short side 0.5 to 2 times `base`, padded right and below with black."""
     return [
         RandomResize(base // 2, 2 * base),
-        RandomCrop(size, pad_if_needed=True, fill=_MEAN),
         RandomHorizontalFlip(),
+        RandomCrop(size, pad_if_needed="end"),
         Normalize.imagenet(),
     ]
 
@@ -214,7 +214,7 @@ def detection_train(name: str = "hflip", size: int | None = None) -> list[Transf
         "ssd": [RandomZoomOut(fill), RandomIoUCrop(), Resize((size, size)), RandomPhotometricDistort()],
         "ssdlite": [RandomIoUCrop(), Resize((size, size))],
         "multiscale": [RandomShortestSize(range(480, 801, 32), 1333)],
-        "lsj": [ScaleJitter(size), RandomCrop(size, pad_if_needed=True, fill=fill)],
+        "lsj": [ScaleJitter(size), RandomCrop(size, pad_if_needed="end", fill=fill)],
     }
     if not isinstance(name, str) or name not in recipes:
         raise OptionError(f"detection_train: expected {', '.join(recipes)}, found {name!r}")

@@ -12,7 +12,7 @@ from tools.torture import flips
 from tools.torture.drivers import DRIVERS, NATIVE
 from tools.torture.drivers.run import Run
 
-STEPS = {"manifest": 40, "index": 15, "pages": 12, "cache": 25, "mds": 25, "lmdb": 12, "annotations": 300, "table": 25}
+STEPS = {"manifest": 40, "index": 15, "pages": 12, "cache": 25, "lmdb": 12, "annotations": 300, "table": 25}
 STEPS |= {"images": 60, "regions": 20, "steps": 4, "arrow": 15}
 
 

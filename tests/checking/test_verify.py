@@ -54,6 +54,23 @@ class TestWhole:
         assert result.checked == sum(len(record.fields) for record in records(container))
         assert result.unchecked == 0
 
+    def test_duplicates_are_counted(
+        self, container: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert (verify(container).duplicates, verify(container).equal) == (0, [])
+        twice = container.with_name(f"twice{container.suffix}")
+        with open_writer(twice) as writer:
+            for number in (3, 4, 3, 5, 4, 3):
+                writer.write({"jpg": picture(number)})
+        result = verify(twice, decode=False)
+        pairs = [("00000000", "00000002"), ("00000001", "00000004"), ("00000002", "00000005")]
+        assert (result.duplicates, result.equal, result.whole) == (3, pairs, True)
+        assert main(["verify", str(twice)]) == 0
+        said = "duplicates: 3 images equal to earlier ones: 00000000 = 00000002, 00000001 = 00000004"
+        assert said in capsys.readouterr().out
+        monkeypatch.setattr(sys.modules["iofast.checking.verify"], "MOST_COMPARED", 5)
+        assert "duplicates were not looked for" in verify(twice, decode=False).notes[0]
+
     @pytest.mark.parametrize("workers", [1, 3])
     def test_progress_counts_every_record(self, container: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.modules["iofast.checking.verify"], "SLICE_RECORDS", 1)  # more slices than may wait

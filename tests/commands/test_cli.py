@@ -107,10 +107,6 @@ class TestPack:
         assert result.facts["packed"] == 4
         assert result.err.startswith("iofast pack: warning: ")
 
-    def test_sidecars(self, images: Path, target: Path, iofast: CommandLine) -> None:
-        assert iofast("pack", images, target.with_suffix(".tar"), "--sidecars", "dali,wids").status == 0
-        assert {"out-000000.idx", "out.shardindex.json"} <= set(os.listdir(target.parent))
-
     def test_failed_images(self, images: Path, target: Path, iofast: CommandLine) -> None:
         (images / "cat" / "x.png").write_bytes(b"x")
         words = "1 of 5 images failed: expected at most 0", "out.lmdb.errors.jsonl", "--max-errors"

@@ -14,7 +14,7 @@ from PIL import Image
 from iofast import open_reader, open_writer, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
-from iofast.copying import CopyOptions, Division, convert, split
+from iofast.copying import CopyOptions, convert
 from iofast.errors import ErrorBudgetError, OptionError, SourceError
 from iofast.packing import PackOptions
 from iofast.sheet import SheetOptions
@@ -44,7 +44,7 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ),
     ("pack {} y.lmdb --subsampling 420", "--subsampling 420 has no effect"),
     ("pack {} y.lmdb --restart 4 --format png", "--restart 4 has no effect: expected --format jpeg or keep"),
-    ("pack {} y.lmdb --restart none --format yuv420", "--restart none has no effect"),
+    ("pack {} y.lmdb --restart none --format rgb", "--restart none has no effect"),
     ("pack {} y.lmdb --filter box", "--filter box has no effect: expected --resize beside it, found none"),
     ("pack {} y.lmdb --only-shrink", "--only-shrink has no effect: expected --resize beside it"),
     ("pack {} y.lmdb --reducing-gap 3 --format jpeg", "--reducing-gap 3.0 has no effect: expected --resize"),
@@ -55,7 +55,6 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ("pack {} y.lmdb --split-seed 0", "--split-seed 0 has no effect: expected --split beside it"),
     ("pack {} y.lmdb --shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found y.lmdb"),
     ("pack {} y.lmdb --label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found y.lmdb"),
-    ("pack {} y.lmdb --sidecars dali", "sidecars are for tar and TFRecord shards"),
     ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
     ("view {} s.png --indices 0-2 --class x", "--class has no effect"),
     ("view {} s.png --indices 0-2 --seed 0", "--seed has no effect"),
@@ -64,8 +63,6 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ("view {} s.png --transform train --boxes boxes.json", "expected none beside --transform"),
     ("view {} s.png --transform train --box-format xywh", "expected none beside --transform"),
     ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
-    ("split {} y.tar --split val=0-1 --seed 3", "--seed 3 has no effect: expected a share"),
-    ("split {} y.tar --split val=0-1 --stratify", "--stratify has no effect: expected a share"),
     ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
 ]
 WITH_EFFECT = [
@@ -102,7 +99,6 @@ class TestWithoutEffect:
             (lambda images, target: convert(images, target, CopyOptions(shard_size=5000)), "shard_size=5000"),
             (lambda images, target: convert(images, f"{target}.lmdb", CopyOptions(shard_size=5000)), "shard_size=5000"),
             (lambda images, target: open_writer(f"{target}.lmdb", shard_size=5000), "shard_size=5000"),
-            (lambda images, target: split(images, target, Division({"val": [0]}, stratify=True)), "stratify=True"),
         ],
     )
     def test_in_python(self, images: Path, tmp_path: Path, call: Callable[[Path, Path], object], option: str) -> None:
@@ -110,9 +106,8 @@ class TestWithoutEffect:
             call(images, tmp_path / "out")
         assert not list(tmp_path.glob("out*"))
 
-    def test_defaults(self, images: Path, tmp_path: Path) -> None:
+    def test_defaults(self) -> None:
         assert PackOptions(format="webp").recipe().quality == 90
-        assert split(images, tmp_path / "x.tar", Division({"val": [0]})).records == 3
 
 
 class TestSuggestions:
@@ -164,8 +159,7 @@ class TestSuggestions:
     @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("monitor", "doctor", "cache")])
     def test_empty_paths(self, command: str, iofast: CommandLine) -> None:
         """An unset `$DATA` is never the current folder."""
-        more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"], "merge": ["a", "b.lmdb"]}
-        more |= {"split": ["x.lmdb", "--split", "val=0.1"], "sidecars": ["--for", "dali"]}
+        more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"]}
         iofast(command, "", *more.get(command, [])).fails(2, "is empty: expected a path, found ''")
 
     def test_empty_paths_in_python(self, tmp_path: Path) -> None:

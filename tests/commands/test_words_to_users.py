@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tfrecord_messages
 from command_line import CommandLine
-from foreign_lmdbs import picture, write
+from foreign_lmdbs import picture
 from PIL import Image
 from tar_sets import foreign
 
@@ -59,23 +59,6 @@ def test_replaced_members_are_counted(tmp_path: Path) -> None:
         ]
 
 
-def test_lists_of_labels_that_do_not_match(tmp_path: Path, iofast: CommandLine) -> None:
-    path = write(tmp_path / "x.lmdb", {b"%d" % number: picture(number) for number in range(5)})
-    labels = tmp_path / "list.txt"
-    labels.write_text("0 1\n1 0\n7 1\n8 1\n9 0\n")
-    expected = [
-        "images without a line in the list of labels: 3 of 5",
-        "lines in the list of labels without an image: 3",
-    ]
-    for _ in range(2):
-        with open_reader(path, {"labels": str(labels)}) as reader:
-            assert left_out(reader) == expected
-    assert iofast("info", path, "--labels", labels, "--json").facts["left_out"] == expected
-    result = iofast("pack", path, tmp_path / "out.tar", "--labels", labels, "--workers", 1)
-    assert result.status == 0
-    assert f"warning: {expected[0]}" in result.err
-
-
 @pytest.mark.parametrize(
     ("target", "options", "labels"),
     [
@@ -97,8 +80,7 @@ def test_labels_that_count_from_one(
 def test_labels_from_without_labels(tmp_path: Path, iofast: CommandLine) -> None:
     tfrecord_messages.write(tmp_path / "x.tfrecord", [{"image/encoded": picture(1)}])
     foreign(tmp_path / "x.tar", {"a.jpg": picture(1)})
-    write(tmp_path / "x.lmdb", {b"a": picture(1)})
-    for name in ("x.tfrecord", "x.tar", "x.lmdb"):
+    for name in ("x.tfrecord", "x.tar"):
         result = iofast("info", tmp_path / name, "--labels-from", "1")
         result.fails(2, f"{name}: no record has a label, so none counts from 1 (labels-from)")
     foreign(tmp_path / "json.tar", {"a.jpg": picture(1), "a.json": b'{"label": 3}'})
@@ -153,7 +135,7 @@ def test_a_mistyped_suffix(tmp_path: Path, iofast: CommandLine) -> None:
 
 def test_a_pattern_that_the_shell_has_expanded(tmp_path: Path, iofast: CommandLine) -> None:
     shards = [foreign(tmp_path / f"{number}.tar", {f"{number}.jpg": picture(number)}) for number in range(4)]
-    for line in (["pack", *shards, tmp_path / "out.lmdb"], ["info", *shards[:2]], ["info", *shards]):
+    for line in (["info", *shards[:2]], ["info", *shards]):
         iofast(*line).fails(2, "put a pattern of shards into quotes")
     for line in (["info", "a", "b"], ["info", "a", "--nothing"]):
         assert "into quotes" not in iofast(*line).err

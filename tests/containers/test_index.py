@@ -31,7 +31,7 @@ def manifest(count: int, fields: tuple[str, ...] = ENTRY_FIELDS, classes: tuple[
 
 
 def chunks(entries: list[RecordEntry], fields: tuple[str, ...] = ENTRY_FIELDS, stamp: Stamp = STAMP) -> list[bytes]:
-    return list(index.encode_rows((own for _, own in in_columns(enumerate(entries))), fields, stamp))
+    return list(index.encode_rows(in_columns(enumerate(entries)), fields, stamp))
 
 
 def in_a_file(parts: list[bytes]) -> FileBytes:

@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from iofast.copying import convert
 from iofast.errors import ContainerError, TargetError
 from iofast.monitor.render.html_report import PageReport
 from iofast.owned import cache_folder
-from iofast.source.cache import load, locked, store
 
 Give = Callable[[Path], Path]
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
@@ -61,7 +59,7 @@ def make(folder: Path, count: int, seed: int = 0) -> Path:
 
 
 def marker(**members: object) -> str:
-    return json.dumps({"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members})
+    return json.dumps({"names": [], "staged": [], "replaced": [], **members})
 
 
 def partial_folder(path: Path, text: str) -> Path:
@@ -110,7 +108,7 @@ class TestPartialFolder:
         assert (shared / "thesis.txt").exists()
 
     @pytest.mark.parametrize("name", [*NAMES, "out"])
-    @pytest.mark.parametrize("member", ["names", "replaced", "removed"])
+    @pytest.mark.parametrize("member", ["names", "replaced"])
     def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, member: str) -> None:
         staged = ["x"] * (member == "names")
         folder = partial_folder(shared / name, marker(**{member: ["thesis.txt"], "staged": staged}))
@@ -126,20 +124,6 @@ class TestPartialFolder:
         with pytest.raises(TargetError, match="has 'letters' but no 'lock', so iofast did not make it"):
             pack(images, shared / "out.lmdb", workers=1)
         assert (shared / "out.lmdb.partial" / "letters").is_dir()
-
-    def test_exchanged_for_a_link_meanwhile(self, shared: Path) -> None:
-        """Nothing behind the link is removed."""
-        (shared / "letters").mkdir()
-        (shared / "letters" / "one").write_text("precious")
-        target = Target(shared / "out.lmdb")
-        target.acquire()
-        target.stage("x").touch()
-        target.partial.rename(shared / "moved")
-        target.partial.symlink_to(shared / "letters")
-        target.clear()
-        target.discard()
-        assert (shared / "letters" / "one").read_text() == "precious"
-        assert list((shared / "moved").iterdir()) == []
 
     def test_a_later_run_keeps_its_work(self, shared: Path) -> None:
         target, other = Target(shared / "out.lmdb"), Target(shared / "out.lmdb")
@@ -171,76 +155,8 @@ class TestPartialFolder:
             assert target.stage("x").exists()
         pack(images, shared / "out.lmdb", workers=1)
 
-    @pytest.mark.parametrize("name", NAMES[1:])
-    def test_beside_a_set_that_is_read(self, images: Path, shared: Path, give: Give, name: str) -> None:
-        pack(images, shared / name, workers=1)
-        folder = partial_folder(shared / name, marker())
-        manifest = json.loads((shared / f"{name}.manifest").read_bytes())
-        (folder / f"{name}.manifest").write_text(json.dumps({**manifest, "classes": ["planted"]}))
-        folder.chmod(0o755)
-        give(folder)
-        with open_reader(shared / name) as reader:
-            assert reader.manifest.classes == ("a",)
-
 
 class TestBesideTheTarget:
-    def plants(self, path: Path, kind: str, precious: Path) -> None:
-        if kind == "link":
-            path.symlink_to(precious)
-        elif kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.mkdir()
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_what_was_appended(
-        self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, give: Give, name: str
-    ) -> None:
-        """A planted file would make an append skip its images."""
-        more, target = make(shared.parent / "more", 3, seed=1), shared / name
-        pack(images, target, workers=1)
-        noted, move = bytearray(), Target._move_appending
-
-        def listen(place: Target) -> None:
-            noted.extend((place.partial / "appending").read_bytes())
-            move(place)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Target, "_move_appending", listen)
-            pack(more, target, workers=1, append=True)
-        planted = target.with_name(f"{name}.appended")
-        planted.write_bytes(noted)
-        planted.chmod(0o600)
-        pack(more, target, workers=1, append=True)  # the user's own file is trusted: a run killed at its end leaves it
-        with open_reader(target) as reader:
-            assert len(reader) == 7
-        planted.write_bytes(noted)
-        give(planted)
-        with pytest.raises(TargetError, match=r"\.appended may be another user's work"):
-            pack(more, target, workers=1, append=True)
-
-    @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-    def test_anything_called_appended(self, images: Path, shared: Path, kind: str) -> None:
-        pack(images, shared / "out.lmdb", workers=1)
-        self.plants(shared / "out.lmdb.appended", kind, shared / "thesis.txt")
-        with pytest.raises((TargetError, OSError)):
-            pack(images, shared / "out.lmdb", workers=1, append=True)
-        pack(images, shared / "out.lmdb", workers=1, overwrite=True)
-        assert (shared / "thesis.txt").read_text() == "precious"
-
-    @pytest.mark.parametrize("kind", ["link", "pipe"])
-    def test_lists_of_errors(self, images: Path, shared: Path, kind: str) -> None:
-        """A link or pipe is replaced, and never read or written through."""
-        (images / "a" / "bad.png").write_bytes(b"no image")
-        pack(images, shared / "out.lmdb", workers=1, max_errors=1)
-        for name in ("out.lmdb.errors.jsonl", "out.lmdb.errors.jsonl.tmp"):
-            (shared / name).unlink(missing_ok=True)
-            self.plants(shared / name, kind, shared / "thesis.txt")
-        pack(images, shared / "out.lmdb", workers=1, max_errors=1, append=True)
-        lines = (shared / "out.lmdb.errors.jsonl").read_text().splitlines()
-        assert [json.loads(line)["path"] for line in lines] == ["a/bad.png"]
-        assert (shared / "thesis.txt").read_text() == "precious"
-
     @pytest.mark.parametrize("name", NAMES[1:])
     def test_a_manifest_that_names_other_files(self, images: Path, shared: Path, name: str) -> None:
         from iofast.containers.sealed import seal
@@ -256,29 +172,8 @@ class TestBesideTheTarget:
         with open_reader(shared / name) as reader:
             assert len(reader) == 4
 
-    @pytest.mark.parametrize("name", ["x.shardindex.json", "_info.json", "out.tar.manifest", "out.tar.index"])
-    def test_a_pipe_is_not_waited_for(self, images: Path, shared: Path, name: str) -> None:
-        pack(images, shared / "out.tar", workers=1)
-        (shared / name).unlink(missing_ok=True)
-        os.mkfifo(shared / name)
-        if name == "out.tar.manifest":  # without a manifest the shards may belong to anybody
-            with pytest.raises(TargetError, match="is no part of"):
-                pack(images, shared / "out.tar", workers=1, overwrite=True)
-        else:
-            pack(images, shared / "out.tar", workers=1, overwrite=True)
-
-    def test_sidecars(self, images: Path, shared: Path) -> None:
-        (shared / f".out-000000.idx.{os.getpid()}.tmp").symlink_to(shared / "thesis.txt")
-        pack(images, shared / "out.tar", workers=1, sidecars="dali")
-        assert (shared / "thesis.txt").read_text() == "precious"
-        assert (shared / "out-000000.idx").read_text().startswith("v1.2 4\n")
-
 
 class TestCache:
-    @pytest.fixture
-    def arrays(self) -> dict[str, Any]:
-        return {"times": np.arange(3, dtype=np.int64)}
-
     def test_folder_of_another_user(self, cache: Path, give: Give) -> None:
         cache.mkdir(parents=True)
         give(cache)
@@ -294,19 +189,6 @@ class TestCache:
         cache.parent.mkdir()
         cache.symlink_to(tmp_path / "disk")
         assert cache_folder() == tmp_path / "disk"
-
-    def test_index_of_another_user(self, tmp_path: Path, arrays: dict[str, Any], give: Give) -> None:
-        store(tmp_path / "x.index", {}, arrays)
-        assert load(tmp_path / "x.index")[1]["times"].tolist() == [0, 1, 2]
-        give(tmp_path / "x.index")
-        with pytest.raises(TargetError, match="another user's work"):
-            load(tmp_path / "x.index")
-
-    def test_lock_that_is_a_link(self, tmp_path: Path) -> None:
-        (tmp_path / "x.lock").symlink_to(tmp_path / "made")
-        with locked(tmp_path / "x.index") as done:
-            assert not done
-        assert not (tmp_path / "made").exists()
 
 
 class TestWriting:
@@ -345,19 +227,3 @@ class TestWriting:
         with pytest.raises(ContainerError):
             write()
         assert [(path.name, path.read_text()) for path in shared.iterdir()] == [("thesis.txt", "precious")]
-
-
-def test_files_that_are_read(shared: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = shared / "thesis.txt"
-    path.chmod(0o600)
-    assert owned.read(path) == b"precious"
-    path.chmod(0o664)
-    assert owned.read(path, own=False) == b"precious"
-    with pytest.raises(TargetError, match=r"expected a file of user \d+ that only they may write to"):
-        owned.read(path)
-    monkeypatch.setattr(owned, "LARGEST", 7)
-    with pytest.raises(OSError, match="too large"):
-        owned.read(path, own=False)
-    (shared / "link").symlink_to(path)
-    with pytest.raises(OSError, match="link"):
-        owned.read(shared / "link", own=False)

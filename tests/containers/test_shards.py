@@ -157,7 +157,7 @@ def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
     write(writer, records)
     writer.finish(Description())
     final = list(writer.files.values())
-    marker = {"names": final, "staged": list(writer.files), "replaced": ["x.tar.index"], "removed": [], "sidecars": []}
+    marker = {"names": final, "staged": list(writer.files), "replaced": ["x.tar.index"]}
     target.note("publishing", marker)
     first = next(iter(writer.files))
     os.rename(target.stage(first), tmp_path / final[0])

@@ -68,7 +68,7 @@ def test_what_others_find(tfrecord_set: Path) -> None:
 
 
 def test_without_splits_classes_or_images(tmp_path: Path) -> None:
-    fields: Fields = {"cls": b"0", "txt": b"", "key": b"mine", "png": b"second", "yuv": bytes(6)}
+    fields: Fields = {"cls": b"0", "txt": b"", "key": b"mine", "png": b"second"}
     info = ImageInfo(0, 2, 2)
     written = [
         (0, fields, info, "all"),

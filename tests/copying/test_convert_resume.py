@@ -1,4 +1,4 @@
-"""`convert`, `split` and `merge` after interruptions: shards are resumed, with the bytes of one run."""
+"""`convert` after interruptions: shards are resumed, with the bytes of one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tar_sets import foreign
 from iofast import pack
 from iofast.checking import verify
 from iofast.cli import main
-from iofast.copying import Copied, CopyOptions, Division, convert, merge, split
+from iofast.copying import CopyOptions, convert
 from iofast.errors import ContainerError, TargetError
 from iofast.opening import open_reader
 
@@ -138,27 +138,6 @@ class TestShards:
             pack(tmp_path / "images", target, workers=1)
         assert convert(source, target, SMALL).resumed == in_full_shards(target, STOP) > 0
 
-    def test_split_and_merge(self, source: Path, suffix: str, tmp_path: Path) -> None:
-        plain = build(tmp_path / "source" / "plain.lmdb", COUNT, splits=False)
-        other = build(tmp_path / "source" / "other.tar", 20, splits=False)
-
-        def divided(folder: str, progress: Stop | None = None) -> Copied:
-            return split(plain, tmp_path / folder / f"d{suffix}", Division({"val": 0.3}), SMALL, progress=progress)
-
-        def united(folder: str, progress: Stop | None = None) -> Copied:
-            names = ["val", "train"]
-            return merge([other, plain], tmp_path / folder / f"m{suffix}", SMALL, names=names, progress=progress)
-
-        for work, name, most in ((divided, "d", COUNT), (united, "m", COUNT + 20)):
-            work("whole")
-            for number in (STOP, most - 5):
-                with pytest.raises(KeyboardInterrupt):
-                    work(f"cut {number}", after(number, KeyboardInterrupt()))
-                resumed = work(f"cut {number}").resumed
-                assert resumed == in_full_shards(tmp_path / f"cut {number}" / f"{name}{suffix}", number) > 0
-                found = contents(tmp_path / f"cut {number}" / f"{name}{suffix}")
-                assert found == contents(tmp_path / "whole" / f"{name}{suffix}")
-
 
 class TestResumeOfForeign:
     def test_warnings_speak_of_all_records(self, tmp_path: Path) -> None:
@@ -200,27 +179,3 @@ def test_command_says_what_was_there(source: Path, tmp_path: Path, capsys: pytes
     assert f"{kept} records were there already" in capsys.readouterr().out
     assert main(["convert", str(source), str(tmp_path / "again.tar"), "--json", "--shard-size", "20kB"]) == 0
     assert json.loads(capsys.readouterr().out)["resumed"] == kept > 0
-
-
-@pytest.mark.parametrize("first", SUFFIXES)
-def test_containers_that_were_added_to(tmp_path: Path, first: str) -> None:
-    """Their splits repeat: train, val, train, val."""
-    for number, name in enumerate(("train", "train", "val")):
-        place = tmp_path / "images" / name / "c" / f"{number}.jpg"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(picture(number))
-    for more in (False, True):
-        pack(tmp_path / "images", tmp_path / f"set{first}", workers=1, append=more)
-    wanted = records(tmp_path / f"set{first}")
-    for suffix in SUFFIXES:
-        target = tmp_path / f"out{suffix}"
-        if suffix != ".lmdb":
-            with pytest.raises(KeyboardInterrupt):
-                convert(tmp_path / f"set{first}", target, progress=after(5, KeyboardInterrupt()))
-        assert convert(tmp_path / f"set{first}", target).resumed == (0 if suffix == ".lmdb" else 3)
-        assert records(target) == wanted
-        assert verify(target).whole
-        with open_reader(target) as reader:
-            assert reader.manifest.splits == {"train": ((0, 2), (3, 5)), "val": ((2, 3), (5, 6))}
-    convert(tmp_path / f"set{first}", tmp_path / "folder")
-    assert len(list((tmp_path / "folder").rglob("*.jpg"))) == 6

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arrow_tables import table, write_arrow
 from container_sets import picture
 from foreign_lmdbs import settle
 from foreign_lmdbs import write as write_lmdb
-from foreign_sets import write_beton, write_mds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tar_sets import foreign
@@ -42,15 +42,11 @@ def lmdb(folder: Path, images: list[bytes]) -> Path:
     return write_lmdb(folder / "x.lmdb", {b"%d" % number: image for number, image in enumerate(images)})
 
 
-def mds(folder: Path, images: list[bytes]) -> Path:
-    return write_mds(folder / "x", {"x": "jpeg"}, [{"x": image} for image in images])
+def arrow(folder: Path, images: list[bytes]) -> Path:
+    return write_arrow(folder / "x.arrow", table({"image": [{"bytes": image, "path": None} for image in images]}))
 
 
-def beton(folder: Path, images: list[bytes]) -> Path:
-    return write_beton(folder / "x.beton", {"image": "rgb"}, [{"image": (48, 40, image)} for image in images])
-
-
-every_format = pytest.mark.parametrize("make", [tar, tfrecord, lmdb, mds, beton])
+every_format = pytest.mark.parametrize("make", [tar, tfrecord, lmdb, arrow])
 
 
 def files(folder: Path) -> list[Path]:

@@ -132,9 +132,7 @@ def test_labels_below_their_base(tmp_path: Path) -> None:
     assert open_reader(path).columns(np.arange(1)).label.tolist() == [0]
     with pytest.raises(ContainerError, match=r"x\.tar: a: its label is 0, expected 1 \(the label base\) or more"):
         open_reader(path, {"label_base": 1})
-    with pytest.raises(OptionError, match="channels does not apply to tar shards"):
-        open_reader(path, {"channels": "rgb"})
-    with pytest.raises(OptionError, match="names does not apply to tar shards"):
+    with pytest.raises(OptionError, match="path of a sample in tar shards is its key"):
         open_reader(path, {"names": {"path": "x"}})
 
 

@@ -201,8 +201,6 @@ def test_names_given_to_the_dataset(tmp_path: Path) -> None:
     assert dataset[1]["seg.png"].shape == (9, 9, 3)
     plain = open_reader(tmp_path / "*.tfrecord", ForeignOptions(names))
     assert plain.columns(np.arange(3)).label.tolist() == [1, 2, 3]
-    with pytest.raises(OptionError, match="labels does not apply to TFRecords"):
-        open_reader(tmp_path / "a.tfrecord", {"labels": "x"})
 
 
 @pytest.mark.parametrize(
@@ -213,7 +211,6 @@ def test_names_given_to_the_dataset(tmp_path: Path) -> None:
         ({"names": ["image"]}, "names must be a mapping"),
         ({"names": {"image": ""}}, "names must be a mapping"),
         ({"label_base": 2}, "label_base must be 0 or 1"),
-        ({"channels": "hsv"}, "channels must be 'bgr' or 'rgb'"),
         ({"name": {}}, "foreign must be ForeignOptions, or a mapping"),
     ],
 )

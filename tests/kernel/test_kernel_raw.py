@@ -25,23 +25,21 @@ from kernel_images import (
     whole,
 )
 from PIL import Image
-from raw_images import KINDS, SIZES, cases, payload, raw_batch
+from raw_images import SIZES, cases, raw_batch
 
-from iofast.kernel import raw, twin
-from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe
+from iofast.kernel.contract import DecodeOptions, Kind, Status
 from iofast.record import RAW_FIELDS
 
 
 @settings(max_examples=300)
 @given(case=cases())
-def test_crops_are_those_of_the_image(kernel: ModuleType, case: tuple[Kind, tuple[int, int], View, int, str]) -> None:
-    kind, size, view, orientation, name = case
+def test_crops_are_those_of_the_image(kernel: ModuleType, case: tuple[tuple[int, int], View, int, str]) -> None:
+    size, view, orientation, name = case
     lying = size[::-1] if orientation >= 5 else size
-    data = payload(kind, photo(*lying))
-    source, _alive = raw_batch(kind, [data], [size], orientation, checked=True)
+    source, _alive = raw_batch(Kind.RGB, [photo(*lying).tobytes()], [size], orientation, checked=True)
     status, pixels = decode_views(kernel, source, [view], DecodeOptions(filter=name))
     assert status == [Status.OK]
-    image = Image.fromarray(raw.unpack(data, kind, *lying))
+    image = Image.fromarray(photo(*lying))
     turn = TURNS[orientation]
     copies = name == "nearest" or view.box[4:6] == (view.box[2] - view.box[0], view.box[3] - view.box[1])
     assert off_by(pixels[0], image if turn is None else image.transpose(turn), view, name) <= (not copies)
@@ -55,27 +53,11 @@ def test_rgb_is_the_pixels(kernel: ModuleType, size: tuple[int, int]) -> None:
     np.testing.assert_array_equal(pixels[0], photo(*size))
 
 
-@needs_native
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_yuv_of_a_jpeg_gives_its_pixels(size: tuple[int, int], mode: str) -> None:
-    """The stored planes are upsampled and converted as by libjpeg, without any difference."""
-    data = jpeg(photo(*size), mode, subsampling="4:2:0")
-    made = native.transcode(data, TranscodeRecipe(format="yuv420"))
-    assert (made.field, made.width, made.height, made.orientation) == ("yuv", *size, 1)
-    for kernel in (native, twin):
-        source, _alive = raw_batch(Kind.YUV420, [made.data], [size])
-        status, pixels = decode_views(kernel, source, [whole(*size)])
-        assert status == [Status.OK]
-        np.testing.assert_array_equal(pixels[0], np.asarray(upright(data)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_any_strides(kernel: ModuleType, kind: Kind, layout: str) -> None:
+def test_any_strides(kernel: ModuleType, layout: str) -> None:
     sizes = [(71, 53), (30, 44), (53, 71)]
-    payloads = [payload(kind, photo(*size)) for size in sizes]
-    source, _alive = raw_batch(kind, payloads, sizes)
+    payloads = [photo(*size).tobytes() for size in sizes]
+    source, _alive = raw_batch(Kind.RGB, payloads, sizes)
     boxes = np.array([(2, 3, 29, 40, 24, 20, 0, 0)] * 3, np.int32)
     memory = np.full((3, 20, 24, 3) if layout == "NHWC" else (3, 3, 20, 24), 7, np.uint8)
     out = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
@@ -88,35 +70,30 @@ def test_any_strides(kernel: ModuleType, kind: Kind, layout: str) -> None:
 
 def test_kinds_can_be_mixed(kernel: ModuleType) -> None:
     image = photo(40, 30)
-    payloads = [jpeg(image), payload(Kind.RGB, image), payload(Kind.YUV420, image), save(Image.fromarray(image), "PNG")]
+    payloads = [jpeg(image), image.tobytes(), save(Image.fromarray(image), "PNG")]
     batch = batch_of(payloads, checked=True)
-    rows = np.array([(0, 0, 0), (1, 40, 30), (2, 40, 30), (0, 40, 30)], np.int32)
-    boxes, flips, status = np.array([whole(40, 30).box] * 4, np.int32), np.zeros(4, np.uint8), np.full(4, -1, np.int32)
-    pixels = np.empty((4, 30, 40, 3), np.uint8)
+    rows = np.array([(0, 0, 0), (1, 40, 30), (0, 40, 30)], np.int32)
+    boxes, flips, status = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8), np.full(3, -1, np.int32)
+    pixels = np.empty((3, 30, 40, 3), np.uint8)
     with closing(kernel.Context(DecodeOptions())) as context:
-        kernel.decode_batch(context, batch.source._replace(indexed=rows), boxes, flips, pixels, status, 0, 4)
+        kernel.decode_batch(context, batch.source._replace(indexed=rows), boxes, flips, pixels, status, 0, 3)
         ways = context.counts().ways
-    assert status.tolist() == [Status.OK] * 4
-    assert (ways["raw"], sum(ways.values())) == (2, 4)
-    for i in (1, 3):
+    assert status.tolist() == [Status.OK] * 3
+    assert (ways["raw"], sum(ways.values())) == (1, 3)
+    for i in (1, 2):
         np.testing.assert_array_equal(pixels[i], image)
     np.testing.assert_array_equal(pixels[0], np.asarray(upright(payloads[0])))
-    np.testing.assert_array_equal(pixels[2], raw.unpack(payloads[2], Kind.YUV420, 40, 30))
 
 
 REFUSED = {
     "a byte less": (Kind.RGB, 3 * 40 * 30 - 1, (40, 30), Status.TRUNCATED),
     "a byte more": (Kind.RGB, 3 * 40 * 30 + 1, (40, 30), Status.CORRUPT),
     "nothing": (Kind.RGB, 0, (40, 30), Status.TRUNCATED),
-    "planes a byte less": (Kind.YUV420, 1799, (40, 30), Status.TRUNCATED),
-    "planes a byte more": (Kind.YUV420, 1801, (40, 30), Status.CORRUPT),
-    "chroma rounded down": (Kind.YUV420, 39 * 29 + 2 * 19 * 14, (39, 29), Status.TRUNCATED),
-    "rgb said to be planes": (Kind.YUV420, 3600, (40, 30), Status.CORRUPT),
     "no width": (Kind.RGB, 0, (0, 30), Status.CORRUPT),
-    "less than no height": (Kind.YUV420, 3600, (40, -30), Status.CORRUPT),
+    "less than no height": (Kind.RGB, 3600, (40, -30), Status.CORRUPT),
     "a size that wraps round": (Kind.RGB, 3600, (2**31 - 1, 2**31 - 1), Status.LIMIT),
     "too many pixels": (Kind.RGB, 3600, (2**14 + 1, 2**14), Status.LIMIT),
-    "no such kind": (3, 3600, (40, 30), Status.UNSUPPORTED),
+    "no such kind": (2, 3600, (40, 30), Status.UNSUPPORTED),
     "less than no kind": (-1, 3600, (40, 30), Status.UNSUPPORTED),
     "a box outside": (Kind.RGB, 1200, (20, 20), Status.BOX),
 }
@@ -135,12 +112,11 @@ def test_invalid_rows_are_refused(kernel: ModuleType, name: str, checked: bool) 
     assert pixels[1].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_found_wherever_it_is(kernel: ModuleType, kind: Kind) -> None:
-    data = bytearray(payload(kind, photo(40, 30)))
-    source, alive = raw_batch(kind, [bytes(data)], [(40, 30)], checked=True)
+def test_damage_is_found_wherever_it_is(kernel: ModuleType) -> None:
+    data = bytearray(photo(40, 30).tobytes())
+    source, alive = raw_batch(Kind.RGB, [bytes(data)], [(40, 30)], checked=True)
     data[-1] ^= 1
-    damaged, _alive = raw_batch(kind, [bytes(data)], [(40, 30)])
+    damaged, _alive = raw_batch(Kind.RGB, [bytes(data)], [(40, 30)])
     view = View((0, 0, 8, 8, 8, 8, 0, 0), (8, 8))
     assert decode_views(kernel, damaged._replace(crcs=source.crcs), [view])[0] == [Status.CHECKSUM]
     assert decode_views(kernel, source, [view], DecodeOptions(max_bytes=len(data) - 1))[0] == [Status.LIMIT]
@@ -148,11 +124,10 @@ def test_damage_is_found_wherever_it_is(kernel: ModuleType, kind: Kind) -> None:
     del alive
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("checked", [True, False])
-def test_payloads_in_a_file(kernel: ModuleType, kind: Kind, checked: bool) -> None:
+def test_payloads_in_a_file(kernel: ModuleType, checked: bool) -> None:
     sizes = [(71, 53), (64, 60), (53, 71)]
-    batch = raw_batch(kind, [payload(kind, photo(*size)) for size in sizes], sizes, checked=checked)
+    batch = raw_batch(Kind.RGB, [photo(*size).tobytes() for size in sizes], sizes, checked=checked)
     view = [View((3, 20, 50, 47, 40, 30, 1, 2), (30, 24))] * 3
     source, fd = in_a_file(batch_of([bytes(data) for data in batch.alive], checked=checked))
     source = source._replace(indexed=batch.source.indexed)
@@ -173,14 +148,13 @@ def test_payloads_in_a_file(kernel: ModuleType, kind: Kind, checked: bool) -> No
 
 
 @needs_native
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_the_rows_of_the_crop_are_read(kind: Kind) -> None:
+def test_only_the_rows_of_the_crop_are_read() -> None:
     """Without a checksum, a file that ends behind these rows is long enough."""
-    source, fd = in_a_file(batch_of([payload(kind, photo(40, 30))]))
-    source = source._replace(indexed=np.array([(kind, 40, 30)], np.int32))
+    source, fd = in_a_file(batch_of([photo(40, 30).tobytes()]))
+    source = source._replace(indexed=np.array([(Kind.RGB, 40, 30)], np.int32))
     view = View((0, 2, 40, 11, 40, 9, 0, 0), (40, 9))
     whole_file = decode_views(native, source, [view])
-    used = 3 * 40 * 11 if kind == Kind.RGB else 40 * 30 + 20 * 15 + 20 * 6  # of Cr, row 6 is the neighbour of row 5
+    used = 3 * 40 * 11
     try:
         os.ftruncate(fd, used)
         cut = decode_views(native, source, [view])
@@ -193,4 +167,4 @@ def test_only_the_rows_of_the_crop_are_read(kind: Kind) -> None:
 
 
 def test_kinds_are_numbered_as_the_fields() -> None:
-    assert [1 + RAW_FIELDS.index(field) for field in ("rgb", "yuv")] == [Kind.RGB, Kind.YUV420]
+    assert [1 + RAW_FIELDS.index(field) for field in RAW_FIELDS] == [Kind.RGB]

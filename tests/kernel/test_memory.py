@@ -22,7 +22,7 @@ from PIL import Image, features
 
 from iofast import open_reader
 from iofast.errors import DecodeError, ErrorBudgetError, OptionError
-from iofast.kernel import contract, memory, raw, twin
+from iofast.kernel import contract, memory, twin
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing import PackOptions, pack
 from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
@@ -32,7 +32,7 @@ SLACK = 8 << 20  # bytes: buffers of libraries and memory kept by the allocator
 RECIPES = {
     "small": TranscodeRecipe(size=64, mode="short"),
     "pad": TranscodeRecipe(size=SIDE + 8, mode="pad", only_shrink=True),
-    **{format: TranscodeRecipe(format=format) for format in ("jpeg", "png", "webp", "rgb", "yuv420", "keep")},
+    **{format: TranscodeRecipe(format=format) for format in ("jpeg", "png", "webp", "rgb", "keep")},
 }
 USUAL = ("small", "png", "keep")
 FEW = ("png alpha", "webp", "tiff", "jpeg progressive")
@@ -174,18 +174,10 @@ def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(native_batch, "_idle", {})
     native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
-    assert len(native_batch._idle["bilinear"]) == 1
+    assert len(native_batch._idle["bilinear", True]) == 1
     monkeypatch.setattr(contract, "LARGE", 120 * 90 - 1)
     native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
-    assert native_batch._idle["bilinear"] == []
-
-
-def test_pixels_by_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for size in ((31, 17), (32, 16), (1, 9), (5, 1)):
-        whole = raw.pack_yuv(photo(*size))
-        monkeypatch.setattr(raw, "_STEP", 64)
-        assert raw.pack_yuv(photo(*size)) == whole
-        monkeypatch.undo()
+    assert native_batch._idle["bilinear", True] == []
 
 
 def test_a_run_resumes_with_a_higher_limit(tmp_path: Path) -> None:

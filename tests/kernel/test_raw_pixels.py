@@ -1,9 +1,8 @@
-"""Raw pixels from packing (`--format rgb` and `yuv420`) to the loader."""
+"""Raw pixels from packing (`--format rgb`) to the loader."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_images import KINDS, Pixels, exif, jpeg, native, needs_native, photo, save, upright, worst
+from kernel_images import KINDS, Pixels, exif, jpeg, photo, save, upright, worst
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
@@ -19,28 +18,17 @@ from iofast import transforms as T
 from iofast.cli import main
 from iofast.containers.base import Description
 from iofast.containers.lmdb import LmdbWriter
-from iofast.errors import ContainerError, DecodeError
-from iofast.kernel import raw, twin
-from iofast.kernel.contract import Kind, Transcoded, TranscodeRecipe
-from iofast.record import ImageInfo
-
-FORMATS = {"rgb": "rgb", "yuv420": "yuv"}
-
-
-def shown(field: str, data: bytes, width: int, height: int) -> Pixels:
-    return raw.unpack(data, Kind.RGB if field == "rgb" else Kind.YUV420, width, height)
+from iofast.errors import DecodeError
+from iofast.kernel.contract import Transcoded, TranscodeRecipe
+from iofast.record import ImageInfo, raw_length
 
 
 def pixels_of(made: Transcoded) -> Pixels:
-    return shown(made.field, made.data, made.width, made.height)
+    return shown(made.data, made.width, made.height)
 
 
-def planes(data: bytes, width: int, height: int) -> list[Pixels]:
-    """Y, Cb, Cr of a payload yuv."""
-    half = (height + 1) // 2, (width + 1) // 2
-    flat = np.frombuffer(data, np.uint8)
-    luma, chroma = flat[: width * height].reshape(height, width), flat[width * height :].reshape(2, *half)
-    return [luma, *chroma]
+def shown(data: bytes, width: int, height: int) -> Pixels:
+    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "png"])
@@ -55,48 +43,14 @@ def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", FORMATS)
-def test_stored_pixels_are_upright(kernel: ModuleType, name: str, orientation: int) -> None:
+def test_stored_pixels_are_upright(kernel: ModuleType, orientation: int) -> None:
     data = jpeg(photo(90, 61), exif=exif(orientation), subsampling="4:4:4")
-    made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format=name))
-    assert made[1:4] == (FORMATS[name], 40, 40)
+    made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format="rgb"))
+    assert made[1:4] == ("rgb", 40, 40)
     assert made.orientation == 1
     wanted = np.asarray(upright(data, orientation).resize((40, 40), Image.Resampling.BILINEAR))
     error = np.abs(pixels_of(made).astype(int) - wanted)
-    assert error.mean() < (0.5 if name == "rgb" else 8)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (8, 1), (17, 13), (64, 48)])
-def test_yuv_of_pixels_is_the_twins_to_the_bit(kernel: ModuleType, size: tuple[int, int]) -> None:
-    """Nearest neighbour converts through RGB, although the planes could be kept."""
-    data = jpeg(photo(*size), subsampling="4:2:0")
-    made = kernel.transcode(data, TranscodeRecipe(format="yuv420", filter="nearest"))
-    assert made == Transcoded(raw.pack_yuv(np.asarray(upright(data))), "yuv", *size, 1, *size)
-
-
-@needs_native
-def test_our_planes_are_those_of_libjpegs_encoder() -> None:
-    """At quality 100 they differ by little more than the DCT's rounding."""
-    pixels = photo(71, 53)
-    stored = native.transcode(jpeg(pixels, quality=100, subsampling="4:2:0"), TranscodeRecipe(format="yuv420"))
-    for found, wanted in zip(planes(stored.data, 71, 53), planes(raw.pack_yuv(pixels), 71, 53), strict=True):
-        assert worst(found, wanted) <= 2
-        assert np.abs(found.astype(int) - wanted).mean() < 0.5
-
-
-@pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4", "4:2:2"])
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_yuv_is_close_to_the_resized_image(kernel: ModuleType, mode: str, subsampling: str) -> None:
-    data = jpeg(photo(301, 203), mode, subsampling=subsampling)
-    made = kernel.transcode(data, TranscodeRecipe(size=101, mode="short", format="yuv420"))
-    assert made[1:] == ("yuv", 149, 101, 1, 301, 203)
-    assert len(made.data) == 149 * 101 + 2 * 75 * 51
-    wanted = upright(data).resize((149, 101), Image.Resampling.BILINEAR)
-    luma = [planes(data, 149, 101)[0].astype(int) for data in (made.data, raw.pack_yuv(np.asarray(wanted)))]
-    assert np.abs(luma[0] - luma[1]).mean() < 1
-    assert np.abs(pixels_of(made).astype(int) - np.asarray(wanted)).mean() < 5
-    if mode == "L":
-        assert {*made.data[149 * 101 :]} == {128}
+    assert error.mean() < 0.5
 
 
 def test_images_larger_than_a_loader_reads_are_refused(kernel: ModuleType) -> None:
@@ -119,19 +73,19 @@ def write_images(root: Path, count: int = 12) -> list[Path]:
     return paths
 
 
-@pytest.fixture(scope="module", params=FORMATS)
-def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    folder = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rgb")
     write_images(folder / "images")
-    report = pack(folder / "images", folder / "out.lmdb", resize=48, format=request.param, workers=1)
+    report = pack(folder / "images", folder / "out.lmdb", resize=48, format="rgb", workers=1)
     assert (report.packed, report.failed) == (12, 0)
-    return FORMATS[request.param], folder / "out.lmdb"
+    return folder / "out.lmdb"
 
 
-def test_records(packed: tuple[str, Path]) -> None:
-    field, path = packed
+def test_records(packed: Path) -> None:
+    path = packed
     with open_reader(path) as reader:
-        assert reader.manifest.fields == tuple(sorted(("cls", "json", field)))
+        assert reader.manifest.fields == tuple(sorted(("cls", "json", "rgb")))
         located = reader.locate(np.arange(12))
         for i in range(12):
             record = reader.record(i)
@@ -143,12 +97,12 @@ def test_records(packed: tuple[str, Path]) -> None:
             stored = 90 + 3 * i, 61 + 5 * i
             assert (about["original_width"], about["original_height"]) == (stored[::-1] if lying else stored)
             assert about["packed"] == "resized"
-            assert len(record.fields[field]) == raw.length(int(located.kind[i]), *size)
+            assert len(record.fields["rgb"]) == raw_length(*size)
 
 
-def test_the_same_bytes_again_and_as_estimated(packed: tuple[str, Path], tmp_path: Path) -> None:
-    field, path = packed
-    options: dict[str, Any] = {"resize": 48, "format": "rgb" if field == "rgb" else "yuv420"}
+def test_the_same_bytes_again_and_as_estimated(packed: Path, tmp_path: Path) -> None:
+    path = packed
+    options: dict[str, Any] = {"resize": 48, "format": "rgb"}
     pack(path.parent / "images", tmp_path / "out.lmdb", workers=2, **options)
     assert (tmp_path / "out.lmdb").read_bytes() == path.read_bytes()
     report = pack(path.parent / "images", tmp_path / "other.lmdb", dry_run=True, workers=1, **options)
@@ -156,21 +110,21 @@ def test_the_same_bytes_again_and_as_estimated(packed: tuple[str, Path], tmp_pat
     assert 0.6 < report.estimate.bytes_out / path.stat().st_size < 1.6
 
 
-def test_dataset(packed: tuple[str, Path]) -> None:
-    field, path = packed
+def test_dataset(packed: Path) -> None:
+    path = packed
     dataset = FastDataset(path)
     assert dataset.classes == ["ant", "bee"]
     with open_reader(path) as reader:
         for i, (image, label) in enumerate(dataset[j] for j in range(12)):
             record = reader.record(i)
             assert (image.mode, label) == ("RGB", int(record.fields["cls"]))
-            np.testing.assert_array_equal(np.asarray(image), shown(field, record.fields[field], *image.size))
+            np.testing.assert_array_equal(np.asarray(image), shown(record.fields["rgb"], *image.size))
 
 
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("check", ["crc", None])
-def test_loader(packed: tuple[str, Path], check: Any, memory_format: torch.memory_format) -> None:
-    _, path = packed
+def test_loader(packed: Path, check: Any, memory_format: torch.memory_format) -> None:
+    path = packed
     transform = [T.Resize(40), T.CenterCrop(32)]
     dataset = FastDataset(path)
     loader = FastLoader(dataset, 5, transform=transform, check=check, memory_format=memory_format, num_workers=2)
@@ -184,8 +138,8 @@ def test_loader(packed: tuple[str, Path], check: Any, memory_format: torch.memor
         assert worst(images[i].permute(1, 2, 0).numpy(), np.asarray(wanted)) <= 1
 
 
-def test_a_damaged_record_is_named(packed: tuple[str, Path], tmp_path: Path) -> None:
-    _, path = packed
+def test_a_damaged_record_is_named(packed: Path, tmp_path: Path) -> None:
+    path = packed
     with open_reader(path) as reader:
         offset = int(reader.locate(np.array([7])).offset[0])
     data = bytearray(path.read_bytes())
@@ -196,12 +150,12 @@ def test_a_damaged_record_is_named(packed: tuple[str, Path], tmp_path: Path) -> 
         next(iter(loader))
 
 
-def test_info(packed: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    field, path = packed
+def test_info(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = packed
     assert main(["info", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["images"]["field"] == field
-    assert facts["recipe"]["format"] == ("rgb" if field == "rgb" else "yuv420")
+    assert facts["images"]["field"] == "rgb"
+    assert facts["recipe"]["format"] == "rgb"
 
 
 def test_without_a_size(tmp_path: Path) -> None:
@@ -219,28 +173,25 @@ def test_every_image_field_in_one_container(tmp_path: Path) -> None:
     with open_writer(tmp_path / "mixed.lmdb") as writer:
         writer.write({"rgb": image.tobytes(), "json": size, "cls": 0})
         writer.write({"jpg": jpeg(image), "rgb": bytes(3), "json": {"width": 1, "height": 1}, "cls": 1})
-        writer.write({"yuv": raw.pack_yuv(image), "json": size, "cls": 2})
-        writer.write({"png": save(Image.fromarray(image), "PNG"), "cls": 3})
+        writer.write({"png": save(Image.fromarray(image), "PNG"), "cls": 2})
     with open_reader(tmp_path / "mixed.lmdb") as reader:
-        assert reader.locate(np.arange(4)).kind.tolist() == [1, 0, 2, 0]
-        assert reader.locate(np.arange(4), "cls").kind.tolist() == [0, 0, 0, 0]
-    images, labels = next(iter(FastLoader(FastDataset(tmp_path / "mixed.lmdb"), 4)))
-    wanted = [image, np.asarray(upright(jpeg(image))), shown("yuv", raw.pack_yuv(image), 40, 30), image]
-    assert labels.tolist() == [0, 1, 2, 3]
+        assert reader.locate(np.arange(3)).kind.tolist() == [1, 0, 0]
+        assert reader.locate(np.arange(3), "cls").kind.tolist() == [0, 0, 0]
+    images, labels = next(iter(FastLoader(FastDataset(tmp_path / "mixed.lmdb"), 3)))
+    wanted = [image, np.asarray(upright(jpeg(image))), image]
+    assert labels.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), np.stack(wanted))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_an_orientation_in_the_index_is_applied(tmp_path: Path, name: str) -> None:
+def test_an_orientation_in_the_index_is_applied(tmp_path: Path) -> None:
     """iofast stores upright pixels, but the format permits other orientations."""
     image = photo(40, 30)
-    data = image.tobytes() if name == "rgb" else raw.pack_yuv(image)
     writer = LmdbWriter(tmp_path / "turned.lmdb")
-    fields = {FORMATS[name]: data, "json": b'{"height":40,"width":30}'}
+    fields = {"rgb": image.tobytes(), "json": b'{"height":40,"width":30}'}
     writer.write(0, fields, ImageInfo(-1, 30, 40, 6), "all")
     writer.finish(Description())
     found = np.asarray(FastDataset(tmp_path / "turned.lmdb")[0][0])
-    np.testing.assert_array_equal(found, np.rot90(shown(FORMATS[name], data, 40, 30), -1))
+    np.testing.assert_array_equal(found, np.rot90(image, -1))
 
 
 def test_an_index_with_a_wrong_size(tmp_path: Path) -> None:
@@ -249,38 +200,3 @@ def test_an_index_with_a_wrong_size(tmp_path: Path) -> None:
     writer.finish(Description())
     with pytest.raises(DecodeError, match=r"wrong.lmdb: 00000000: the image is truncated"):
         _ = FastDataset(tmp_path / "wrong.lmdb")[0]
-
-
-@needs_native
-def test_both_kernels_pack_the_same() -> None:
-    """A JPEG that is RGB itself has no planes to keep for either, and resized pixels are within one level."""
-    data = KINDS["rgb"](photo(301, 203))
-    recipe = TranscodeRecipe(size=101, mode="crop", format="yuv420", reducing_gap=0)
-    ours, theirs = (planes(kernel.transcode(data, recipe).data, 101, 101) for kernel in (native, twin))
-    assert all(worst(a, b) <= 1 for a, b in zip(ours, theirs, strict=True))
-
-
-@pytest.mark.parametrize("check", ["crc", None])
-def test_a_container_that_is_truncated_under_a_loader(tmp_path: Path, check: Any) -> None:
-    """All batches before are right; then the loader raises an error of one line: no signal, no zeros for pixels."""
-    images = [photo(64, 48, i) for i in range(50)] * 8
-    path = tmp_path / "cut.lmdb"
-    with open_writer(path) as writer:
-        for i, image in enumerate(images):
-            writer.write({"rgb": image.tobytes(), "json": {"width": 64, "height": 48}, "cls": i})
-    loader = FastLoader(FastDataset(path), 16, True, check=check, num_workers=2)
-    seen = []
-
-    def read() -> None:
-        for epoch in range(100):
-            loader.set_epoch(epoch)
-            for pixels, labels in loader:
-                wanted = np.stack([images[label] for label in labels.tolist()])
-                np.testing.assert_array_equal(pixels.permute(0, 2, 3, 1).numpy(), wanted)
-                seen.append(epoch)
-                if len(seen) == 30:  # in the second epoch
-                    os.truncate(path, os.path.getsize(path) // 8192 * 4096)
-
-    with pytest.raises((ContainerError, DecodeError), match=r"the file ends inside|truncated while it was open"):
-        read()
-    assert len(seen) >= 30

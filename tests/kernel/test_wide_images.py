@@ -58,14 +58,11 @@ def test_a_plain_folder(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("out.lmdb", {}), ("out.tar", {"format": "png"}), ("out.tfrecord", {"format": "keep"})]
 )
-def test_packed_verified_added_to(folder: Path, tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+def test_packed_verified(folder: Path, tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     report = pack(folder, tmp_path / name, **options)
     assert (report.packed, report.failed) == (2, 0)
     check(tmp_path / name)
-    pack(folder, tmp_path / name, append=True, **options)
     assert verify(tmp_path / name).problems == []
-    with open_reader(tmp_path / name) as reader:
-        assert reader.locate(np.arange(4)).width.tolist() == [HEIGHT, WIDTH] * 2
 
 
 def test_copied_from_a_folder_and_on(folder: Path, tmp_path: Path) -> None:

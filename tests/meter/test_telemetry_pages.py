@@ -17,7 +17,7 @@ import pytest
 
 from iofast import meter as telemetry
 from iofast.meter import LoaderInfo, Slot, Totals
-from iofast.meter.page import MAX_BYTES, PageHeader, to_json
+from iofast.meter.page import MAX_BYTES, VERSION, PageHeader, to_json
 from iofast.meter.reading import place, start_time
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
@@ -59,7 +59,7 @@ def test_no_page_in_a_folder_that_is_not_private(fault: str, slot: Slot, tmp_pat
         folder.symlink_to(tmp_path / "elsewhere")
     elif fault == "open to others":
         folder.mkdir()
-        folder.chmod(0o755)
+        folder.chmod(0o775)
     elif fault == "file":
         folder.write_bytes(b"")
     else:
@@ -133,7 +133,7 @@ def test_stale_pages_are_removed_and_unknown_ones_stay(slot: Slot, tmp_path: Pat
         path = page_of(slot)
         own = path.read_bytes()
         pid, here = ended.pid, place()
-        other_version = own.replace(b'"iofast_telemetry":3', b'"iofast_telemetry":4')
+        other_version = own.replace(b'"iofast_telemetry":%d' % VERSION, b'"iofast_telemetry":%d' % (VERSION + 1))
         pages = {
             what: (name if isinstance(name, str) else f"{pid}-{started - name}.page", page)
             for what, name, page in (

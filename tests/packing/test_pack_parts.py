@@ -31,8 +31,8 @@ RECORDS = 7
 PARTS = 5
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"drop_duplicates": True, "shuffle": 3},
-    {"split": "val=0.2,test=0.1", "shuffle": 1, "drop_duplicates": True},
+    {"shuffle": 3},
+    {"split": "val=0.2,test=0.1", "shuffle": 1},
 ]
 
 
@@ -57,7 +57,7 @@ def in_parts(images: Path, target: Path, order: tuple[int, ...] = (3, 1, 5, 4, 2
 
 def comparable(report: PackReport) -> PackReport:
     """A report without times and paths."""
-    return replace(report, target="", seconds=0.0, errors_file=None, duplicates_file=None)
+    return replace(report, target="", seconds=0.0, errors_file=None)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "distinct", "splits"])
@@ -71,22 +71,7 @@ def test_same_bytes_and_report_as_one_run(
     assert comparable(in_parts(images, other, **options)) == comparable(whole)
     assert digests(other.parent) == digests(one.parent)
     assert whole.failed == 3
-    assert whole.duplicates > 20
-    assert whole.other_label > 0
     assert {path.name for path in other.parent.iterdir()} == {path.name for path in one.parent.iterdir()}
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_append(images: Path, tmp_path: Path, suffix: str) -> None:
-    one, other = tmp_path / "one" / f"train{suffix}", tmp_path / "other" / f"train{suffix}"
-    one.parent.mkdir()
-    pack(images / "a", one, **options_of(one.name))
-    shutil.copytree(one.parent, other.parent)
-    whole = pack(images / "b", one, append=True, **options_of(one.name))
-    assert comparable(in_parts(images / "b", other, append=True)) == comparable(whole)
-    assert digests(other.parent) == digests(one.parent)
-    with pytest.raises(TargetError, match="no parts that could be joined"):  # not added a second time
-        pack(images / "b", other, append=True, finish=True, **options_of(other.name))
 
 
 def test_more_parts_than_shards(images: Path, tmp_path: Path) -> None:
@@ -127,7 +112,7 @@ def test_the_same_part_at_once_and_the_last_one_joins(images: Path, tmp_path: Pa
     assert digests(other.parent) == digests(one.parent)
 
 
-@pytest.mark.parametrize("mode", [{}, {"overwrite": True}, {"append": True}], ids=str)
+@pytest.mark.parametrize("mode", [{}, {"overwrite": True}], ids=str)
 def test_a_part_whose_set_another_run_publishes_meanwhile(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: dict[str, bool]
 ) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from container_sets import mask, picture, records
-from foreign_lmdbs import datum, pixels, planes
-from foreign_lmdbs import write as write_lmdb
 from packing_runs import pack_with, sha256
 from PIL import Image as Pictures
 from tar_sets import foreign
@@ -51,7 +49,7 @@ def theirs(path: Path, names: list[str]) -> Path:
 def reading(source: Path) -> RecordOrigin:
     """The origin of a worker that packs the container."""
     with open_reader(source) as reader:
-        return RecordOrigin(os.fspath(source), None, {}, listing.state_of(reader, source))
+        return RecordOrigin([os.fspath(source)], None, {}, listing.state_of(reader, source))
 
 
 def rows(count: int) -> list[Image]:
@@ -74,20 +72,6 @@ class TestWhatItSays:
         pack(tmp_path / "kept.tar", tmp_path / "out.lmdb", fields=fields, boxes="boxes.json", **SMALL)
         assert sha256(tmp_path / "out.lmdb") == sha256(tmp_path / "direct.lmdb")
 
-    @pytest.mark.filterwarnings("ignore:lexicographic and natural class order differ")
-    def test_class_orders_of_what_is_added_to_stay(self, tmp_path: Path) -> None:
-        names = ("x10", "x9")
-        ours, more = folder(tmp_path / "images", names), folder(tmp_path / "more", names)
-        pack(ours, tmp_path / "natural.lmdb", class_order="natural", **SMALL)
-        pack(more, tmp_path / "plain.lmdb", **SMALL)
-        for source, target, order in (("plain", "natural", "natural"), ("natural", "plain", "lexicographic")):
-            pack(tmp_path / f"{source}.lmdb", tmp_path / f"{target}.lmdb", append=True, class_order=order, **SMALL)
-            with open_reader(tmp_path / f"{target}.lmdb") as reader:
-                assert reader.manifest.class_order == order
-                assert reader.manifest.classes == tuple(sorted(names, reverse=order == "natural"))
-        said = {record.fields["cls"] for record in records(tmp_path / "natural.lmdb") if path_of(record)[:3] == "x9/"}
-        assert said == {b"0"}
-
     def test_labels_that_begin_with_one(self, tmp_path: Path) -> None:
         root = folder(tmp_path / "images", ("a", "b"))
         pack(root, tmp_path / "set.tfrecord", label_base=1, workers=1)
@@ -107,11 +91,9 @@ class TestWhatItSays:
     def test_keys_of_any_kind(self, tmp_path: Path) -> None:
         names = ["a/b c/x", "a/ü", "a/\udce9", "../up", "a/line\nline"]
         source = theirs(tmp_path / "their.tar", names)
-        pack(source, tmp_path / "out.tar", split="val=0.4", split_seed=1, drop_duplicates=True, **SMALL)
+        pack(source, tmp_path / "out.tar", split="val=0.4", split_seed=1, **SMALL)
         said = {path_of(record) for record in records(tmp_path / "out.tar")}
         assert said == {"a/b c/x", "a/ü", "a/\\xe9", "../up", "a/line\nline"}
-        again: Any = {"split": "val=0.4", "split_seed": 1, "drop_duplicates": True, **SMALL}
-        assert pack(source, tmp_path / "out.tar", append=True, **again).dropped == 5
 
     def test_two_fields_that_become_one(self, tmp_path: Path) -> None:
         members = [("a.jpg", picture(1)), ("a.seg.tif", mask(1)), ("a.seg.png", mask(1)), ("b.jpg", picture(2))]
@@ -146,20 +128,6 @@ class TestWhatItSays:
         assert labels.tolist() == sizes.tolist() == list(range(count))
         assert peak < 90 * count  # 46 stay; a quarter of the keys are objects, 16 bytes each of all
 
-    @pytest.mark.parametrize("channels", ["bgr", "rgb"])
-    def test_raw_pixels_of_others(self, tmp_path: Path, channels: str) -> None:
-        """Caffe's Datums: planes without a size of their own, in an order that only the user may know."""
-        entries = {b"%03d" % n: datum(planes(pixels(n)), (3, 16, 24), n % 3) for n in range(4)}
-        source = write_lmdb(tmp_path / "caffe", entries)
-        settings: dict[str, Any] = {"foreign": {"channels": channels}, "workers": 1}
-        with pytest.raises(OptionError, match="contains raw pixels"):
-            pack(source, tmp_path / "out.lmdb", **settings)
-        pack(source, tmp_path / "out.lmdb", format="png", **settings)
-        for number, record in enumerate(records(tmp_path / "out.lmdb")):
-            made = np.asarray(Pictures.open(io.BytesIO(record.fields["png"])))
-            assert np.array_equal(made if channels == "bgr" else made[:, :, ::-1], pixels(number))
-            assert record.fields["cls"] == b"%d" % (number % 3)
-
 
 class TestWhereItLies:
     def test_shards_of_the_source_are_not_replaced(self, tmp_path: Path) -> None:
@@ -174,7 +142,7 @@ class TestWhereItLies:
             pack(tmp_path / "own-000001.tar", tmp_path / "own.tar", overwrite=True, workers=1)
         for name in ("own.tar", "own-*.tar"):
             with pytest.raises(OptionError, match="is, or lies in, the source"):
-                pack(tmp_path / name, tmp_path / "own.tar", append=True, workers=1)
+                pack(tmp_path / name, tmp_path / "own.tar", overwrite=True, workers=1)
         assert len(records(tmp_path / "own.tar")) == 12
 
     def test_a_pattern_below_a_folder_with_brackets(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ def test_overwrite(tmp_path: Path) -> None:
 def test_report_as_json(tmp_path: Path) -> None:
     report = pack(make_classes(tmp_path / "images"), tmp_path / "out.lmdb", resize=16)
     value = json.loads(report.to_json())
-    assert value["version"] == 1
+    assert value["version"] == 2
     assert value["status"] == 0
     assert value.keys() >= {field.name for field in fields(PackReport)} | {"images_per_second"}
 

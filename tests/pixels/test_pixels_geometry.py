@@ -17,7 +17,6 @@ from pixel_work import EVERYTHING, drawn_work
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.kernel import raw
 from iofast.pixels import RaggedBatch, apply, augment, resample
 from iofast.pixels.torch_geometry import PRECISION, axis, taps
 from iofast.work import window_pixels
@@ -32,16 +31,6 @@ def pictures(sizes: list[tuple[int, int]], seed: int = 0) -> list[NDArray[np.uin
 
 def ragged(images: list[NDArray[np.uint8]]) -> RaggedBatch:
     return RaggedBatch.of([torch.from_numpy(image) for image in images])
-
-
-def i420(images: list[NDArray[np.uint8]]) -> RaggedBatch:
-    """Random planes of the same sizes, with some bytes between them."""
-    rng = np.random.default_rng(len(images))
-    sizes = np.array([image.shape[:2] for image in images], np.int64)
-    lengths = np.array([raw.length(2, width, height) for height, width in sizes.tolist()])
-    offsets = np.cumsum(lengths + 5) - lengths
-    data = torch.from_numpy(rng.integers(0, 256, int(lengths.sum() + 5 * len(images)), np.uint8))
-    return RaggedBatch(data, offsets, sizes, "yuv")
 
 
 def plan(transforms: list[T.Transform], sizes: list[tuple[int, int]], seed: int = 0) -> tuple[NDArray, NDArray]:  # type: ignore[type-arg]
@@ -96,15 +85,6 @@ def test_weights_are_the_triangles_to_the_last_bit(low: int, length: int, virtua
             assert abs(weight - float(triangle.get(x, 0) / total) * (1 << PRECISION)) <= 1
 
 
-@given(sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5))
-def test_i420_as_the_kernel_unpacks_it(sizes: list[tuple[int, int]]) -> None:
-    batch = i420(pictures(sizes))
-    for row, (height, width) in enumerate(sizes):
-        start = int(batch.offsets[row])
-        payload = batch.data[start : start + raw.length(2, width, height)].numpy().tobytes()
-        assert (batch.image(row).numpy() == raw.unpack(payload, 2, width, height)).all()
-
-
 def test_augment_is_geometry_and_pixel_operations() -> None:
     sizes = [(30, 41), (9, 80), (64, 64)]
     batch = ragged(pictures(sizes))
@@ -134,7 +114,6 @@ def test_impossible_batches_are_refused() -> None:
         ({"offsets": np.array([1])}, "lie within the 60 bytes"),
         ({"sizes": np.array([[0, 5]])}, "lie within"),
         ({"sizes": np.array([[4, 5, 3]])}, r"sizes \(N, 2\)"),
-        ({"kind": "bgr"}, "kind"),
         ({"data": batch.data.float()}, "uint8"),
     ):
         with pytest.raises(OptionError, match=reason):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, noise, operations
 from places import SUPPORT
-from test_pixels_geometry import i420, pictures, plan, ragged
+from test_pixels_geometry import pictures, plan, ragged
 
 from iofast import transforms as T
 from iofast.ops import Op
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` runs th
 
 
 def there(batch: RaggedBatch) -> RaggedBatch:
-    return RaggedBatch(batch.data.to(DEVICE), batch.offsets, batch.sizes, batch.kind)
+    return RaggedBatch(batch.data.to(DEVICE), batch.offsets, batch.sizes)
 
 
 def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -90,7 +90,7 @@ def crops(draw: st.DrawFn) -> tuple[RaggedBatch, NDArray[np.int32], NDArray[np.u
     """A batch, its boxes and flips, and the size of the crops."""
     sizes, seed = draw(st.lists(sides(1, 60), min_size=1, max_size=2)), draw(st.integers(0, 99))
     size = draw(sides(4, 24))
-    batch = draw(st.sampled_from([ragged, i420]))(pictures(sizes, seed))
+    batch = ragged(pictures(sizes, seed))
     return batch, *plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed), size
 
 
@@ -239,7 +239,7 @@ class TestOnAGpu:
         assert torch.equal(made, in_torch(noise(8, 40, 40), EVERYTHING, work))
         sizes = [(300, 400), (224, 224)]
         boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
-        for batch in (ragged(pictures(sizes)), i420(pictures(sizes))):
-            there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes, batch.kind)
-            made = torch_geometry.resample(there, boxes, flips, (96, 96)).cpu()
-            assert torch.equal(made, torch_geometry.resample(batch, boxes, flips, (96, 96)))
+        batch = ragged(pictures(sizes))
+        there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes)
+        made = torch_geometry.resample(there, boxes, flips, (96, 96)).cpu()
+        assert torch.equal(made, torch_geometry.resample(batch, boxes, flips, (96, 96)))

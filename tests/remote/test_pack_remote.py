@@ -204,13 +204,12 @@ def test_no_secret_gets_into_files(bucket: Bucket, tmp_path: Path, capfd: pytest
 
 
 def test_more_ways_of_packing(bucket: Bucket, tmp_path: Path) -> None:
-    """A dry run, appending, shuffling, and shards whose size needs a sample of transcoded images."""
+    """A dry run, shuffling, and shards whose size needs a sample of transcoded images."""
     folder = write(tmp_path / "images", CLASSES)
     url = bucket.upload(folder, "p")
     assert pack(url, tmp_path / "x.lmdb", dry_run=True, workers=2).estimate is not None
     for source, name in ((folder, "local"), (url, "remote")):
         pack(source, tmp_path / name / "out.tar", shuffle=1, workers=2, shard_size=200_000)
-        pack(source, tmp_path / name / "out.tar", shuffle=1, workers=2, append=True)
     assert digests(tmp_path / "local") == digests(tmp_path / "remote")
 
 

@@ -34,8 +34,7 @@ RECORDS = 20
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("tar", {}),
     "splits": ("tfrecord", {"split": "val=0.2,test=0.1", "shuffle": 1}),
-    "distinct": ("tar", {"drop_duplicates": True, "shuffle": 3}),
-    "both": ("tfrecord", {"split": "val=0.2", "drop_duplicates": True}),
+    "shuffled": ("tar", {"shuffle": 3}),
 }
 
 
@@ -83,7 +82,7 @@ def locally(images: Path, folder: Path, name: str, **options: Any) -> tuple[Pack
 
 def comparable(report: PackReport) -> PackReport:
     """A report without times and places."""
-    lists = {each: Path(getattr(report, each) or "").name for each in ("errors_file", "duplicates_file", "target")}
+    lists = {each: Path(getattr(report, each) or "").name for each in ("errors_file", "target")}
     return replace(report, seconds=0.0, **lists)
 
 
@@ -97,7 +96,6 @@ def test_bucket_and_folder_get_equal_bytes(
     assert comparable(report) == comparable(whole)
     assert report.target == f"s3://{bucket.name}/out/train.{suffix}"
     assert report.failed == 3
-    assert report.duplicates > 20
     assert bucket.unfinished_uploads() == 0
     assert not any(work.iterdir())
 
@@ -108,12 +106,12 @@ def target_in(bucket: Bucket) -> str:
 
 @pytest.fixture(scope="module")
 def expected(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The digests of a local run that drops duplicates."""
-    return locally(images, tmp_path_factory.mktemp("expected") / "out", "t.tar", drop_duplicates=True)[1]
+    """The digests of a local run."""
+    return locally(images, tmp_path_factory.mktemp("expected") / "out", "t.tar")[1]
 
 
 def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
-    return pack(images, target_in(bucket), **options_of(drop_duplicates=True, **options))
+    return pack(images, target_in(bucket), **options_of(**options))
 
 
 # Children of one process, which has imported everything, are killed after a number of requests until one ends.
@@ -122,7 +120,7 @@ def test_killed_after_any_request(
     bucket: Bucket, images: Path, expected: dict[str, str], least: int, work: Path
 ) -> None:
     """Early kills lose most of the work; late ones come while the set is published."""
-    options = options_of(drop_duplicates=True)
+    options = options_of()
     facts = [str(images), target_in(bucket), options, bucket.endpoint, bucket.name, least, least]
     ended = subprocess.run(
         [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=100
@@ -161,7 +159,7 @@ class TestParts:
         def one() -> None:
             try:
                 with WorkerPool(1) as pool:
-                    options = PackOptions(**options_of(drop_duplicates=True))
+                    options = PackOptions(**options_of())
                     found.append(run(images, target_in(bucket), options, PackProgress(), pool))
             except BaseException as error:
                 found.append(error)
@@ -171,9 +169,7 @@ class TestParts:
             thread.start()
         for thread in threads:
             thread.join(90)
-        assert [(each.packed, each.failed, each.dropped) for each in found if isinstance(each, PackReport)] == [
-            (36, 3, 61)
-        ] * 3, found
+        assert [(each.packed, each.failed) for each in found if isinstance(each, PackReport)] == [(97, 3)] * 3, found
         assert stored(bucket) == expected
 
 
@@ -318,7 +314,6 @@ def test_the_disk_holds_two_parts(
         return send(*arguments)
 
     monkeypatch.setattr(StoreTarget, "send", measured)
-    monkeypatch.setattr("iofast.packing.shard_windows._SHARDS", 2)  # those are small, too
     report = pack(images, target_in(bucket), **options_of(resize=256, format="rgb", shard_records=5))
     assert report.bytes_out > 15_000_000
     assert max(sizes) < 5_000_000

@@ -188,11 +188,6 @@ def test_a_resumed_run(sets: Path, site: str) -> None:
 
 @pytest.mark.usefixtures("folder")
 class TestTraffic:
-    @pytest.fixture(autouse=True)
-    def nothing_is_hedged(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """On a busy machine an answer of the loopback is late, and its second request is traffic, too."""
-        monkeypatch.setattr("iofast.remote.hedging._MOST", 0)
-
     @pytest.mark.parametrize("order", ORDERS, ids=lambda each: type(each).__name__)
     def test_the_first_epoch_reads_hardly_more_than_the_set(
         self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch, order: Any

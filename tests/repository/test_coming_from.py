@@ -1,7 +1,8 @@
 """The pages docs/coming-from/ run as printed: ours on data of the other program's format, and all with its package.
 
-A program of a page that imports the other package ("Before", and LitData's "Convert") runs only where the package is
-installed: beside iofast, or by `make interop` in an environment of its own. `make interop` fails if a page does.
+A program of a page that imports the other package ("Before", and "Convert" where only that package reads its files)
+runs only where the package is installed: beside iofast, or by `make interop` in an environment of its own. `make
+interop` fails if a page does.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from pathlib import Path
 import arrow_tables
 import pytest
 import tfrecord_messages
-from foreign_sets import write_beton, write_mds
-from PIL import Image
 from places import ROOT
 from tar_sets import foreign
 
@@ -42,20 +41,8 @@ def write_tfrecords(folder: Path, samples: Samples) -> None:
         tfrecord_messages.write(folder / f"train-{shard:05d}-of-00064", records)
 
 
-def write_photographs(folder: Path, samples: Samples) -> None:
-    with Image.open(next(folder.glob("images/train/*/*"))) as image:
-        width, height = image.size
-    rows = [{"image": (width, height, jpg), "label": label} for jpg, label in samples]
-    write_beton(folder / "train.beton", {"image": "rgb", "label": "int"}, rows)
-
-
-def write_shards(folder: Path, samples: Samples) -> None:
-    rows = [{"image": jpg, "label": label} for jpg, label in samples]
-    write_mds(folder / "mds", {"image": "jpeg", "label": "int"}, rows, per_shard=30)
-
-
 def write_copy(folder: Path, samples: Samples) -> None:
-    """Only LitData reads its chunks, so the container is what the page's script writes of them."""
+    """Only the other package reads its files, so the container is what the page's script writes of them."""
     with open_writer(folder / "train.lmdb", classes=list(CLASSES)) as writer:
         for jpg, label in samples:
             writer.write({"jpg": jpg, "cls": label})
@@ -71,11 +58,12 @@ def write_tables(folder: Path, samples: Samples) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, Samples], None]] = {
+    "caffe": write_copy,
     "dali": write_nothing,
-    "ffcv": write_photographs,
+    "ffcv": write_copy,
     "hugging-face": write_tables,
     "litdata": write_copy,
-    "mosaicml": write_shards,
+    "mosaicml": write_copy,
     "tf-data": write_tfrecords,
     "webdataset": write_tars,
 }

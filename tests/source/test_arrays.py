@@ -1,27 +1,22 @@
-"""Arrays and strings of a listing, in memory and in files."""
+"""Arrays and strings of a listing."""
 
 from __future__ import annotations
 
-import errno
-import os
 import pickle
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.errors import SourceError
 from iofast.source import arrays
-from iofast.source.arrays import Strings, StringsWriter, empty, stable_order
+from iofast.source.arrays import Strings, StringsWriter, stable_order
 
 
 @pytest.fixture(autouse=True, params=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "large":
-        monkeypatch.setattr(arrays, "_LARGE", 8)
+        monkeypatch.setattr(arrays, "_STEP_BYTES", 8)
         monkeypatch.setattr(arrays, "STEP", 3)
 
 
@@ -59,50 +54,8 @@ def test_order(ranks: list[int]) -> None:
         assert order.tolist() == np.argsort(ranks, kind="stable").tolist()
 
 
-def test_only_what_is_large_is_a_file_and_none_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
-    array = empty(1000, np.int64)
-    array[:] = np.arange(1000)
-    assert array.sum() == 499_500
-    strings = Strings.gather([b"a", b"b" * 100])
-    large = arrays._LARGE == 8
-    assert isinstance(array.base, memoryview) == isinstance(strings.blob, memoryview) == large
-    assert not os.listdir(tmp_path)
-
-
 def test_steps_have_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     strings = Strings.gather([b"", b"ab", b"x" * 30, b"", b"", b""])
-    monkeypatch.setattr(arrays, "_LARGE", 5)
+    monkeypatch.setattr(arrays, "_STEP_BYTES", 5)
     monkeypatch.setattr(arrays, "STEP", 3)
     assert [(rows.start, rows.stop) for rows in strings.steps()] == [(0, 2), (2, 3), (3, 6)]
-
-
-def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(arrays, "_LARGE", 8)
-    message = r"cannot be kept in a temporary file: the disk is full; TMPDIR names another folder"
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full, raising=False)
-        with pytest.raises(SourceError, match=message):
-            empty(10, np.int64)
-    with monkeypatch.context() as patch, Path("/dev/full").open("wb", buffering=0) as device:
-        patch.setattr(tempfile, "TemporaryFile", lambda **_: device)
-        with pytest.raises(SourceError, match=message):
-            Strings.gather([b"a" * 9])
-    with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "TemporaryFile", full)
-        with pytest.raises(SourceError, match=message):
-            Strings.gather([b"a"] * 10)
-
-
-def test_a_file_system_that_cannot_allocate(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unable(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr(arrays, "_LARGE", 8)
-    monkeypatch.setattr(os, "posix_fallocate", unable, raising=False)
-    array = empty(10, np.int64)
-    array[:] = 3
-    assert array.sum() == 30

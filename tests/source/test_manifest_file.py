@@ -14,18 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import SourceError
-from iofast.source import arrays, table
+from iofast.source import arrays
 from iofast.source.listing import Source, SourceOptions
 from iofast.source.scan import scan
 
 
 @pytest.fixture(autouse=True, params=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test reads its manifest in memory, and as one so large that columns are in files."""
+    """Every test reads its manifest in one step, and as a large one in many."""
     if request.param == "large":
-        monkeypatch.setattr(arrays, "_LARGE", 1)
         monkeypatch.setattr(arrays, "STEP", 2)
-        monkeypatch.setattr(table, "STEP", 2)
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:

@@ -302,7 +302,7 @@ def test_shuffle_permutes_inside_each_split_and_never_changes(tmp_path: Path, mo
     assert first == ["a/10.jpg", "a/14.jpg", "b/10.jpg", "b/17.jpg"]  # golden: packed sets depend on it
 
 
-def test_shuffle_in_files_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shuffle_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(number) for number in range(9000)]
     source = Source(
         root=Path(),
@@ -316,7 +316,6 @@ def test_shuffle_in_files_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = paths(source.shuffled(7))
     assert sorted(whole[:3000]) == sorted(names[:3000])
     assert sorted(whole[3000:]) == sorted(names[3000:])
-    monkeypatch.setattr(arrays, "_LARGE", 1000)
     monkeypatch.setattr(arrays, "STEP", 1000)
     assert paths(source.shuffled(7)) == whole
     assert paths(replace(source, order=np.arange(9000)[::-1].copy()).shuffled(7)) == [

@@ -1,4 +1,4 @@
-"""LMDB files as other programs write them: plain images by key, Caffe's Datums, pickles."""
+"""LMDB files as other programs write them: plain images by key."""
 
 from __future__ import annotations
 
@@ -33,22 +33,6 @@ def varint(number: int) -> bytes:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*out, number])
-
-
-def datum(
-    data: bytes, shape: tuple[int, int, int] = (0, 0, 0), label: int | None = None, encoded: bool = False
-) -> bytes:
-    """A serialised Caffe Datum; `shape` is channels, height, width, and members that are 0 are left out."""
-    parts = [bytes([8 * number]) + varint(value) for number, value in enumerate(shape, 1) if value]
-    parts.append(b"\x22" + varint(len(data)) + data)
-    parts += [] if label is None else [b"\x28" + varint(label)]
-    parts += [b"\x38\x01"] if encoded else []
-    return b"".join(parts)
-
-
-def planes(image: NDArray[np.uint8]) -> bytes:
-    """The planes of a Datum: blue, green, red."""
-    return image[:, :, ::-1].transpose(2, 0, 1).tobytes()
 
 
 def write(path: Path, entries: Mapping[bytes, bytes], *, folder: bool = False) -> Path:

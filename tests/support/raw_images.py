@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
-from kernel_images import Pixels, View, batch_of
+from kernel_images import View, batch_of
 
-from iofast.kernel import raw
-from iofast.kernel.contract import FILTERS, Kind, Payloads
+from iofast.kernel.contract import FILTERS, Payloads
 
-KINDS = (Kind.RGB, Kind.YUV420)
 SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71, 53)]
 
 
@@ -20,10 +18,6 @@ class Raw(NamedTuple):
 
     source: Payloads
     alive: object
-
-
-def payload(kind: Kind, pixels: Pixels) -> bytes:
-    return pixels.tobytes() if kind == Kind.RGB else raw.pack_yuv(pixels)
 
 
 def raw_batch(
@@ -45,8 +39,8 @@ def views(draw: st.DrawFn, width: int, height: int) -> View:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Kind, tuple[int, int], View, int, str]:
-    """Kind, upright size, view, orientation and filter."""
+def cases(draw: st.DrawFn) -> tuple[tuple[int, int], View, int, str]:
+    """Upright size, view, orientation and filter."""
     size = draw(st.one_of(st.sampled_from(SIZES), st.tuples(st.integers(1, 80), st.integers(1, 80))))
     view, orientation = draw(views(*size)), draw(st.integers(1, 8))
-    return draw(st.sampled_from(KINDS)), size, view, orientation, draw(st.sampled_from(FILTERS))
+    return size, view, orientation, draw(st.sampled_from(FILTERS))

@@ -136,7 +136,7 @@ class Recipe(NamedTuple):
     scale: int = 1
     orientation: int = 1
     subsampling: str = "420"  # or 444
-    kind: Kind = Kind.ENCODED  # YUV420 needs 420
+    kind: Kind = Kind.ENCODED
 
 
 class Decoder:
@@ -179,7 +179,7 @@ class Decoder:
         """Status and payload of a whole image of `size`, transcoded on this path."""
         box = (0, 0, *size, *recipe.goal, 0, 0)
         sampling = (2, 2) if recipe.subsampling == "420" else (1, 1)
-        numbers = (*recipe.goal, recipe.orientation, 90, *sampling, 2, recipe.scale, recipe.kind, None)
+        numbers = (*recipe.goal, recipe.orientation, 90, *sampling, 2, recipe.scale, recipe.kind)
         return native._native.transcode(self.contexts[route].handle, data, box, *numbers)
 
 

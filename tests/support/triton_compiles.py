@@ -46,8 +46,8 @@ def main(capability: int) -> None:
     """Compile every kernel, with each value of the compile-time constants at least once."""
     block = triton_geometry._BLOCK
     found = [compiled(triton_geometry._windows, "u8", capability, BLOCK=128)]
-    for yuv, last, out in ((False, True, "bf16"), (False, False, "fp16"), (True, True, "u8"), (True, False, "fp32")):
-        known = {"YUV": yuv, "LAST": last, "SCALED": out != "u8", "BLOCK": block}
+    for last, out in ((True, "bf16"), (False, "fp16"), (True, "u8"), (False, "fp32")):
+        known = {"LAST": last, "SCALED": out != "u8", "BLOCK": block}
         found.append(compiled(triton_geometry._resample, out, capability, **known))
     block = triton_pixels._BLOCK
     found.append(compiled(triton_pixels._gray_sums, "u8", capability, STEPS=5, BLOCK=block))

@@ -143,6 +143,7 @@ def test_fields_refuse_wrong_values(kind: type, field: str) -> None:
         (lambda: T.RandomRotation(3, interpolation="bicubic"), "nearest or bilinear"),
         (lambda: T.RandomAffine(3, scale=(0, 1)), "scale must be above 0"),
         (lambda: T.AutoAugment("mnist"), "imagenet, cifar10, svhn"),
+        (lambda: T.RandomCrop(32, pad_if_needed="right"), "pad_if_needed must be True, False or 'end'"),
         (lambda: T.RandomCrop(32, padding=32, padding_mode="reflect"), "less than the size"),
         (lambda: T.Resize((3, 4), max_size=9), "max_size"),
         (lambda: T.Resize(9, max_size=9), "max_size"),

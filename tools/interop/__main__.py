@@ -41,25 +41,20 @@ TAR, RECORDS = "train.tar", "train.tfrecord"
 READERS = (
     Peer("py-lmdb", "lmdb", "torch", "lmdb", "train.lmdb", "reads LMDB in five lines"),
     Peer("webdataset", "webdataset", "torch", "webdataset", TAR, "reads tar shards"),
-    Peer("wids", "wids", "wids", "wids", TAR, "reads tar shards by the `wids` sidecar"),
+    Peer("wids", "wids", "wids", "wids", TAR, "reads tar shards by the index of `widsindex`"),
     Peer("HF datasets", "datasets", "torch", "datasets", TAR, 'reads tar shards (`"webdataset"`)'),
-    Peer("timm", "timm", "torch", "timm", "png/train.tar", "reads tar shards of PNGs by the `timm` sidecar"),
+    Peer("timm", "timm", "torch", "timm", "png/train.tar", "reads tar shards of PNGs"),
     Peer("Megatron-Energon", "megatron-energon", "energon", "energon", TAR, "`energon prepare`s tar shards"),
-    Peer("DALI tar", DALI, "dali", "dali_tar", TAR, "reads tar shards by the `dali` sidecar"),
+    Peer("DALI tar", DALI, "dali", "dali_tar", TAR, "reads tar shards"),
     Peer("TensorFlow", TF, "tensorflow", "tensorflow", RECORDS, "reads TFRecords (`tf.data`)"),
-    Peer("tfrecord", "tfrecord", "torch", "tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
-    Peer("DALI TFRecord", DALI, "dali", "dali_tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
+    Peer("tfrecord", "tfrecord", "torch", "tfrecord", RECORDS, "reads TFRecords by the index of its `tfrecord2idx`"),
+    Peer("DALI TFRecord", DALI, "dali", "dali_tfrecord", RECORDS, "reads TFRecords by the index of `tfrecord2idx`"),
 )
 SHARDS = "wrote tar shards that iofast reads"
-MDS = "wrote MDS (plain, zstd, gz; eight columns, three skipped) that iofast reads"
-BETON = "wrote a `.beton` (JPEGs that it made of pixels; five fields, one skipped) that iofast reads"
 WRITERS = (
     Peer("webdataset writer", "webdataset", "torch", "webdataset", "theirs-*.tar", SHARDS),
     Peer("TensorFlow writer", TF, "tensorflow", "tensorflow", "train-*-of-*", "wrote TFRecords that iofast reads"),
-    Peer("Caffe-style", "protobuf", "caffe", "caffe", "caffe_lmdb", "wrote an LMDB of Datums that iofast reads"),
-    Peer("py-lmdb writer", "lmdb", "caffe", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
-    Peer("MosaicML Streaming", "mosaicml-streaming", "mosaicml", "mosaicml", "mds", MDS),
-    Peer("FFCV", "ffcv", "ffcv", "ffcv", "train.beton", BETON),
+    Peer("py-lmdb writer", "lmdb", "torch", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
     Peer("HF Parquet", "datasets", "torch", "hub", "hub", "wrote Parquet as on the Hub that iofast reads"),
     Peer("HF Arrow", "datasets", "torch", "saved", "saved", "saved to disk what iofast reads"),
 )

@@ -9,7 +9,7 @@ from tools.environments import ROOT, Environment
 FOLDER = ROOT / "build" / "interop"
 TORCH = "torch==2.13.0"
 ENERGON = ("deprecation", "click", "tqdm", "pyyaml", "pillow")
-# The requirements that writing imports, without Streaming's clouds and FFCV's benchmarks.
+# The requirements that their pages import, without Streaming's clouds and FFCV's benchmarks.
 MOSAICML = ("torchvision", "transformers<5", "numpy<2.2", "catalogue<3", "filelock", "tqdm", "xxhash<4")
 MOSAICML_ZIP = ("brotli", "zstd<2", "python-snappy<1")  # imported whatever is written
 OWN = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])  # where both are imported
@@ -22,9 +22,9 @@ _REQUIREMENTS = {
     "dali": ("nvidia-dali-cuda120==2.4.0", "numpy", TORCH),
     "litdata": (TORCH, "torchvision==0.28.0", "litdata==0.2.76", *OWN),
     "energon": (TORCH, "webdataset==1.0.2", "multi-storage-client", "rapidyaml", "mfusepy", "filetype", *ENERGON),
-    "caffe": ("lmdb==3.0.0", "protobuf==6.33.1"),
-    "mosaicml": (TORCH, *MOSAICML, *MOSAICML_ZIP),
-    "ffcv": (TORCH, *FFCV),
+    "caffe": ("lmdb==3.0.0", "protobuf==6.33.1", *OWN),
+    "mosaicml": (TORCH, *MOSAICML, *MOSAICML_ZIP, *OWN),
+    "ffcv": (TORCH, *FFCV, *OWN),
 }
 # Installed without their requirements. Energon: s3fs, for which pip tries versions of botocore for over five minutes,
 # and which is needed for clouds only. FFCV: a second OpenCV.

@@ -61,6 +61,7 @@ class Page(NamedTuple):
 
 
 PAGES = {
+    "caffe": Page("protobuf", "caffe", ("google.protobuf", "lmdb")),
     "dali": Page("nvidia-dali-cuda120", "dali", ("nvidia.dali", "torch")),
     "ffcv": Page("ffcv", "ffcv", ("ffcv",)),
     "hugging-face": Page("datasets", "torch", ("datasets", "torchvision")),

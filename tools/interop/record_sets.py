@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 from iofast import open_reader, open_writer
-from iofast.containers.sidecars import write
 from iofast.record import LABEL_FIELD, image_field
 
 COUNT = 60
@@ -49,9 +48,6 @@ def build(folder: Path) -> dict[str, list[Seen]]:
         for number in range(COUNT):
             writer.write({"png": image(number, "png"), "cls": labels[number]})
     expected["png/train.tar"] = [Seen(None, identity(pixels(i).tobytes()), labels[i]) for i in range(COUNT)]
-    write(folder / "train.tar", ["dali", "wids", "timm"])
-    write(folder / "train.tfrecord", ["dali"])
-    write(folder / "png" / "train.tar", ["timm"])
     return expected
 
 

@@ -31,33 +31,27 @@ _SHARDS = ("--shard-size", "150kB")
 
 @dataclass(frozen=True)
 class Case:
-    """One pack: the container's name, the images, and the folder whose container it is appended to (None: new)."""
+    """One pack: the container's name, and the images."""
 
     name: str
     images: Path
-    base: Path | None
 
     def command(self, folder: Path, *words: str) -> list[str]:
         """The command that packs into `folder`."""
-        append = [] if self.base is None else ["--append"]
         shards = [] if self.name.endswith(".lmdb") else _SHARDS
         paths = [str(self.images), str(folder / self.name)]
-        return [sys.executable, "-m", "iofast", "pack", *paths, *_OPTIONS, *shards, *append, *words]
+        return [sys.executable, "-m", "iofast", "pack", *paths, *_OPTIONS, *shards, *words]
 
     def begin(self, folder: Path) -> None:
         """Make `folder` as it is before the pack."""
         shutil.rmtree(folder, ignore_errors=True)
-        if self.base is None:
-            folder.mkdir()
-        else:
-            shutil.copytree(self.base, folder)
+        folder.mkdir()
 
     def over(self, folder: Path) -> bool:
         """Whether the pack is done: the container exists, with at most an empty folder beside it."""
         partial = folder / f"{self.name}.partial"
         left = set(os.listdir(partial)) if partial.exists() else set()
-        grown = self.base is None or count(folder / self.name) != count(self.base / self.name)
-        return there(folder / self.name) and left <= {"lock"} and grown
+        return there(folder / self.name) and left <= {"lock"}
 
     def finish(self, folder: Path, *words: str) -> int:
         """Run the same command to its end; return how many images an earlier run had done."""
@@ -80,20 +74,17 @@ class Case:
             raise Failed(f"{when}: these files differ from those of an undisturbed run: {', '.join(differ)}")
 
     def check_visible(self, folder: Path, wanted: int, when: str) -> None:
-        """Check that a reader sees nothing or the whole container; when appending, the old or the whole one."""
+        """Check that a reader sees nothing or the whole container."""
         if not there(folder / self.name):
-            if self.base is not None:
-                raise Failed(f"{when}: the container that was added to is gone")
             return
         try:
             found = count(folder / self.name)
         except IofastError as error:
-            if self.base is None and (folder / f"{self.name}.partial").exists():
+            if (folder / f"{self.name}.partial").exists():
                 return  # a set with its folder is unfinished, and the error states that
             raise Failed(f"{when}: {error}") from None
-        old = -1 if self.base is None else count(self.base / self.name)
-        if found not in (old, wanted):
-            raise Failed(f"{when}: a reader finds {found} records, neither {old} nor {wanted}")
+        if found != wanted:
+            raise Failed(f"{when}: a reader finds {found} records, not {wanted}")
 
 
 def there(target: Path) -> bool:

@@ -1,7 +1,7 @@
 """A pack that is killed, or whose disk fills or fails, at any moment: nothing false is seen, the bytes are the same.
 
-SIGKILL hits the parent or one worker at a random time, up to three times a round, of packs into LMDB, tar and TFRecord,
-new ones and additions; then the same command runs to its end. In further rounds writes fail as on a full disk from a
+SIGKILL hits the parent or one worker at a random time, up to three times a round, of packs into LMDB, tar and TFRecord;
+then the same command runs to its end. In further rounds writes fail as on a full disk from a
 random write on, or reads fail, and, if a tmpfs can be mounted, a small disk really fills.
 """
 
@@ -37,26 +37,23 @@ class Rounds:
     def __init__(self, folder: Path, done: Progress | None = None) -> None:
         self.folder, self._progress, self.done = folder, done, Counter(done)
         images = folder / "images"
-        sample_photographs.make(images / "one", per_class=24, val=4, quiet=True)
-        sample_photographs.make(images / "two", per_class=10, val=2, quiet=True)
+        sample_photographs.make(images, per_class=24, val=4, quiet=True)
         self.cases: list[Case] = []
         self.wanted: dict[Case, dict[str, str]] = {}
         self.counts: dict[Case, int] = {}
         self.bytes: dict[Case, int] = {}
         start = time.monotonic()
         for name in NAMES:
-            base = self._whole(Case(name, images / "one", None), "base")
-            self._whole(Case(name, images / "two", base), "grown")
-        self.seconds = (time.monotonic() - start) / (2 * len(NAMES))
+            self._whole(Case(name, images))
+        self.seconds = (time.monotonic() - start) / len(NAMES)
 
-    def _whole(self, case: Case, kind: str) -> Path:
-        folder = self.folder / f"{kind}-{case.name}"
+    def _whole(self, case: Case) -> None:
+        folder = self.folder / f"whole-{case.name}"
         case.begin(folder)
         case.finish(folder)
         self.cases.append(case)
         self.wanted[case], self.counts[case] = _packs.digests(folder), _packs.count(folder / case.name)
         self.bytes[case] = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        return folder
 
     def case(self, number: int) -> tuple[Case, random.Random]:
         """The case of a round, and its random numbers: rounds do not depend on each other."""
@@ -85,7 +82,7 @@ class Rounds:
             counts["resumed"] += case.finish(folder) > 0
             self.seconds += 0.1 * (time.monotonic() - start - self.seconds)  # else kills come too late or early
         case.check(folder, self.wanted[case], f"round {number}, {case.name}")
-        self.held(rounds=1, additions=int(case.base is not None), **counts)
+        self.held(rounds=1, **counts)
 
     def fail(self, number: int, library: Path) -> None:
         """One round with a full disk (even numbers) or failing reads of its own files; then run to the end."""
@@ -162,7 +159,7 @@ def run() -> list[str]:
             rounds.unreadable(done["unreadable"], library)
     progress.remove()
     return [
-        f"- {done['rounds']} rounds over {', '.join(NAMES)}, {done['additions']} of them additions; killed: the parent "
+        f"- {done['rounds']} rounds over {', '.join(NAMES)}; killed: the parent "
         f"{done['parent']} times, a worker {done['worker']} times, {done['while resuming']} of them while going on; "
         f"{done['in time']} runs ended before their kill came; {done['resumed']} final runs had images done already",
         f"- {done['writes']} rounds with a disk that fills from a random write on, which ended "
@@ -174,7 +171,7 @@ def run() -> list[str]:
         if done["fills"]
         else "- no tmpfs could be mounted (only root may): a disk that is really full was not tried",
         f"- {done['unreadable']} rounds with {done['files']} source files that cannot be read: each is a failed image",
-        "- every final file had the bytes of an undisturbed run; readers found the old or the whole; nothing else was "
+        "- every final file had the bytes of an undisturbed run; readers found nothing or the whole; nothing else was "
         f"left; all workers were gone within {_packs.ENDS:.0f} s",
     ]
 

@@ -25,7 +25,7 @@ ROUNDS = 15
 PARTS = 8
 KILLS = 20  # a round
 AT_ONCE = 3  # processes
-_OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--drop-duplicates",), ("--shuffle", "3", "--split", "val=0.2"))
+_OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--shuffle", "3", "--split", "val=0.2"))
 _TIME = 240.0  # seconds of a round at most
 
 
@@ -118,7 +118,7 @@ def run() -> list[str]:
         f"of them twice: {done['runs']} runs, {done['kills']} of them or of their workers killed",
         f"- {done['joined by the last part']} times the last part joined all; otherwise --finish did, killed "
         f"{done['joins killed']} times",
-        "- options of the rounds: none; --drop-duplicates; --shuffle with --split",
+        "- options of the rounds: none; --shuffle with --split",
         "- every file had the bytes of one undisturbed run, and nothing else was left",
     ]
 
@@ -130,7 +130,7 @@ def _double(images: Path) -> None:
 
 
 def _round(folder: Path, images: Path, number: int) -> Counter[str]:
-    case, chance = Case(_packs.NAMES[number % 3], images, None), random.Random(f"parts {number}")
+    case, chance = Case(_packs.NAMES[number % 3], images), random.Random(f"parts {number}")
     options = _OPTIONS[number // 3 % len(_OPTIONS)]
     whole, parts = folder / "whole", folder / "parts"
     case.begin(whole)

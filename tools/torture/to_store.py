@@ -24,7 +24,7 @@ from tools.torture import Failed, _packs
 
 ROUNDS = 25
 MOST = 30  # pairs of runs of a round
-_OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--drop-duplicates",), ("--shuffle", "3", "--split", "val=0.2"))
+_OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--shuffle", "3", "--split", "val=0.2"))
 _SHAPE = ("--resize", "128", "--shard-records", "12", "--workers", "1", "--quiet")
 
 
@@ -76,7 +76,7 @@ def run() -> list[str]:
     return [
         f"- {done['rounds']} sets of tar and TFRecord, each packed by two machines at once: {done['runs']} runs, "
         f"{done['kills']} of them killed",
-        "- options: none; --drop-duplicates; --shuffle with --split",
+        "- options: none; --shuffle with --split",
         "- every object had the bytes of one undisturbed run into a folder, and nothing else was left",
     ]
 

@@ -14,7 +14,7 @@ struct iof_context {
   iof_buffer payload;
   iof_unpacker unpacker;
   iof_painter painters[2]; /* for an image and its partner */
-  iof_buffer rgb, yuv; /* of a transcode */
+  iof_buffer rgb; /* of a transcode */
 };
 
 static inline int iof_is_raw(const iof_source *source, int64_t i) {

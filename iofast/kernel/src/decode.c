@@ -28,7 +28,6 @@ void iof_context_free(iof_context *context) {
   iof_resampler_free(&context->resampler);
   free(context->payload.data);
   free(context->rgb.data);
-  free(context->yuv.data);
   iof_unpacker_free(&context->unpacker);
   iof_painter_free(&context->painters[0]);
   iof_painter_free(&context->painters[1]);
@@ -221,10 +220,8 @@ static iof_status decode_row(iof_context *context, const iof_source *source, int
 
 /* Get the needed part of raw pixels, after their axes are made: everything if there is a checksum, else some rows. */
 static iof_status fetch_raw(iof_context *context, const iof_source *source, int64_t i, const iof_raw *raw, const uint8_t **data) {
-  iof_rows rows = iof_raw_rows(raw, context->resampler.y.low, context->resampler.y.high);
-  iof_run runs[3];
-  if (source->crcs) return iof_fetch_whole(context, source, i, data);
-  return fetch(context, source, i, runs, iof_raw_runs(raw, &rows, runs), data);
+  iof_run run = iof_raw_run(raw, context->resampler.y.low, context->resampler.y.high);
+  return source->crcs ? iof_fetch_whole(context, source, i, data) : fetch(context, source, i, &run, 1, data);
 }
 
 /* Unpack raw pixels, from payload to target. Their size is known before they are read, so only the needed part is. */
@@ -285,19 +282,6 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
   }
 }
 
-/* Convert the RGB of a transcode to `kind`. */
-static iof_status store(iof_context *context, const uint8_t *rgb, const iof_recipe *recipe, iof_encoded *encoded) {
-  iof_raw raw = {recipe->kind, recipe->width, recipe->height};
-  uint8_t *yuv = NULL;
-  if (recipe->kind == IOF_YUV420) {
-    yuv = iof_reserve(&context->yuv, iof_yuv_room(recipe->width, recipe->height));
-    if (!yuv) return IOF_MEMORY;
-    iof_yuv_of_rgb(rgb, recipe->width, recipe->height, yuv);
-  }
-  *encoded = (iof_encoded){yuv ? yuv : rgb, iof_raw_length(&raw)};
-  return IOF_OK;
-}
-
 static iof_status transcode_rgb(iof_context *context, const view *v, int width, int height,
                                 const iof_recipe *recipe, iof_encoded *encoded) {
   size_t stride = 3 * (size_t)recipe->width, pixels = (size_t)recipe->width * (size_t)recipe->height;
@@ -305,9 +289,8 @@ static iof_status transcode_rgb(iof_context *context, const view *v, int width, 
   uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
   iof_status status = rgb ? IOF_OK : IOF_MEMORY;
   if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
-  if (!status && recipe->shaper && !iof_region_gray(context->region)) iof_shape(recipe->shaper, rgb, pixels);
   for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* keep one channel of a grayscale image */
-  if (!status && raw) status = store(context, rgb, recipe, encoded);
+  if (!status && raw) *encoded = (iof_encoded){rgb, 3 * pixels};
   if (!status && !raw) status = iof_jpeg_encode(iof_region_idle_jpeg(context->region), rgb, gray ? 1 : 3, recipe, encoded);
   return status;
 }
@@ -319,7 +302,6 @@ static int by_planes(const iof_context *context, const iof_recipe *recipe, int w
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;
   int linear = context->options.filter == IOF_BOX_FILTER || context->options.filter == IOF_BILINEAR;
   int planes = recipe->kind == IOF_RGB ? 0 : iof_region_planar(context->region);
-  if (recipe->shaper && planes != 1) return 0;
   if (planes == 1) return whole && linear;
   return whole && planes && context->options.filter != IOF_NEAREST && recipe->h_samp * recipe->v_samp > 1;
 }
@@ -345,8 +327,7 @@ iof_status iof_encode(iof_context *context, const uint8_t *pixels, int channels,
                       const uint8_t **encoded, size_t *encoded_length) {
   iof_jpeg *jpeg = iof_region_idle_jpeg(context->region);
   iof_encoded result = {0};
-  iof_status status = recipe->kind == IOF_ENCODED ? iof_jpeg_encode(jpeg, pixels, channels, recipe, &result)
-                                                  : store(context, pixels, recipe, &result);
+  iof_status status = iof_jpeg_encode(jpeg, pixels, channels, recipe, &result);
   *encoded = result.data;
   *encoded_length = result.length;
   return status;

@@ -223,7 +223,6 @@ void iof_put_row(const iof_short_loops *loops, const uint8_t *planes, size_t pla
 iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *target);
 
 /* Convert n pixels in place. */
-void iof_shape(const iof_shaper *shaper, uint8_t *rgb, size_t n);
 
 /* libjpeg in three calls. `open` reads the header. `region` decodes at least [x0, x1) x [y0, y1) of the image scaled by
 1/denominator. After any failure the decoder is ready for the next `open`. */

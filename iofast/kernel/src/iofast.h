@@ -86,8 +86,8 @@ typedef struct {
 
 typedef struct iof_context iof_context;
 
-/* Contents of a payload: an encoded image, or pixels as in docs/format.md (fields rgb and yuv). */
-typedef enum { IOF_ENCODED, IOF_RGB, IOF_YUV420 } iof_kind;
+/* Contents of a payload: an encoded image, or pixels as in docs/format.md (the field rgb). */
+typedef enum { IOF_ENCODED, IOF_RGB } iof_kind;
 
 /* One row of `indexed`: the index's data about a payload. The header of an encoded image must agree in size and
 orientation, unless the width is 0. */
@@ -178,15 +178,6 @@ typedef struct {
   int32_t mcus;          /* MCUs per row of the stored image, 0 if the sampling factors are invalid */
 } iof_header;
 
-/* Tables that convert RGB of another colour space to sRGB: what each level of a channel adds to the linear red, green and
-blue, in units of 2^-28 (the fourth number is zero; red's include half a unit of light), and the level of each sum, in
-units of 2^-14. Sums outside 0 to 1 are clipped. */
-#define IOF_SHAPER_BITS 14
-typedef struct {
-  int32_t products[3][256][4];
-  uint8_t levels[(1 << IOF_SHAPER_BITS) + 64];
-} iof_shaper;
-
 /* How to write an image: `box` as above, then a width x height JPEG, or as many raw pixels. */
 typedef struct {
   iof_box box;
@@ -194,10 +185,9 @@ typedef struct {
   int32_t width, height;
   int32_t orientation;
   int32_t quality;
-  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0, required for IOF_YUV420 */
+  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0 */
   int32_t restart;        /* MCUs per restart interval, 0 = none */
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
-  const iof_shaper *shaper; /* applied to the resampled pixels of a colour image; NULL: none */
 } iof_recipe;
 
 /* Huffman tables: 1-100 = those for photographs of that quality, as in transcoding, or one of these. */
@@ -267,8 +257,8 @@ context, valid until the context's next use. */
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length);
 
-/* Encode pixels as a JPEG, or store them as YUV420. Box, orientation and denominator of `recipe` are ignored.
-`channels` are interleaved: 3 = RGB, or for a JPEG 1 = gray. `*encoded` as above. */
+/* Encode pixels as a JPEG. Box, kind, orientation and denominator of `recipe` are ignored. `channels` are interleaved:
+3 = RGB, 1 = gray. `*encoded` as above. */
 iof_status iof_encode(iof_context *context, const uint8_t *pixels, int channels, const iof_recipe *recipe,
                       const uint8_t **encoded, size_t *encoded_length);
 
@@ -276,10 +266,6 @@ iof_status iof_encode(iof_context *context, const uint8_t *pixels, int channels,
 baseline scan cannot represent them, or if a progressive file lacks scans. `*encoded` as above. */
 iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length, const iof_rewriting *how,
                        const uint8_t **encoded, size_t *encoded_length);
-
-/* The pixels of a PNG. `filtered` is zlib's output: `height` rows of a filter's number and `width` pixels of `channels`
-bytes (1, 3 or 4). IOF_CORRUPT for an unknown filter. */
-iof_status iof_png_rows(const uint8_t *filtered, int width, int height, int channels, uint8_t *pixels);
 
 /* Read size and orientation from the first bytes of a JPEG, without libjpeg. IOF_TRUNCATED: more bytes may help. */
 iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header);

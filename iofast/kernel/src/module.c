@@ -471,29 +471,26 @@ static PyObject *status_and_bytes(iof_status status, const uint8_t *bytes, size_
 static int check_recipe(const iof_recipe *r) {
   int fits = r->width >= 1 && r->height >= 1 && r->width <= 65500 && r->height <= 65500 && r->restart >= 0 &&
              r->restart <= 65535 && r->h_samp >= 1 && r->h_samp <= 4 && r->v_samp >= 1 && r->v_samp <= 4 &&
-             r->kind >= IOF_ENCODED && r->kind <= IOF_YUV420;
-  if (!fits) PyErr_SetString(PyExc_ValueError, "width and height 1-65500, restart 0-65535, samples 1-4, kind 0-2");
+             r->kind >= IOF_ENCODED && r->kind <= IOF_RGB;
+  if (!fits) PyErr_SetString(PyExc_ValueError, "width and height 1-65500, restart 0-65535, samples 1-4, kind 0-1");
   return fits;
 }
 
 PyDoc_STRVAR(transcode_doc,
-             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind,\n"
-             "shaper) -> (status, bytes or None); box is the eight numbers of a row of `boxes`, shaper an iof_shaper or None");
+             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind)\n"
+             "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
 
 static PyObject *transcode(PyObject *self, PyObject *args) {
   PyObject *capsule, *result = NULL;
-  Py_buffer data, shaper;
+  Py_buffer data;
   iof_recipe r;
   handle *h;
   (void)self;
-  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiiiiz*", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
+  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiiii", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
                         &r.box.virtual_w, &r.box.virtual_h, &r.box.x, &r.box.y, &r.width, &r.height, &r.orientation,
-                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator, &r.kind, &shaper))
+                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator, &r.kind))
     return NULL;
-  r.shaper = shaper.buf;
-  if (shaper.buf && ((size_t)shaper.len != sizeof *r.shaper || (uintptr_t)shaper.buf % sizeof(int32_t))) {
-    PyErr_SetString(PyExc_ValueError, "shaper: not the tables of kernel/shaper.py");
-  } else if (r.denominator != 1 && r.denominator != 2 && r.denominator != 4 && r.denominator != 8) {
+  if (r.denominator != 1 && r.denominator != 2 && r.denominator != 4 && r.denominator != 8) {
     PyErr_SetString(PyExc_ValueError, "denominator 1, 2, 4 or 8");
   } else if (check_recipe(&r) && (h = enter(capsule))) {
     const uint8_t *encoded = NULL;
@@ -506,13 +503,12 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
     leave(h);
   }
   PyBuffer_Release(&data);
-  if (shaper.obj) PyBuffer_Release(&shaper);
   return result;
 }
 
 PyDoc_STRVAR(encode_doc,
-             "encode(context, pixels, channels, width, height, quality, h_samp, v_samp, restart, kind)\n"
-             "-> (status, bytes or None); pixels are rows of `channels` bytes each: 3 = RGB, or for kind 0 (JPEG) 1 = gray");
+             "encode(context, pixels, channels, width, height, quality, h_samp, v_samp, restart)\n"
+             "-> (status, bytes or None), a JPEG; pixels are rows of `channels` bytes each: 3 = RGB, 1 = gray");
 
 static PyObject *encode(PyObject *self, PyObject *args) {
   PyObject *capsule, *result = NULL;
@@ -521,13 +517,13 @@ static PyObject *encode(PyObject *self, PyObject *args) {
   int channels;
   handle *h;
   (void)self;
-  if (!PyArg_ParseTuple(args, "Oy*iiiiiiii", &capsule, &pixels, &channels, &r.width, &r.height, &r.quality, &r.h_samp,
-                        &r.v_samp, &r.restart, &r.kind))
+  if (!PyArg_ParseTuple(args, "Oy*iiiiiii", &capsule, &pixels, &channels, &r.width, &r.height, &r.quality, &r.h_samp,
+                        &r.v_samp, &r.restart))
     return NULL;
   int fits = check_recipe(&r);
-  if (fits && ((channels != 3 && (channels != 1 || r.kind != IOF_ENCODED)) ||
+  if (fits && ((channels != 3 && channels != 1) ||
                pixels.len != (Py_ssize_t)channels * r.width * r.height)) {
-    PyErr_SetString(PyExc_ValueError, "channels 3, or 1 for a JPEG, and as many bytes as width, height and channels say");
+    PyErr_SetString(PyExc_ValueError, "channels 1 or 3, and as many bytes as width, height and channels say");
   } else if (fits && (h = enter(capsule))) {
     const uint8_t *encoded = NULL;
     size_t length = 0;
@@ -567,34 +563,6 @@ static PyObject *rewrite(PyObject *self, PyObject *args) {
   }
   PyBuffer_Release(&data);
   return result;
-}
-
-PyDoc_STRVAR(png_rows_doc,
-             "png_rows(filtered, width, height, channels) -> bytes, or None for an unknown filter\n"
-             "filtered: the output of zlib for a PNG of 8 bits; channels 1, 3 or 4");
-
-static PyObject *png_rows(PyObject *self, PyObject *args) {
-  PyObject *pixels = NULL;
-  Py_buffer filtered;
-  int width, height, channels;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "y*iii", &filtered, &width, &height, &channels)) return NULL;
-  Py_ssize_t length = width >= 1 && (channels == 1 || channels == 3 || channels == 4) ? (Py_ssize_t)width * channels : -1;
-  if (length < 0 || height < 1 || filtered.len != (length + 1) * height) {
-    PyErr_SetString(PyExc_ValueError, "png_rows: sides of 1 or more, channels 1, 3 or 4, as many bytes as they say");
-  } else if ((pixels = PyBytes_FromStringAndSize(NULL, length * height))) {
-    uint8_t *to = (uint8_t *)PyBytes_AsString(pixels);
-    iof_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = iof_png_rows(filtered.buf, width, height, channels, to);
-    Py_END_ALLOW_THREADS
-    if (status) {
-      Py_DECREF(pixels);
-      pixels = Py_NewRef(Py_None);
-    }
-  }
-  PyBuffer_Release(&filtered);
-  return pixels;
 }
 
 PyDoc_STRVAR(read_header_doc,
@@ -705,7 +673,6 @@ static PyMethodDef METHODS[] = {
     {"transcode", transcode, METH_VARARGS, transcode_doc},
     {"encode", encode, METH_VARARGS, encode_doc},
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
-    {"png_rows", png_rows, METH_VARARGS, png_rows_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
     {"cached", cached, METH_VARARGS, cached_doc},

@@ -1,4 +1,4 @@
-/* Packing without colour conversion: the planes of a JPEG are resampled as they are stored, and encoded or stored.
+/* Packing without colour conversion: the planes of a JPEG are resampled as they are stored, and encoded.
 
 Upsampling the chroma, converting to RGB, and reversing both costs more than the resampling itself and only blurs: the
 chroma of the usual 4:2:0 picture has as many samples as a picture of half the size needs. Luma and chroma get the same
@@ -56,30 +56,24 @@ static iof_status resample_plane(iof_resampler *r, const iof_recipe *recipe, int
 
 iof_status iof_transcode_planes(iof_region *region, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
                                 iof_buffer *memory, iof_encoded *encoded) {
-  int raw = recipe->kind == IOF_YUV420, count = iof_region_planar(region), made = raw ? 3 : count;
-  int luma_h = made == 3 ? recipe->h_samp : 1, luma_v = made == 3 ? recipe->v_samp : 1;
+  int count = iof_region_planar(region);
+  int luma_h = count == 3 ? recipe->h_samp : 1, luma_v = count == 3 ? recipe->v_samp : 1;
   size_t width = (size_t)iof_divided_up(recipe->width, 8 * luma_h) * 8;
   size_t height = (size_t)iof_divided_up(recipe->height, 8 * luma_v) * 8;
-  size_t luma = width * (size_t)luma_h * height * (size_t)luma_v, chroma = made == 3 ? width * height : 0;
+  size_t luma = width * (size_t)luma_h * height * (size_t)luma_v, chroma = count == 3 ? width * height : 0;
   iof_plane from[3], to[3];
   iof_status status = iof_region_planes(region, recipe->denominator, options->strict, from);
-  uint8_t *first = iof_reserve(memory, luma + 2 * chroma + 64), *samples = first;
+  uint8_t *samples = iof_reserve(memory, luma + 2 * chroma + 64);
   if (!status && !samples) status = IOF_MEMORY;
-  for (int p = 0; p < made && !status; p++) {
+  for (int p = 0; p < count && !status; p++) {
     int h = p ? luma_h : 1, v = p ? luma_v : 1; /* pixels of the result per sample of this plane */
     to[p] = (iof_plane){samples, 0, iof_divided_up(recipe->width, h), iof_divided_up(recipe->height, v), 0, 0};
-    size_t own_width = raw ? (size_t)to[p].width : width * (size_t)(p ? 1 : luma_h);
-    size_t own_height = raw ? (size_t)to[p].height : height * (size_t)(p ? 1 : luma_v);
+    size_t own_width = width * (size_t)(p ? 1 : luma_h), own_height = height * (size_t)(p ? 1 : luma_v);
     to[p].stride = own_width;
     samples += own_width * own_height;
-    if (p < count) {
-      status = resample_plane(r, recipe, options->filter, &from[p], &to[p], h, v);
-    } else {
-      memset(to[p].samples, 128, own_width * own_height); /* neutral chroma */
-    }
+    status = resample_plane(r, recipe, options->filter, &from[p], &to[p], h, v);
     if (!status) pad(&to[p], own_width, own_height);
   }
-  if (!status && raw) *encoded = (iof_encoded){first, (size_t)(samples - first)};
-  if (!status && !raw) status = iof_jpeg_encode_planes(iof_region_idle_jpeg(region), to, count, recipe, encoded);
+  if (!status) status = iof_jpeg_encode_planes(iof_region_idle_jpeg(region), to, count, recipe, encoded);
   return status;
 }

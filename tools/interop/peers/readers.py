@@ -40,11 +40,14 @@ def webdataset(_folder: str, _scratch: str):
         yield sample["__key__"], sample["jpg"], sample["cls"]
 
 
-def wids(folder: str, scratch: str):
-    """wids: random access to tar shards by the index beside them."""
+def wids(_folder: str, scratch: str):
+    """wids: random access to tar shards by the index that its `widsindex` writes."""
     import wids
 
-    dataset = wids.ShardListDataset(f"{folder}/train.shardindex.json", transformations=[], cache_dir=scratch)
+    index = pathlib.Path(scratch, "train.shardindex.json")
+    program = pathlib.Path(sys.executable).with_name("widsindex")
+    subprocess.run([program, "create", "-o", index, *files("train-*.tar")], stdout=sys.stderr, timeout=300, check=True)
+    dataset = wids.ShardListDataset(str(index), transformations=[], cache_dir=scratch)
     for index in range(len(dataset)):
         sample = dataset[index]
         jpg, cls = (sample[name].read() if hasattr(sample[name], "read") else sample[name] for name in (".jpg", ".cls"))
@@ -62,7 +65,7 @@ def datasets(_folder: str, scratch: str):
 
 
 def timm(folder: str, _scratch: str):
-    """timm's reader of tar shards, by the `_info.json` beside them. It gives pixels, so the images are PNG."""
+    """timm's reader of tar shards. It gives pixels, so the images are PNG."""
     import torch
 
     # The index's torchvision is built for torch with CUDA. Beside a torch without it torchvision's operators are
@@ -72,7 +75,8 @@ def timm(folder: str, _scratch: str):
         operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     from timm.data.readers.reader_wds import ReaderWds
 
-    reader = ReaderWds(f"{folder}/png", split="train", is_training=False)
+    last = len(files("png/train-*.tar")) - 1
+    reader = ReaderWds(f"{folder}/png", split=f"train-{{000000..{last:06d}}}.tar|60", is_training=False)
     assert len(reader) == 60, len(reader)
     for image, target in reader:
         yield None, image.tobytes(), target
@@ -113,13 +117,15 @@ def tensorflow(_folder: str, _scratch: str):
         yield parsed["iofast/key"].numpy().decode(), parsed["image/encoded"].numpy(), parsed["image/class/label"]
 
 
-def tfrecord(_folder: str, _scratch: str):
-    """The `tfrecord` package, shard by shard, by the index files beside them (those of its own tfrecord2idx)."""
+def tfrecord(_folder: str, scratch: str):
+    """The `tfrecord` package, shard by shard, by the index files of its tfrecord2idx."""
     from tfrecord.reader import tfrecord_loader
+    from tfrecord.tools.tfrecord2idx import create_index
 
     description = {"image/encoded": "byte", "image/class/label": "int", "iofast/key": "byte"}
     for file in files("train-*-of-*.tfrecord"):
-        index = file.removesuffix(".tfrecord") + ".idx"
+        index = f"{scratch}/{pathlib.Path(file).stem}.idx"
+        create_index(file, index)
         for part in range(2):  # by parts, so that the index is used
             for record in tfrecord_loader(file, index, description, shard=(part, 2)):
                 key, label = bytes(record["iofast/key"]).decode(), record["image/class/label"][0]
@@ -127,22 +133,24 @@ def tfrecord(_folder: str, _scratch: str):
 
 
 def dali_tar(_folder: str, _scratch: str):
-    """DALI's webdataset reader on the CPU, with the wds2idx files beside the shards."""
+    """DALI's webdataset reader on the CPU, which makes its own index."""
     from nvidia.dali import fn
 
     shards = files("train-*.tar")
     options = {"ext": ["jpg", "cls"], "missing_component_behavior": "error"}
-    indexes = [shard.removesuffix(".tar") + ".idx" for shard in shards]
-    yield from _dali(lambda: tuple(fn.readers.webdataset(paths=shards, index_paths=indexes, name="reader", **options)))
+    yield from _dali(lambda: tuple(fn.readers.webdataset(paths=shards, name="reader", **options)))
 
 
-def dali_tfrecord(_folder: str, _scratch: str):
-    """DALI's TFRecord reader on the CPU, with the tfrecord2idx files beside the shards."""
+def dali_tfrecord(_folder: str, scratch: str):
+    """DALI's TFRecord reader on the CPU, with the index files of its tfrecord2idx."""
     from nvidia.dali import fn
     from nvidia.dali import tfrecord as tfrec
 
     shards = files("train-*-of-*.tfrecord")
-    indexes = [shard.removesuffix(".tfrecord") + ".idx" for shard in shards]
+    indexes = [f"{scratch}/{pathlib.Path(shard).stem}.dali" for shard in shards]
+    for shard, index in zip(shards, indexes, strict=True):
+        program = pathlib.Path(sys.executable).with_name("tfrecord2idx")
+        subprocess.run([program, shard, index], stdout=sys.stderr, timeout=300, check=True)
     features = {
         "image/encoded": tfrec.FixedLenFeature((), tfrec.string, ""),
         "image/class/label": tfrec.FixedLenFeature([1], tfrec.int64, -1),

@@ -7,7 +7,6 @@ record. It knows nothing of iofast, and runs in the environment of its own packa
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import pathlib
 import sys
@@ -49,78 +48,16 @@ def tensorflow(target: str):
                 yield None, payload, label, None
 
 
-def caffe(target: str):
-    """Caffe-style: encoded Datums by protobuf, in an LMDB folder, as convert_imageset --encoded writes them."""
-    import lmdb
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
-    message = file.message_type.add(name="Datum")
-    numbers = {"channels": (1, 5), "height": (2, 5), "width": (3, 5), "data": (4, 12), "label": (5, 5)}
-    for name, (number, kind) in {**numbers, "encoded": (7, 8)}.items():
-        message.field.add(name=name, number=number, type=kind, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    datum = message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Datum"))
-    env = lmdb.open(f"{target}/caffe_lmdb", map_size=1 << 28)
-    with env.begin(write=True) as txn:
-        for number, path in enumerate(images()):
-            payload, key, label = path.read_bytes(), f"{number:08d}_{path.name}", number % 5
-            txn.put(key.encode(), datum(data=payload, label=label, encoded=True).SerializeToString())
-            yield key, payload, label, None
-
-
 def lmdb(target: str):
-    """py-lmdb: a key and a JPEG each, and a text file of labels."""
+    """py-lmdb: a key and a JPEG each."""
     import lmdb
 
-    env, labels = lmdb.open(f"{target}/plain.lmdb", subdir=False, map_size=1 << 28), {}
+    env = lmdb.open(f"{target}/plain.lmdb", subdir=False, map_size=1 << 28)
     with env.begin(write=True) as txn:
         for number, path in enumerate(images()):
             payload, key = path.read_bytes(), f"set/{number:05d}"
-            labels[key] = number % 5
             txn.put(key.encode(), payload)
-            yield key, payload, labels[key], None
-    lines = "".join(f"{key} {label}\n" for key, label in labels.items())
-    pathlib.Path(target, "plain.lmdb.labels.txt").write_text(lines)
-
-
-def mosaicml(target: str):
-    """MosaicML Streaming's MDSWriter: three splits, each compressed in another way.
-
-    Pickles and arrays are among the columns; iofast leaves them out and must find its way past them.
-    """
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    # As in readers.timm: Streaming imports torchvision, which fails beside a torch without CUDA unless the operators
-    # exist that it refers to. Writing needs none of them.
-    operators = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    from streaming.base import MDSWriter
-
-    # "jpeg" stores the file's own bytes of an image that was opened from a JPEG
-    columns = {"image": "jpeg", "label": "int", "caption": "str", "many": "str_int", "mask": "png", "meta": "json"}
-    columns |= {"object": "pkl", "points": "ndarray", "raw": "bytes", "score": "float32", "vector": "ndarray:float32:3"}
-    paths = images()
-    for place, (split, compression) in enumerate({"train": None, "val": "zstd:3", "test": "gz"}.items()):
-        options = {"columns": columns, "compression": compression, "hashes": ["sha1"], "size_limit": 10_000}
-        with MDSWriter(out=f"{target}/mds/{split}", **options) as writer:
-            for number in range(place * len(paths) // 3, (place + 1) * len(paths) // 3):
-                label, caption, many = number % 5, f"größe {number}", 10**30 + number
-                meta, score = {"n": number, "ö": [None, "ß"]}, number / 4
-                raw, mask = bytes([number, 0, 255]) * (number % 3), Image.new("L", (9, 7), number)
-                sample = {"image": Image.open(paths[number]), "label": label, "caption": caption, "many": many}
-                sample |= {"mask": mask, "meta": meta, "object": {number}, "raw": raw, "score": score}
-                points = np.arange(2 + number % 3, dtype=np.int16)
-                writer.write(sample | {"points": points, "vector": np.ones(3, np.float32)})
-                png = io.BytesIO()
-                mask.save(png, "PNG")
-                others = {"caption.txt": caption.encode(), "many.txt": str(many).encode(), "mask.png": png.getvalue()}
-                others |= {"meta.json": json.dumps(meta).encode(), "score.json": json.dumps(score).encode()}
-                yield None, paths[number].read_bytes(), label, others | {"raw.bin": raw}
+            yield key, payload, -1, None
 
 
 def _table(first: int, last: int):
@@ -171,40 +108,7 @@ def saved(target: str):
     yield from records + others
 
 
-def ffcv(target: str):
-    """FFCV's DatasetWriter in jpg mode: a .beton of several pages.
-
-    It takes pixels and encodes the JPEGs itself, so FFCV's own encoder gives the expected payloads. iofast leaves out
-    the arrays.
-    """
-    import numpy as np
-    from ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
-    from ffcv.fields.rgb_image import encode_jpeg
-    from ffcv.writer import DatasetWriter
-    from PIL import Image
-
-    quality, page = 90, 1 << 21  # bytes: FFCV's least; the values below fill several pages
-    fields = {
-        "raw": BytesField(),  # before the image: an empty one begins where the image does
-        "image": RGBImageField(write_mode="jpg", jpeg_quality=quality),
-        "label": IntField(),
-        "vector": NDArrayField(np.dtype("float32"), (3,)),
-        "score": FloatField(),
-        "meta": JSONField(),
-    }
-    samples = []
-    for number, path in enumerate(images()):
-        raw, pixels = np.full(number % 3 * 100_003, number, np.uint8), np.asarray(Image.open(path).convert("RGB"))
-        meta = {"n": number, "ö": [None, "ß"]}
-        samples.append((raw, pixels, number % 5, np.ones(3, np.float32), number / 4, meta))
-    writer = DatasetWriter(f"{target}/train.beton", fields, page_size=page, num_workers=2)
-    writer.from_indexed_dataset(samples, chunksize=7)
-    for raw, pixels, label, _, score, meta in samples:
-        others = {"score.json": json.dumps(score).encode(), "meta.json": json.dumps(meta).encode()}
-        yield None, encode_jpeg(pixels, quality).tobytes(), label, others | {"raw.bin": raw.tobytes()}
-
-
-PROGRAMS = (webdataset, tensorflow, caffe, lmdb, mosaicml, hub, saved, ffcv)
+PROGRAMS = (webdataset, tensorflow, lmdb, hub, saved)
 
 if __name__ == "__main__":
     (write,) = (program for program in PROGRAMS if program.__name__ == sys.argv[1])

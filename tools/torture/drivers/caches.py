@@ -7,9 +7,9 @@ import os
 import random
 from pathlib import Path
 
+import arrow_tables
 import container_sets
 import foreign_lmdbs
-import foreign_sets
 import numpy as np
 import tar_sets
 import tfrecord_messages
@@ -17,7 +17,7 @@ import tfrecord_messages
 from iofast import open_reader, owned
 from iofast.kernel import crc32c
 from iofast.source import cache
-from tools.torture.drivers import Driver, damage, samples
+from tools.torture.drivers import Driver, damage
 from tools.torture.drivers.reading import WholeRead
 
 _HEAD = len(cache.MAGIC)
@@ -34,14 +34,13 @@ class Caches(Driver):
         )
         tfrecord_messages.write(folder / "x.tfrecord", [{"image": picture(n)} for n in range(4)])
         foreign_lmdbs.write(folder / "x.mdb", {b"k%d" % n: picture(n) for n in range(4)})
-        columns = {"image": "jpeg", "label": "int", "text": "str", "score": "float64"}
-        foreign_sets.write_mds(folder / "mds", columns, [samples.values(n) for n in range(6)])
+        arrow_tables.write_arrow(folder / "x.arrow", arrow_tables.table(arrow_tables.columns(6)))
         (folder / "images").mkdir()
         for number in range(4):
             (folder / "images" / f"{number}.jpg").write_bytes(picture(number))
         lines = [f"\nimages/{n}.jpg,{n % 2},{'val' if n == 1 else 'train'},n" for n in range(4)]
         (folder / "x.csv").write_text("path,label,split,note" + "".join(lines))
-        self.paths = [folder / name for name in ("x.tar", "x.tfrecord", "x.mdb", "mds", "x.csv", "images")]
+        self.paths = [folder / name for name in ("x.tar", "x.tfrecord", "x.mdb", "x.arrow", "x.csv", "images")]
         for path in (*folder.rglob("*"), folder / "images"):
             os.utime(path, ns=(10**18, 10**18))  # a recent change would keep the index from being used
         self.files: dict[Path, Path] = {}

@@ -187,8 +187,7 @@ class InPlaces(Driver):
         self, rng: np.random.Generator, decoder: images.Decoder, data: bytes, size: tuple[int, int], scale: int
     ) -> None:
         """Transcode the whole image in every way: by planes, or by pixels, to one result."""
-        kind = Kind(int(rng.integers(3)))
-        subsampling = "420" if kind == Kind.YUV420 else str(rng.choice(("420", "444")))
+        kind, subsampling = Kind(int(rng.integers(2))), str(rng.choice(("420", "444")))
         goal = int(rng.integers(1, 80)), int(rng.integers(1, 80))
         recipe = images.Recipe(goal, scale, int(rng.integers(1, 9)), subsampling, kind)
         upright = size[::-1] if recipe.orientation >= 5 else size

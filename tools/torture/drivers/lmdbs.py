@@ -1,4 +1,4 @@
-"""LMDB files of other programs: plain images by key, Caffe's Datums, lists of labels."""
+"""LMDB files of other programs: plain images by key."""
 
 from __future__ import annotations
 
@@ -11,31 +11,15 @@ from tools.torture.drivers import Driver, damage
 from tools.torture.drivers.pages import changed
 from tools.torture.drivers.reading import look_at
 
-_LABELS = (
-    b"",
-    b"k0 1\nk1 2\n",
-    b"k0 cat\nk1 dog\n",
-    b"k0 1\nk0 2\n",
-    b"k0\n",
-    b"\xff \xfe\n",
-    b"k0 " + b"9" * 30 + b"\n",
-)
-
 
 class Lmdbs(Driver):
-    """Damage in pages, and in the values and lists that they hold."""
+    """Damage in pages, and in the values that they hold."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         pictures = [foreign_lmdbs.picture(n, kind) for n, kind in ((1, "jpeg"), (2, "png"), (3, "gif"))]
         pictures.append(foreign_lmdbs.picture(4, "bmp", (60, 50)))  # beyond a page
-        planes = foreign_lmdbs.planes(foreign_lmdbs.pixels(5))
-        datums = [foreign_lmdbs.datum(planes, (3, 16, 24), n) for n in range(3)]
-        datums += [
-            foreign_lmdbs.datum(planes[:384], (1, 16, 24), -1),
-            foreign_lmdbs.datum(pictures[0], label=9, encoded=True),
-        ]
-        self.values = [*pictures, *datums, b"", b"\x80\x03K\x01.", b"text"]
+        self.values = [*pictures, b"", b"\x80\x03K\x01.", b"text"]
         few = {b"k%d" % n: value for n, value in enumerate(self.values)}
         many = {b"%05d" % n: self.values[n % len(self.values)][:600] for n in range(300)}
         self.files = [
@@ -45,14 +29,10 @@ class Lmdbs(Driver):
 
     def step(self, chance: random.Random) -> str:
         data = chance.choice(self.files)
-        if chance.random() < 0.4:  # in a value, where an image or a Datum begins
+        if chance.random() < 0.4:  # in a value, where an image begins
             value = chance.choice([own for own in self.values if own and own in data])
             damaged = damage.anywhere(chance, value)[: len(value)].ljust(len(value), b"\0")
             data = data.replace(value, damaged, 1)
         else:
             data = changed(chance, data)
-        files = {"x.mdb": data}
-        if chance.random() < 0.15:
-            files["x.mdb.labels.txt"] = damage.anywhere(chance, chance.choice(_LABELS) + b"\n")
-        options = chance.choice((None, None, None, {"label_base": 1}, {"channels": "rgb"}))
-        return look_at(self.folder / "look", files, "x.mdb", chance, options=options)
+        return look_at(self.folder / "look", {"x.mdb": data}, "x.mdb", chance)

@@ -70,13 +70,11 @@ def _make(folder: Path) -> list[Seed]:
 
 
 def raw(path: Path) -> Path:
-    """A container with `rgb` and `yuv` beside a JPEG and records without an image."""
+    """A container with `rgb` beside a JPEG and records without an image."""
     with open_writer(path, classes=("a", "b")) as writer:
         for number in range(3):
             size = {"width": 5, "height": 3 + number, "path": f"{number}.png"}
             writer.write({"rgb": bytes(range(15 * (3 + number))), "cls": number % 2, "json": size})
-            chroma = 2 * 3 * ((4 + number) // 2)
-            writer.write({"yuv": bytes(5 * (3 + number) + chroma), "json": size})
             writer.write({"jpg": container_sets.picture(number), "boxes.json": [[1, 2, 3, 4]]})
             writer.write({"txt": "", "cls": 1})
     return path

@@ -1,0 +1,164 @@
+"""Presets against the code that they name, written out with Pillow: means and deviations over draws of an image."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from transform_draws import write_smooth
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.choices import Draw
+
+DRAWS = 600
+SIDE = 24
+BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+class Source:
+    """What the sources call: torchvision's functions on PIL images, with Python's random numbers."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(5)
+
+    def crop(
+        self, image: Image.Image, scale: tuple[float, float] = (0.08, 1.0), resample: Any = BILINEAR
+    ) -> Image.Image:
+        """RandomResizedCrop of torchvision."""
+        width, height = image.size
+        for _ in range(10):
+            area = width * height * self.random.uniform(*scale)
+            aspect = math.exp(self.random.uniform(math.log(3 / 4), math.log(4 / 3)))
+            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < w <= width and 0 < h <= height:
+                x, y = self.random.randint(0, width - w), self.random.randint(0, height - h)
+                return image.crop((x, y, x + w, y + h)).resize((SIDE, SIDE), resample)
+        side = min(width, height)  # of an image that is about square
+        x, y = (width - side) // 2, (height - side) // 2
+        return image.crop((x, y, x + side, y + side)).resize((SIDE, SIDE), resample)
+
+    def apply(self, p: float, function: Callable[[Image.Image], Image.Image], image: Image.Image) -> Image.Image:
+        return function(image) if self.random.random() < p else image
+
+    def jitter(self, image: Image.Image, *strengths: float) -> Image.Image:
+        """ColorJitter of torchvision."""
+        kinds = [ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color, None][: len(strengths)]
+        for kind, strength in self.random.sample(list(zip(kinds, strengths, strict=True)), len(kinds)):
+            if kind is None:
+                hue, *others = image.convert("HSV").split()
+                shift = round(self.random.uniform(-strength, strength) * 255)
+                turned = Image.fromarray((np.asarray(hue).astype(int) + shift).astype(np.uint8))
+                image = Image.merge("HSV", (turned, *others)).convert("RGB")
+            else:
+                image = kind(image).enhance(self.random.uniform(max(0, 1 - strength), 1 + strength))
+        return image
+
+    def blur(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(self.random.uniform(0.1, 2.0)))
+
+    def view(
+        self, image: Image.Image, strengths: tuple[float, ...], blur: float, solarize: float = 0.0, **crop: Any
+    ) -> Image.Image:
+        """SimCLR's, MoCo's and DINO's."""
+        image = self.apply(0.5, ImageOps.mirror, self.crop(image, **crop))
+        image = self.apply(0.8, lambda own: self.jitter(own, *strengths), image)
+        image = self.apply(0.2, lambda own: ImageOps.grayscale(own).convert("RGB"), image)
+        return self.apply(solarize, partial(ImageOps.solarize, threshold=128), self.apply(blur, self.blur, image))
+
+
+def train(source: Source, image: Image.Image) -> Image.Image:
+    return source.apply(0.5, ImageOps.mirror, source.crop(image))
+
+
+def timm_train(source: Source, image: Image.Image) -> Image.Image:
+    resample = source.random.choice((BILINEAR, BICUBIC))
+    return source.jitter(source.apply(0.5, ImageOps.mirror, source.crop(image, resample=resample)), 0.4, 0.4, 0.4)
+
+
+def evaluate(_: Source, image: Image.Image) -> Image.Image:
+    width, height = image.size
+    image = image.resize((28 * width // min(image.size), 28 * height // min(image.size)), BILINEAR)
+    x, y = round((image.width - SIDE) / 2), round((image.height - SIDE) / 2)
+    return image.crop((x, y, x + SIDE, y + SIDE))
+
+
+def simclr(source: Source, image: Image.Image) -> Image.Image:
+    return source.view(image, (0.8, 0.8, 0.8, 0.2), 0.5)
+
+
+def dino(source: Source, image: Image.Image, blur: float = 1.0, solarize: float = 0.0) -> Image.Image:
+    return source.view(image, (0.4, 0.4, 0.2, 0.1), blur, solarize, scale=(0.4, 1.0), resample=BICUBIC)
+
+
+def dino_local(source: Source, image: Image.Image) -> Image.Image:
+    return source.view(image, (0.4, 0.4, 0.2, 0.1), 0.5, scale=(0.05, 0.4), resample=BICUBIC)
+
+
+def segmentation(source: Source, image: Image.Image) -> Image.Image:
+    """references/segmentation: RandomResize, RandomHorizontalFlip, `pad_if_smaller(fill=0)`, RandomCrop."""
+    short = source.random.randint(14, 56)
+    image = image.resize((short * image.width // min(image.size), short * image.height // min(image.size)), BILINEAR)
+    image = source.apply(0.5, ImageOps.mirror, image)
+    padded = Image.new("RGB", (max(image.width, SIDE), max(image.height, SIDE)))
+    padded.paste(image)
+    x, y = source.random.randint(0, padded.width - SIDE), source.random.randint(0, padded.height - SIDE)
+    return padded.crop((x, y, x + SIDE, y + SIDE))
+
+
+PRESETS: dict[str, tuple[Any, Callable[[Source, Image.Image], Image.Image]]] = {
+    "train": (T.train(SIDE), train),
+    "evaluate": (T.evaluate(SIDE, 28), evaluate),
+    "timm": (T.timm_train(SIDE), timm_train),
+    "simclr": (T.simclr(SIDE), simclr),
+    "dino first": (T.dino(SIDE, SIDE, 1), dino),
+    "dino second": (T.dino(SIDE, SIDE, 1), partial(dino, blur=0.1, solarize=0.2)),
+    "dino local": (T.dino(SIDE, SIDE, 1), dino_local),
+    "segmentation": (T.segmentation_train(SIDE, 28), segmentation),
+}
+
+
+def blocks(images: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation over N images (N, 3, SIDE, SIDE) of each square of 6 x 6 pixels."""
+    squares = images.reshape(len(images), 3, SIDE // 6, 6, SIDE // 6, 6).mean((3, 5))
+    return squares.mean(0), squares.std(0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_as_the_source(tmp_path: Path, name: str) -> None:
+    preset, function = PRESETS[name]
+    dataset = FastDataset(write_smooth(tmp_path / "one.lmdb", [(44, 60)]), indices=[0] * DRAWS)
+    image, source = dataset[0][0], Source()
+    ours: list[torch.Tensor] = []
+    for made, _ in FastLoader(dataset, 100, transform=preset, seed=3):
+        made = made[name.removeprefix("dino ")] if isinstance(made, dict) else made
+        ours.append(made[0] if isinstance(made, list) else made)
+    theirs = np.stack([np.asarray(function(source, image)) for _ in range(DRAWS)]) / 255
+    mean, deviation = blocks(torch.cat(ours).flatten(0, -4).numpy().astype(np.float64))
+    their_mean, their_deviation = blocks(((theirs - MEAN) / STD).transpose(0, 3, 1, 2))
+    error = np.sqrt((deviation**2 + their_deviation**2) / DRAWS)  # of the difference of two means
+    assert (abs(mean - their_mean) < 4.5 * error + 0.02).all(), abs(mean - their_mean) / error
+    assert (abs(deviation - their_deviation) < 0.15 * their_deviation + 0.02).all()
+
+
+def test_where_padding_comes() -> None:
+    """Before the crop a flip leaves it on the right; references/detection flips afterwards, and pads there, too."""
+    widths, heights = np.full(DRAWS, 60), np.full(DRAWS, 60)
+    for recipe, mirrored in ((T.segmentation_train(60, 40), True), (T.detection_train("lsj", 60), False)):
+        pipeline = T.compile(recipe)
+        boxes, _ = pipeline.plan(Draw(3, 0, np.arange(DRAWS)), widths, heights)
+        padded = boxes[:, 4] < 60
+        assert padded.mean() > 0.2
+        assert (boxes[:, 7] >= 0).all()
+        assert (boxes[padded, 6] < 0).any() == mirrored
+        assert T.compile(pipeline.transforms) == pipeline
