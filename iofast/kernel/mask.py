@@ -34,7 +34,7 @@ def transcode_mask(
 
 
 def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: bool, fill: int) -> bytes:
-    opened = pillow.open_image(data, recipe.max_pixels)
+    opened = memory.opened(data, recipe.max_pixels, recipe.max_memory)
     pillow.check_end(opened)
     if opened.format == "png" and data[24] == 16 and data[25] in (2, 6):
         raise DecodeError("a mask of 16-bit colour would lose its lower bits: expected gray, palette or 8 bits")
