@@ -209,7 +209,7 @@ def test_dots_in_keys_are_named(tmp_path: Path) -> None:
 
 
 def test_more_fields_than_an_index_can_count(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", [(f"a.f{number}", b"") for number in range(65_600)])
+    path = foreign(tmp_path / "x.tar", [(f"a.f{number}", b"") for number in range(1025)])
     with pytest.raises(ContainerError, match="more than 1024 different fields"):
         open_reader(path)
 
