@@ -50,7 +50,7 @@ class Located(NamedTuple):
         return Located._make(None if column is None else column[rows] for column in self)
 
     def bounded(self) -> Located:
-        """Sizes beyond the limit on pixels as 0, so that nobody takes memory for them: the decoder refuses the image."""
+        """Sizes beyond the limit on pixels as 0: no memory is taken for them, and the decoder refuses the image."""
         large = self.width.astype(np.int64) * self.height > MAX_PIXELS
         if not large.any():
             return self

@@ -53,7 +53,7 @@ class Whole(NamedTuple):
 
 
 def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
-    """Read the header of an image of any format. Raises `StatusError`, also beyond the limits, or any error of Pillow."""
+    """Read the header of any image. Raises `StatusError`, also beyond the limits, or any error of Pillow."""
     kind = pillow.format_of(data)
     if kind == "npy":
         return _header(kind, arrays.npy_header(data))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import pillow
+from iofast.kernel import memory, pillow
 from iofast.kernel.contract import Header, TranscodeRecipe
 
 _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16L", "I;16B", "I;16N")

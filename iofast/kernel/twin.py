@@ -353,9 +353,7 @@ def window_fits(box: Box, size: Size, image: Size) -> bool:
     return inside and 0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]
 
 
-def read_header(
-    data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY
-) -> Header:
+def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
     """Read the header of an image. Raises `DecodeError`, also if decoding it would exceed a limit.
 
     If it fails on the first part of a file, it may still succeed on the whole.

@@ -186,7 +186,9 @@ def test_members_that_are_not_adjacent(tmp_path: Path, names: dict[str, str]) ->
     """Labels that were appended later, and a record whose first member is not its image."""
     label = {"": "cls", "json/kind": "json", "cat": "cat"}[names.get("label", "")]
     members = [(f"{key}.jpg", jpeg(photo(20, 10), "RGB")) for key in "abc"] + [("d.txt", b"text")]
-    members += [(f"{key}.{label}", b'{"kind":%d}' % n if label == "json" else b"%d" % n) for n, key in enumerate("abcd")]
+    members += [
+        (f"{key}.{label}", b'{"kind":%d}' % n if label == "json" else b"%d" % n) for n, key in enumerate("abcd")
+    ]
     path = foreign(tmp_path / "x.tar", [*members, ("d.jpg", jpeg(photo(30, 10), "RGB"))])
     with open_reader(path, {"names": names}) as reader:
         located = reader.columns(np.arange(4))
@@ -204,7 +206,9 @@ def test_dots_in_keys_are_named(tmp_path: Path) -> None:
         FastDataset(path)
     assert any(note.endswith(words) for note in verify(path).notes)
     foreign(path, [(f"img.v1.{number}.x", b"") for number in range(1025)])
-    with pytest.raises(ContainerError, match=r"more than 1024 different fields, at offset \d+; .*so 'img.v1.1024.x' is"):
+    with pytest.raises(
+        ContainerError, match=r"more than 1024 different fields, at offset \d+; .*so 'img.v1.1024.x' is"
+    ):
         open_reader(path)
 
 

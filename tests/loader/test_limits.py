@@ -49,7 +49,9 @@ def test_a_dataset(folder: Path) -> None:
     [([], {}), ([T.Resize(256)], {"thin.png": "15360000x256 pixels after resizing"}), ([T.RandomResizedCrop(32)], {})],
 )
 def test_a_loader(folder: Path, transform: list[T.Transform], more: dict[str, str]) -> None:
-    wanted = {name: reason for name, (_, reason) in FILES.items()} | {own: f"{LIMIT}({why})" for own, why in more.items()}
+    wanted = {name: reason for name, (_, reason) in FILES.items()} | {
+        own: f"{LIMIT}({why})" for own, why in more.items()
+    }
     loader = FastLoader(FastDataset(folder), 5, transform=transform, ragged="list", on_error="drop", dtype=torch.uint8)
     list(loader)
     assert {Path(failure.name).name: failure.reason for failure in loader.failures} == wanted
@@ -77,7 +79,7 @@ def test_an_index_that_says_so(tmp_path: Path) -> None:
     file.write_bytes(data[:start] + encoded(head, sections) + data[start + head.size :])
     dataset = FastDataset(tmp_path / "x.tar")
     for number in range(2):
-        with pytest.raises(DecodeError, match="differs from the index|corrupt"):
+        with pytest.raises(DecodeError, match=r"differs from the index|corrupt"):
             dataset[number]
     with open_reader(tmp_path / "x.tar") as reader:
         assert contact_sheet(reader, [0, 1]).width > 5
