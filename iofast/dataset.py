@@ -16,7 +16,6 @@ from PIL import Image
 from iofast import kernel
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.changed import fetch_damaged, renew
-from iofast.containers.identity import left_out
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, LibraryMissingError, OptionError, shown
@@ -132,7 +131,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         self.split, self.orientation, self.truncated = split, orientation, truncated
         self._local = threading.local()
         self._made: dict[str, Any] = {}
-        self.fields = check_fields(fields, self.manifest, ", ".join(paths), left_out(self.reader))
+        self.fields = check_fields(fields, self.reader, ", ".join(paths))
         for name, field in (("transform", "image"), ("target_transform", "label")):
             if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
                 raise OptionError(f"{name} is called with the {field}, which is not among the fields {self.fields}")

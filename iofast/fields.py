@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.containers.base import Reader
+from iofast.containers.identity import left_out
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.kernel import memory, pillow
@@ -32,18 +34,15 @@ _WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch hardly su
 _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 
 
-def check_fields(
-    fields: Sequence[str] | None, manifest: Manifest, where: str, left_out: Sequence[str] = ()
-) -> tuple[str, ...] | None:
-    """Check the option `fields`; None = image and label. Raises `OptionError` for a field that does not exist.
-
-    `left_out` says what the reader did not take, which may be why there are no images.
-    """
+def check_fields(fields: Sequence[str] | None, reader: Reader, where: str) -> tuple[str, ...] | None:
+    """Check the option `fields`; None = image and label. Raises `OptionError` for a field that does not exist."""
+    manifest = reader.manifest
     has_image = image_field(manifest.fields) is not None or not manifest.count
     known = (*PSEUDO_FIELDS[0 if has_image else len(OF_IMAGE) :], *manifest.fields)
     if fields is None:
         if not has_image:
-            raise OptionError("; ".join((f"{where} has no images: give fields=, any of {few(known, 10)}", *left_out)))
+            words = f"{where} has no images: give fields=, any of {few(known, 10)}"
+            raise OptionError("; ".join((words, *left_out(reader))))
         return None
     listed = isinstance(fields, Iterable) and not isinstance(fields, str) and getattr(fields, "shape", True) != ()
     names = tuple(fields) if listed else ()
