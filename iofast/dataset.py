@@ -131,7 +131,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         self.split, self.orientation, self.truncated = split, orientation, truncated
         self._local = threading.local()
         self._made: dict[str, Any] = {}
-        self.fields = check_fields(fields, self.manifest, ", ".join(paths))
+        self.fields = check_fields(fields, self.reader, ", ".join(paths))
         for name, field in (("transform", "image"), ("target_transform", "label")):
             if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
                 raise OptionError(f"{name} is called with the {field}, which is not among the fields {self.fields}")
@@ -221,7 +221,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
 
     def locate(self, indices: NDArray[np.int64]) -> Located:
         """The index's rows of the samples `indices`, with size and orientation after the option `orientation`."""
-        return self._turned(self.reader.columns(self.resolve(indices)))
+        return self._turned(self.reader.columns(self.resolve(indices)).bounded())
 
     def values(
         self,

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.containers.base import Reader
+from iofast.containers.identity import left_out
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
-from iofast.kernel import pillow
-from iofast.kernel.contract import MAX_PIXELS
+from iofast.kernel import memory, pillow
 from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, RAW_FIELDS, holds_places, image_field
+from iofast.source.listing import few
 
 OF_IMAGE = ("image", "crop")  # fields that every sample with an image has besides those of its record
 PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # the others are those of every sample
@@ -32,13 +34,15 @@ _WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch hardly su
 _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 
 
-def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -> tuple[str, ...] | None:
+def check_fields(fields: Sequence[str] | None, reader: Reader, where: str) -> tuple[str, ...] | None:
     """Check the option `fields`; None = image and label. Raises `OptionError` for a field that does not exist."""
+    manifest = reader.manifest
     has_image = image_field(manifest.fields) is not None or not manifest.count
     known = (*PSEUDO_FIELDS[0 if has_image else len(OF_IMAGE) :], *manifest.fields)
     if fields is None:
         if not has_image:
-            raise OptionError(f"{where} has no images: give fields=, any of {', '.join(known)}")
+            words = f"{where} has no images: give fields=, any of {few(known, 10)}"
+            raise OptionError("; ".join((words, *left_out(reader))))
         return None
     listed = isinstance(fields, Iterable) and not isinstance(fields, str) and getattr(fields, "shape", True) != ()
     names = tuple(fields) if listed else ()
@@ -46,7 +50,7 @@ def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -
         raise OptionError(f"fields must be a list of names, each once, found {shown(fields)}")
     for name in names:
         if name not in known:
-            raise OptionError(f"{where} has no field {name!r}, only {', '.join(known)}")
+            raise OptionError(f"{where} has no field {name!r}, only {few(known, 10)}")
     return names
 
 
@@ -175,7 +179,7 @@ def _array(payload: bytes) -> NDArray[Any]:
 
 def _pixels(payload: bytes) -> NDArray[Any]:
     try:
-        opened = pillow.open_image(payload, MAX_PIXELS)
+        opened = memory.opened(payload)
         pillow.check_end(opened)
         opened.image.load()
         return np.array(opened.image)

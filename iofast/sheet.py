@@ -16,8 +16,9 @@ from PIL import Image, ImageDraw, ImageFont
 from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.changed import follow
+from iofast.containers.index import ABSENT
 from iofast.errors import DecodeError, IofastError, OptionError
-from iofast.kernel import lossless, pillow
+from iofast.kernel import lossless, memory, pillow
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field
 
@@ -177,7 +178,9 @@ def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
 
 def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
     """Return the image of a record, upright RGB, uint8 (height, width, 3)."""
-    located = reader.locate(np.array([index], np.int64))
+    located = reader.locate(np.array([index], np.int64)).bounded()
+    if located.file[0] == ABSENT:
+        raise DecodeError(f"{reader.name(index)} has no image")
     if not located.kind[0]:
         data = reader.view(index)
         follow(reader, located, 0, data)
@@ -185,7 +188,7 @@ def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
             return lossless.shown(bytes(data))
         return kernel.decode(data, int(located.orientation[0]))
     width, height = int(located.width[0]), int(located.height[0])
-    out, status = np.zeros((1, height, width, 3), np.uint8), np.zeros(1, np.int32)
+    out, status = np.zeros((1, max(height, 1), max(width, 1), 3), np.uint8), np.zeros(1, np.int32)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
     context = kernel.Context(kernel.DecodeOptions(filter="nearest"))
     try:
@@ -223,7 +226,7 @@ def _mask_field(fields: Mapping[str, bytes]) -> str | None:
 def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
     """Return the image with a mask's values as colours over it; 0 is transparent."""
     try:
-        opened = pillow.open_image(payload, MAX_PIXELS)
+        opened = memory.opened(payload)
         opened.image.load()
         mask = np.asarray(opened.image.resize(image.size, Image.Resampling.NEAREST))
     except Exception as error:  # Pillow's plugins raise anything on damaged files

@@ -12,7 +12,7 @@ from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.index import ABSENT
 from iofast.errors import DecodeError, IofastError
-from iofast.kernel import lossless, pillow
+from iofast.kernel import lossless, memory, pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 
@@ -113,8 +113,6 @@ class PayloadCheck:
                 header = kernel.read_header(value)
                 if is_image[row]:
                     reason = _contradiction(header, located, row)
-                if header.width * header.height > MAX_PIXELS:
-                    reason = f"the image has {header.width}×{header.height} pixels, more than {MAX_PIXELS}"
                 if is_array:  # RGB need not show it
                     kernel.kind_of(value)
             except DecodeError as error:
@@ -152,14 +150,14 @@ class PayloadCheck:
         kernel.decode_each(self._context, source, boxes.reshape(-1, 8), np.zeros(len(rows), np.uint8), outs, status)
         for row, code in zip(rows, status.tolist(), strict=True):
             if code != Status.OK:
-                self._report(name, located, row, kernel.status_message(code))
+                self._report(name, located, row, kernel.failure(code, source, rows.index(row)))
         self._findings.count(images=int((status == Status.OK).sum()))
 
     def _masks(self, name: str, located: Located, values: list[bytes | None]) -> None:
         """Decode images in other fields, with palettes or 16 bits, without converting them to RGB."""
         for row, value in _present(values):
             try:
-                opened = pillow.open_image(value, MAX_PIXELS)
+                opened = memory.opened(value)
                 pillow.check_end(opened)
                 opened.image.load()
                 self._findings.count(images=1)

@@ -16,7 +16,7 @@ from iofast.checking.payloads import SLICE_BYTES, SLICE_RECORDS, PayloadCheck
 from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
-from iofast.containers.identity import is_ours
+from iofast.containers.identity import is_ours, left_out
 from iofast.containers.index import ABSENT
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
@@ -84,6 +84,7 @@ def verify(
         labels = (reader.labels(sound[start : start + STEP]) for start in range(0, len(sound), STEP))
         if unlabelled := sum(int((part < 0).sum()) for part in labels):
             result.notes.append(f"records without a label: {unlabelled:,} of {len(sound):,}")
+        result.notes.extend(left_out(reader))
         result.problems.sort(key=lambda problem: -1 if problem.index is None else problem.index)
     return result
 

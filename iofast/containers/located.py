@@ -12,6 +12,7 @@ from iofast.containers.entries import FieldPlaces
 from iofast.containers.index import ABSENT, NOWHERE
 from iofast.containers.index_view import Rows
 from iofast.kernel import Payloads
+from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import KINDS, RAW_FIELDS
 
 _UPPER = np.int32(0x1F0000)  # bits 16 to 20 of a width or height
@@ -47,6 +48,13 @@ class Located(NamedTuple):
     def rows(self, rows: NDArray[np.int64] | slice) -> Located:
         """The same columns of some of the rows."""
         return Located._make(None if column is None else column[rows] for column in self)
+
+    def bounded(self) -> Located:
+        """Sizes beyond the limit on pixels as 0: no memory is taken for them, and the decoder refuses the image."""
+        large = self.width.astype(np.int64) * self.height > MAX_PIXELS
+        if not large.any():
+            return self
+        return self._replace(**{name: np.where(large, 0, getattr(self, name)) for name in ("width", "height")})
 
     def slices(self, most_bytes: int, most_rows: int) -> list[tuple[int, int]]:
         """Split the rows into runs [start, stop) of at most so many rows and payload bytes, or of one larger row."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Self
 from iofast import owned
 from iofast.containers.locked_folder import LOCK, LockedFolder
 from iofast.errors import ContainerError, TargetError, because
+
+_log = logging.getLogger("iofast")
 
 MARKER = "publishing"
 PACK_PLAN = "plan.json"  # the plan of `pack` in the `.partial` folder
@@ -111,7 +114,7 @@ class Target:
 
         Default: the target alone. A mapping gives staged names other names. The file that makes the set visible (the
         manifest) must be the last one. `replaced` names files beside the target that are removed first: an old
-        manifest, then its shards.
+        manifest, then its shards. Once all names are final, a system error is only a warning.
         """
         staged = list(names or [self.path.name])
         final = list(names.values()) if isinstance(names, Mapping) else staged
@@ -151,7 +154,13 @@ class Target:
     def _carry_out(self, marker: Mapping[str, Sequence[str]]) -> None:
         with self._errors("published"):
             self._rename(marker)
-        self.discard()
+        try:
+            owned.sync(self.path.parent)
+            self.discard()
+        except OSError as error:  # the container is whole, and the marker stays for another run
+            self.release()
+            rest = f"run the same command again, or delete {self.partial}"
+            _log.warning("%s is published, but cleaning up failed: %s; %s", self.path, because(error), rest)
 
     @contextlib.contextmanager
     def _errors(self, done: str) -> Iterator[None]:
@@ -204,7 +213,6 @@ class Target:
                 os.rename(self.stage(staged[name]), self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
-        owned.sync(self.path.parent)
 
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:

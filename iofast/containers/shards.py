@@ -159,7 +159,8 @@ def check_finished(path: str | os.PathLike[str]) -> None:
         return
     except PermissionError:  # another user's
         there = set()
-    if there <= {LOCK} and path.with_name(path.name + MANIFEST_SUFFIX).exists():
+    manifest = path.name + MANIFEST_SUFFIX
+    if (there <= {LOCK} or (MARKER in there and manifest not in there)) and path.with_name(manifest).exists():
         return
     raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
 

@@ -1,16 +1,16 @@
 """Tar shards of other programs, mainly WebDataset's.
 
-A record is a run of members with the same key, as in WebDataset. The key is the name up to the first dot after the last
-slash; the rest, in lower case, is the field. Keys need not be unique. The label is the decimal number in `cls`, else
-the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field `jpg`. There
-are no classes, splits or checksums.
+A record is all members of a shard with the same key, adjacent or not, in the place of the first. The key is the name up
+to the first dot after the last slash; the rest, in lower case, is the field. The label is the decimal number in `cls`,
+else the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field `jpg`.
+There are no classes, splits or checksums.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
+_IMAGES = tuple(f".{name}" for name in ("jpeg", *IMAGE_FIELDS))  # ends of fields whose key was cut at an earlier dot
 _COLUMNS = {"label": "i", "width": "i", "height": "i", "orientation": "B"}
 
 
@@ -92,6 +93,8 @@ class TarShards(Format):
             yield f"members whose names make no key and field: {lost:,} left out"
         if replaced := sum(scan.replaced for scan in scans):
             yield f"members that names replace by others: {replaced:,} left out"
+        if dotted := next((scan.dotted for scan in scans if scan.dotted), ""):
+            yield f"records have an image under another name than jpg, png or webp: {_division(dotted)}"
         if "label" in self.options.names and not labelled:
             yield f"no record has a class number in {self.options.names['label']!r}: none has a label"
 
@@ -100,13 +103,17 @@ class _ShardScan:
     """The records of one shard. Members have columns of their own: record, slot of the field, offset, length."""
 
     def __init__(self, path: str, names: TarNames) -> None:
-        self.path, self.names, self.left_out, self.replaced = path, names, 0, 0
+        self.path, self.names = path, names
+        self._begin()
+
+    def _begin(self) -> None:
+        self.left_out, self.replaced, self.dotted = 0, 0, ""
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.count, self.keys, self.ends = 0, bytearray(), array("Q")
         self.slots: dict[str, int] = {}
         self.names_seen: set[str] = set()
         self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
-        self._key, self._own = "", dict[str, Member]()
+        self._key, self._own, self._hashes = "", dict[str, Member](), array("q")
         self._label: Member | None = None  # of the current record, if the options name a label member
 
     def run(self) -> None:
@@ -117,7 +124,15 @@ class _ShardScan:
             raise
         except OSError as error:
             raise ContainerError(f"{self.path} cannot be read: {because(error)}") from None
-        for member in tar.members():
+        self._read(tar.members(), tar)
+        if len(np.unique(self._hashes)) < len(self._hashes):  # a key comes again: bring its members together
+            first: dict[str, int] = {}
+            members = sorted(tar.members(), key=lambda member: first.setdefault(_key(member), len(first)))
+            self._begin()
+            self._read(members, tar)
+
+    def _read(self, members: Iterable[Member], tar: TarFile) -> None:
+        for member in members:
             self._add(member, tar)
         self._end_record(tar)
 
@@ -150,15 +165,20 @@ class _ShardScan:
             return
         if member.size > MAX_PAYLOAD:
             raise ContainerError(f"{self.path}: {member.name} has {member.size} bytes, more than {MAX_PAYLOAD}")
-        if len(self.slots) >= MAX_FIELDS and name not in self.slots:
-            raise ContainerError(f"{self.path}: more than {MAX_FIELDS} different fields, at offset {member.offset}")
+        if len(self._own) >= MAX_FIELDS or (len(self.slots) >= MAX_FIELDS and name not in self.slots):
+            found = f"more than {MAX_FIELDS} different fields, at offset {member.offset}"
+            raise ContainerError(f"{self.path}: {found}; {_division(member.name)}")
         self._own[name] = member
 
     def _end_record(self, tar: TarFile) -> None:
         own, self._own = self._own, {}
         label, self._label = self._label, None
+        if own or label:
+            self._hashes.append(hash(self._key))
         if not own:
             return
+        if not self.dotted and image_field(own) is None:
+            self.dotted = next((own[name].name for name in own if name.endswith(_IMAGES)), "")
         try:
             row = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
         except ContainerError as error:
@@ -175,6 +195,16 @@ class _ShardScan:
         self.count += 1
         self.keys += self._key.encode("utf-8", "replace") + b"\0"
         self.ends.append(len(self.keys))
+
+
+def _key(member: Member) -> str:
+    return (key_and_name(member.name) or ("",))[0]
+
+
+def _division(name: str) -> str:
+    """How a member's name is divided, in words."""
+    key, own = key_and_name(name) or (name, "")
+    return f"a key ends at the first dot, so {name!r} is the field {own!r} of {key!r}"
 
 
 def _describe(

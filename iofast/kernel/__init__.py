@@ -164,9 +164,9 @@ def status_message(code: int) -> str:
 
 
 def failure(code: int, payloads: Payloads, row: int) -> str:
-    """Explain why a row of `payloads` was not decoded, with the format of an unsupported file."""
-    name = twin.stranger(payloads, row) if code == Status.UNSUPPORTED else ""
-    return status_message(code) + (f" ({name})" if name else "")
+    """Explain why a row of `payloads` was not decoded: the format of an unsupported file, the size of a large one."""
+    detail = twin.detail(payloads, row, code)
+    return status_message(code) + (f" ({detail})" if detail else "")
 
 
 def describe() -> dict[str, str | None]:

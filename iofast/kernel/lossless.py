@@ -20,6 +20,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from iofast.kernel import arrays, depth, jxl, memory, pillow, png, resampling
 from iofast.kernel.arrays import Pixels
 from iofast.kernel.contract import (
+    MAX_MEMORY,
     MAX_PIXELS,
     TURNED,
     Header,
@@ -51,22 +52,22 @@ class Whole(NamedTuple):
         return (height, width) if self.orientation in TURNED else (width, height)
 
 
-def header(data: Payload) -> Header:
-    """Read the header of an image of any format. Raises `StatusError`, or any error of Pillow."""
+def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
+    """Read the header of any image. Raises `StatusError`, also beyond the limits, or any error of Pillow."""
     kind = pillow.format_of(data)
     if kind == "npy":
         return _header(kind, arrays.npy_header(data))
     if kind == "jxl" and pillow.can_open(kind):  # without decoding it
         width, height, orientation = jxl.header(data)
         return _header(kind, arrays.ArrayHeader(width, height, 3, "uint8", orientation))
-    opened = _opened(data, 1 << 62)
+    opened = _opened(data, max_pixels, max_memory)
     return _header(kind, arrays.tiff_header(data)) if opened is None else pillow.header(opened)
 
 
-def _opened(data: Payload, max_pixels: int) -> pillow.Opened | None:
+def _opened(data: Payload, max_pixels: int, max_memory: int = MAX_MEMORY) -> pillow.Opened | None:
     """Open an image by Pillow; None for a TIFF of channels or types that it does not know. Raises like `read`."""
     try:
-        return pillow.open_image(data, max_pixels)
+        return memory.opened(data, max_pixels, max_memory)
     except Exception as error:
         if pillow.format_of(data) == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
             return None
@@ -153,7 +154,7 @@ def is_deep(opened: pillow.Opened) -> bool:
 
 def read_levels(data: bytes, max_pixels: int) -> Whole:
     """As `read`, but white is 65,535 in gray of 9 to 16 bits: levels that a PNG shows as the image is meant."""
-    opened = pillow.open_image(data, max_pixels)
+    opened = memory.opened(data, max_pixels)
     if opened.image.mode == "RGB":
         return read(data, max_pixels)
     opened.image.load()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import pillow
+from iofast.kernel import memory, pillow
 from iofast.kernel.contract import Header, TranscodeRecipe
 
 _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -34,7 +34,7 @@ def transcode_mask(
 
 
 def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: bool, fill: int) -> bytes:
-    opened = pillow.open_image(data, recipe.max_pixels)
+    opened = memory.opened(data, recipe.max_pixels, recipe.max_memory)
     pillow.check_end(opened)
     if opened.format == "png" and data[24] == 16 and data[25] in (2, 6):
         raise DecodeError("a mask of 16-bit colour would lose its lower bits: expected gray, palette or 8 bits")

@@ -1,4 +1,4 @@
-"""Upper bounds for the memory of packing an image, computed before it is decoded.
+"""Upper bounds for the memory of packing and of decoding an image, computed before it is decoded.
 
 Figures are bytes per pixel, measured (`tests/kernel/test_memory.py` measures again) and rounded up.
 """
@@ -13,7 +13,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from iofast.kernel import colour, pillow
-from iofast.kernel.contract import LARGE, Status, StatusError, TranscodeRecipe
+from iofast.kernel.contract import LARGE, MAX_MEMORY, MAX_PIXELS, Status, StatusError, TranscodeRecipe
+from iofast.kernel.payload import Payload
 
 Size = tuple[int, int]
 
@@ -39,6 +40,20 @@ def check(recipe: TranscodeRecipe, size: Size, needed: int, mode: str) -> None:
     else:
         return
     raise StatusError(Status.LIMIT, limit, f"the image is larger than the limit on {reason}")
+
+
+def opened(data: Payload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> pillow.Opened:
+    """Open an image that Pillow will decode. Raises `StatusError` beyond the limits, or any error of Pillow."""
+    if pillow.format_of(data) == "jxl":  # opening decodes it
+        max_pixels = min(max_pixels, max_memory // (_DECODERS["jxl"] + 4))
+    image = pillow.open_image(data, max_pixels)
+    if math.prod(image.size) > LARGE:  # a smaller one never takes so much
+        size = image.upright(image.orientation)
+        needed = of_pillow(image, size, (0, 0), "png", blended=True)
+        if needed > max_memory:
+            found = f"{size[0]}x{size[1]} pixels of {image.image.mode} take up to {needed / 1e6:.4g} MB"
+            raise StatusError(Status.LIMIT, found)
+    return image
 
 
 def of_pillow(opened: pillow.Opened, goal: Size, canvas: Size, kind: str, *, blended: bool) -> int:

@@ -14,6 +14,7 @@ from iofast.errors import DecodeError
 from iofast.kernel import _native, colour, markers, memory, native_codec, pillow, recode, twin
 from iofast.kernel.contract import (
     MAX_BYTES,
+    MAX_MEMORY,
     MAX_PIXELS,
     MAX_SIDE,
     MESSAGES,
@@ -42,9 +43,12 @@ _AS_PIXELS = MAX_BYTES // 3  # the limit in pixels where they are not encoded
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 
 
-def read_header(data: Buffer) -> Header:
+def read_header(data: Buffer, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
     """Read the header of an image, or of the first part of a file; see `twin.read_header`."""
-    return _header(data) or twin.read_header(data)
+    header = _header(data)
+    if header is None or header.width * header.height > max_pixels:
+        return twin.read_header(data, max_pixels, max_memory)
+    return header
 
 
 def _header(data: Buffer) -> Header | None:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import depth, lossless, pillow, resampling, strangers
+from iofast.kernel import depth, lossless, memory, pillow, resampling, strangers
 from iofast.kernel.contract import (
     ALL_FILTERS,
+    MAX_BYTES,
+    MAX_MEMORY,
     MAX_PIXELS,
     STAGES,
     TURNED,
@@ -242,12 +244,17 @@ def payload(source: Payloads, row: int, max_bytes: int) -> bytes:
     return data
 
 
-def stranger(source: Payloads, row: int) -> str:
-    """Describe a row that is not a supported image, by its first bytes; "" if they are unknown."""
+def detail(source: Payloads, row: int, status: int) -> str:
+    """What a row is that is not a supported image, by its first bytes, or that is too large; "" if unknown."""
     try:
-        return strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
-    except pillow.StatusError:
-        return ""
+        if status == Status.UNSUPPORTED:
+            return strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
+        if status == Status.LIMIT:
+            memory.opened(payload(source, row, MAX_BYTES))
+    except Exception as error:  # of Pillow's plugins, too
+        reason = pillow.failure(error)
+        return str(reason) if reason.status == status else ""
+    return ""
 
 
 def is_changed(source: Payloads, row: int, upright: Size, orientation: Callable[[], int]) -> bool:
@@ -302,7 +309,7 @@ def _stored_row(source: Payloads, row: int, box: Box, size: Size, options: Decod
     """Decode a row as it is stored, if a window of `size` can be cut out of it. Raises `StatusError`."""
     if source.indexed_row(row)[0] != Kind.ENCODED:
         return _raw_row(source, row, box, size, options)
-    opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
+    opened = memory.opened(payload(source, row, options.max_bytes), options.max_pixels)
     orientation = int(source.orientations[row])
     if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
         raise pillow.StatusError(Status.CHANGED)
@@ -346,13 +353,16 @@ def window_fits(box: Box, size: Size, image: Size) -> bool:
     return inside and 0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]
 
 
-def read_header(data: Buffer | StoredPayload) -> Header:
-    """Read the header of an image. Raises `DecodeError`.
+def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
+    """Read the header of an image. Raises `DecodeError`, also if decoding it would exceed a limit.
 
     If it fails on the first part of a file, it may still succeed on the whole.
     """
     try:
-        return lossless.header(data if isinstance(data, StoredPayload) else as_bytes(data))
+        payload = data if isinstance(data, StoredPayload) else as_bytes(data)
+        header = lossless.header(payload, max_pixels, max_memory)
+        pillow.check_size(header.width, header.height, max_pixels)
+        return header
     except IofastError:  # raised while reading the file
         raise
     except Exception as error:  # Pillow's plugins raise anything on damaged headers
@@ -362,7 +372,7 @@ def read_header(data: Buffer | StoredPayload) -> Header:
 def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """Decode a whole image with an EXIF orientation to upright RGB, uint8 (height, width, 3). Raises `DecodeError`."""
     try:
-        opened = pillow.open_image(as_bytes(data), max_pixels)
+        opened = memory.opened(as_bytes(data), max_pixels)
         pillow.check_end(opened)
         opened.image.load()
         return pillow.rgb(pillow.turn(pillow.plain(opened.image), orientation))

@@ -21,6 +21,7 @@ from iofast.gpu.decode import WHOLE, Divided, on_cpu
 from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.arrays import named
+from iofast.kernel.contract import MAX_PIXELS
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
 from iofast.loader.loader_stats import Failure
 from iofast.loader.mapping import Mapper, Sample
@@ -57,6 +58,7 @@ class Samples:
         for name in first:
             self._read(name, 0, len(positions))
         self.boxes, self._flips = self._planned(slice(None)) if plan.cut is None else plan.cut
+        self._limit(slice(None))
         self._cuts = self._cut(slice(None))
         self.draft = self._draft(instead) if cached else None
         if cached is not None and self.draft is not None:  # known at once, for all rows
@@ -156,6 +158,15 @@ class Samples:
         pipeline, located = self._spec.pipeline, self.located
         places = None if pipeline.part is None else self._places(np.arange(len(self))[rows].tolist())
         return pipeline.plan(self._draw(rows), located.width[rows], located.height[rows], places)
+
+    def _limit(self, rows: NDArray[np.intp] | slice) -> None:
+        """Refuse images that would be resized to more pixels than may be decoded, before memory is taken for them."""
+        sizes = self.boxes[rows, 4:6].astype(np.int64)
+        for row in np.arange(len(self))[rows][sizes.prod(axis=1) > MAX_PIXELS].tolist():
+            width, height = self.boxes[row, 4:6].tolist()
+            found = f"{width}x{height} pixels after resizing"
+            self.reasons.setdefault(row, f"{kernel.status_message(kernel.Status.LIMIT)} ({found})")
+            self.boxes[row] = 0
 
     def _places(self, rows: list[int]) -> list[Places]:
         """The annotated boxes of some rows as stored, (n, 4) each, without empty ones."""
@@ -313,6 +324,7 @@ class Samples:
             if own is not None and now is not None:
                 own[changed] = now[again]
         self.boxes[changed], self._flips[changed] = self._planned(changed)
+        self._limit(changed)
         for cut, again_cut in zip(self._cuts, self._cut(changed), strict=True):
             cut.put(changed, again_cut)
         if self._spec.pipeline.size is None and isinstance(canvas, Uniform):

@@ -172,7 +172,9 @@ class PackRun:
             raise SourceError(f"no image of {failed:,} could be packed: see {self.failures.save()}")
 
     def _size(self, manifest: Manifest) -> int:
-        """Bytes of the container, including index and manifest."""
-        files = (beside(self.target.path, suffix) for suffix in (".manifest", ".index"))
-        small = sum(file.stat().st_size for file in files if file.exists())
-        return sum(shard.size for shard in manifest.shards) + small
+        """Bytes of the container, including index and manifest if they can be looked up: it is published."""
+        size = sum(shard.size for shard in manifest.shards)
+        for suffix in (".manifest", ".index"):
+            with contextlib.suppress(OSError):
+                size += beside(self.target.path, suffix).stat().st_size
+        return size

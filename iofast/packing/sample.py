@@ -134,7 +134,9 @@ def make_record(sample: ReadSample, recipe: SampleRecipe) -> JournalRecord | Non
     """
     image, data = sample.image, unzipped(sample.data)
     beside = {**sample.beside, **{field: text.encode() for field, text in image.texts.items()}}
-    header = kernel.read_header(data) if recipe.min_size or recipe.max_aspect or beside else None
+    header, limits = None, (recipe.image.max_pixels, recipe.image.max_memory)
+    if recipe.min_size or recipe.max_aspect or beside:
+        header = kernel.read_header(data, *limits)
     if header is not None and not recipe.admits(header.width, header.height):
         return None
     packed = kernel.transcode(data, recipe.image)

@@ -17,6 +17,7 @@ from kernel_images import exif, jpeg, photo
 from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
+from iofast.checking import verify
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
@@ -76,7 +77,6 @@ AWKWARD = [
     ("dir/.hidden", b"3"),
     ("c.x", b"4"),
     ("d.x", b"5"),
-    ("c.x", b"of another record, for it does not follow the first"),
     ("ä/ö.txt", b"6"),
     ("k" * 150 + ".txt", b"long name"),
     ("l" * 120 + "/" + "m" * 90 + ".txt", b"in prefix and name"),
@@ -172,9 +172,49 @@ def test_labels_and_other_names_of_jpeg(tmp_path: Path) -> None:
         assert reader.values(np.arange(3), "jpg") == [image, image, None]
 
 
-def test_a_field_twice_in_one_record(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
-    with pytest.raises(ContainerError, match=r"x\.tar: a has the field txt twice, at offsets 512 and 1536"):
+@pytest.mark.parametrize(
+    ("between", "offset"), [([], 1536), ([("b.txt", b"3")], 2560)], ids=["adjacent", "after another record"]
+)
+def test_a_field_twice_in_one_record(tmp_path: Path, between: list[tuple[str, bytes]], offset: int) -> None:
+    path = foreign(tmp_path / "x.tar", [("a.txt", b"1"), *between, ("a.TXT", b"2")])
+    with pytest.raises(ContainerError, match=rf"x\.tar: a has the field txt twice, at offsets 512 and {offset}"):
+        open_reader(path)
+
+
+@pytest.mark.parametrize("names", [{}, {"label": "json/kind"}, {"label": "cat"}])
+def test_members_that_are_not_adjacent(tmp_path: Path, names: dict[str, str]) -> None:
+    """Labels that were appended later, and a record whose first member is not its image."""
+    label = {"": "cls", "json/kind": "json", "cat": "cat"}[names.get("label", "")]
+    members = [(f"{key}.jpg", jpeg(photo(20, 10), "RGB")) for key in "abc"] + [("d.txt", b"text")]
+    members += [
+        (f"{key}.{label}", b'{"kind":%d}' % n if label == "json" else b"%d" % n) for n, key in enumerate("abcd")
+    ]
+    path = foreign(tmp_path / "x.tar", [*members, ("d.jpg", jpeg(photo(30, 10), "RGB"))])
+    with open_reader(path, {"names": names}) as reader:
+        located = reader.columns(np.arange(4))
+        assert located.label.tolist() == [0, 1, 2, 3]
+        assert located.width.tolist() == [20, 20, 20, 30]
+        assert [record.key for record in reader] == ["a", "b", "c", "d"]
+        assert set(reader.record(3).fields) == {"jpg", "txt", label, "cls"}
+
+
+def test_dots_in_keys_are_named(tmp_path: Path) -> None:
+    image = jpeg(photo(20, 10), "RGB")
+    words = "a key ends at the first dot, so 'd/img.v1.0.jpg' is the field 'v1.0.jpg' of 'd/img'"
+    path = foreign(tmp_path / "x.tar", [(f"d/img.v1.{number}.jpg", image) for number in range(3)])
+    with pytest.raises(OptionError, match=f"has no images.* v1.0.jpg.*{words}"):
+        FastDataset(path)
+    assert any(note.endswith(words) for note in verify(path).notes)
+    foreign(path, [(f"img.v1.{number}.x", b"") for number in range(1025)])
+    with pytest.raises(
+        ContainerError, match=r"more than 1024 different fields, at offset \d+; .*so 'img.v1.1024.x' is"
+    ):
+        open_reader(path)
+
+
+def test_more_fields_than_an_index_can_count(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", [(f"a.f{number}", b"") for number in range(1025)])
+    with pytest.raises(ContainerError, match="more than 1024 different fields"):
         open_reader(path)
 
 

@@ -120,9 +120,12 @@ def test_buffers_of_any_type(kernel: ModuleType) -> None:
         assert whole == kernel.read_header(bytearray(data)) == kernel.read_header(memoryview(data))
 
 
-def test_no_limit_on_pixels_is_applied_to_a_header(kernel: ModuleType) -> None:
-    """Scanning needs the size; decoding applies the limit."""
-    assert kernel.read_header(with_size(jpeg(PIXELS), 65_500, 65_500))[1:3] == (65_500, 65_500)
+def test_the_limit_on_pixels_is_applied_to_a_header(kernel: ModuleType) -> None:
+    """Else readers would take memory for an image that is never decoded."""
+    data = with_size(jpeg(PIXELS), 65_500, 65_500)
+    with pytest.raises(DecodeError, match=r"limit on pixels or bytes \(65500x65500 pixels\)"):
+        kernel.read_header(data)
+    assert kernel.read_header(data, 1 << 32, 1 << 40)[1:3] == (65_500, 65_500)
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"hello, world" * 20, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 100, b""])

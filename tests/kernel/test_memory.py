@@ -6,10 +6,8 @@ import itertools
 import json
 import os
 import resource
-import struct
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import exif, jpeg, native, needs_native, photo, save
+from kernel_images import claims, exif, jpeg, native, needs_native, photo, save
 from PIL import Image, features
 
 from iofast import open_reader
@@ -121,13 +119,6 @@ def test_no_image_takes_more_memory_than_estimated(kernel: Any, every: bool, tmp
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(lines) >= 2 * len(FEW)
     assert [line for line in lines if line[2] > line[1] + SLACK] == []
-
-
-def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
-    """The header of a PNG of a large size, without pixels."""
-    data = save(Image.new("RGB", (8, 8)), "PNG")
-    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)
-    return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
 
 
 def test_the_exceeded_limit_is_named(kernel: Any) -> None:
