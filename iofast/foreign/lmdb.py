@@ -1,7 +1,8 @@
 """LMDB files of other programs: values that are image files, in any format, as the field `jpg`.
 
-Other values are left out, and a file without any image (pickles, for example) is an error. There are no labels and no
-checksums, so writing to the file while it is open is an error.
+The texts of OCR data sets (`label-…` beside `image-…`) are the field `label.txt`. Other values are left out, and a file
+without any image (pickles, for example) is an error. There are no class numbers and no checksums, so writing to the
+file while it is open is an error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.containers.base import Located
 from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index import ABSENT
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
 from iofast.errors import ContainerError, DecodeError
@@ -27,6 +29,8 @@ from iofast.source.arrays import Strings
 from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
 from iofast.source.listing import printable
+
+TEXT_FIELD = "label.txt"
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
@@ -69,13 +73,17 @@ class LmdbFile(Format):
             raise ContainerError(f"{path} has no images: {_first(data, keys, places)}")
         arrays = {name: column[kept] for name, column in rows.items()}
         arrays |= {"label": np.full(len(kept), -1, np.int32), "starts": np.zeros(1, np.int64)}
-        place = {"file": np.zeros(len(kept)), "offset": places[kept, 0], "length": places[kept, 1]}
-        arrays |= {f"{part}.0": place[part].astype(kind) for part, kind in PARTS.items()}
-        others = len(keys) - len(kept)
-        left_out = (f"entries that are no images: {others:,} left out",) if others else ()
-        return ForeignIndex(
-            arrays, ("jpg",), keys=Strings.gather(keys[row] for row in kept.tolist()), left_out=left_out
-        )
+        kept_keys = Strings.gather(keys[row] for row in kept.tolist())
+        texts = _texts(keys, kept_keys)
+        has_texts = bool((texts >= 0).any())
+        fields = ("jpg", TEXT_FIELD) if has_texts else ("jpg",)
+        for number, found in enumerate((kept, texts)[: len(fields)]):
+            place = {"file": np.where(found < 0, ABSENT, 0), "offset": places[found, 0], "length": places[found, 1]}
+            arrays |= {f"{part}.{number}": place[part].astype(kind) for part, kind in PARTS.items()}
+        others = len(keys) - len(kept) - int((texts >= 0).sum())
+        left_out = [f"entries that are no images: {others:,} left out"] if others else []
+        left_out += [f"no class numbers: the texts of the keys label-… are the field {TEXT_FIELD}"] if has_texts else []
+        return ForeignIndex(arrays, fields, keys=kept_keys, left_out=tuple(left_out))
 
 
 class ForeignLmdbReader(ForeignReader):
@@ -128,6 +136,13 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
     if len(ends) == 1:
         raise ContainerError(f"{path} is an LMDB file without entries")
     return Strings(bytes(blob), np.frombuffer(ends, np.uint64)), np.frombuffer(places, np.int64).reshape(-1, 2)
+
+
+def _texts(keys: Strings, images: Strings) -> NDArray[np.int64]:
+    """For each image `image-7` the row of the text `label-7`, -1 without one: the layout of OCR data sets."""
+    rows = {key: row for row, key in enumerate(keys) if key.startswith(b"label-")}
+    found = (rows.get(b"label-" + key[6:], -1) if rows and key.startswith(b"image-") else -1 for key in images)
+    return np.fromiter(found, np.int64, len(images))
 
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:

@@ -45,6 +45,20 @@ def test_plain_images(tmp_path: Path) -> None:
     assert (image.size, label) == ((24 + int(keys[3][10:-5]), 16), -1)
 
 
+def test_texts_of_ocr_are_a_field(tmp_path: Path) -> None:
+    entries = {b"image-%09d" % number: picture(number) for number in (1, 2, 3)} | {
+        b"num-samples": b"3",
+        b"label-x": b"?",
+    }
+    entries |= {b"label-000000001": b"Hello", b"label-000000003": "wörld".encode()}
+    dataset = FastDataset(write(tmp_path / "x.lmdb", entries), fields=["image", "label.txt"])
+    assert [sample["label.txt"] for sample in dataset] == ["Hello", None, "wörld"]
+    assert dataset.reader.left_out == (  # type: ignore[attr-defined]
+        "entries that are no images: 2 left out",
+        "no class numbers: the texts of the keys label-… are the field label.txt",
+    )
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     for number, (value, message) in enumerate(
         [
