@@ -166,7 +166,8 @@ def _open_stored(url: str, foreign: ForeignOptions | Mapping[str, Any] | None) -
 def not_foreign(path: str | os.PathLike[str]) -> OptionError:
     """The error for `foreign` beside a path that is not another program's container."""
     return OptionError(
-        f"foreign (names, labels-from) is for other programs' tar and TFRecord, and {os.fspath(path)} is none"
+        "foreign (names, labels-from) is for other programs' tar and TFRecord, and names label= for their tables, "
+        f"and {os.fspath(path)} is none of them"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -285,10 +286,11 @@ def _united(
                 f"{where} has labels without class names, so they cannot be matched with the classes of the others"
             )
         for name in manifest.classes or ():
-            plain = " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
+            composed = unicodedata.normalize("NFC", name)
+            plain = " ".join(composed.casefold().replace("_", " ").replace("-", " ").split())
             known, place = alike.setdefault(plain, (name, where))
             if known != name and place != where:
-                raise OptionError(f"class {name!r} of {where} and {known!r} of {place}: the same, or two? rename one")
+                raise OptionError(f"class {name!a} of {where} and {known!a} of {place}: the same, or two? rename one")
             united.setdefault(name, len(united))
         mapped = np.array([united[name] for name in manifest.classes or ()], np.int32)
         numbers.append(None if (mapped == np.arange(len(mapped))).all() else mapped)
