@@ -56,10 +56,11 @@ def test_splits_and_shares(tmp_path: Path) -> None:
     [
         (None, r"b\.lmdb has labels without class names"),
         (["Cat", "dog"], "class 'Cat' of .* and 'cat' of .*: the same, or"),
+        (["cat", "cafe\u0301"], r"class 'cafe\\u0301' of .* and 'caf\\xe9' of .*: the same, or"),
     ],
 )
 def test_classes_that_cannot_be_united(tmp_path: Path, classes: list[str] | None, words: str) -> None:
-    sources = [made(tmp_path / "a.lmdb", ["cat", "dog"]), made(tmp_path / "b.lmdb", classes)]
+    sources = [made(tmp_path / "a.lmdb", ["cat", "dog", "caf\xe9"]), made(tmp_path / "b.lmdb", classes)]
     with pytest.raises(OptionError, match=words):
         pack(sources, tmp_path / "out.lmdb", workers=1)
 
