@@ -27,6 +27,7 @@ from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index_view import IndexView
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
+from iofast.containers.publish import MARKER
 from iofast.errors import ContainerError, OptionError, SourceMissingError, StorageError, UnfinishedError
 from iofast.remote.urls import is_url
 
