@@ -115,7 +115,7 @@ def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
 
 
 # Children of one process, which has imported everything, are killed after a number of requests until one ends.
-@pytest.mark.parametrize("least", [20, 80])
+@pytest.mark.parametrize("least", [20, 45])
 def test_killed_after_any_request(
     bucket: Bucket, images: Path, expected: dict[str, str], least: int, work: Path
 ) -> None:
