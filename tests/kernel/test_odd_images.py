@@ -20,7 +20,6 @@ from iofast import kernel
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import DecodeError
 from iofast.kernel import twin
-from iofast.kernel.raw import unpack
 from iofast.packing import pack
 from iofast.source.listing import printable
 from tools.odd_images import every, write
@@ -60,7 +59,7 @@ class Packed:
                 size = int(located.width[row]), int(located.height[row])
                 name = json.loads(fields["json"])["path"]
                 if "rgb" in fields:
-                    self.shown[name] = unpack(fields["rgb"], 1, *size)
+                    self.shown[name] = np.frombuffer(fields["rgb"], np.uint8).reshape(*size[::-1], 3)
                 else:
                     image = next(fields[field] for field in ("jpg", "png", "webp") if field in fields)
                     decode = twin.decode if backend == "python" else kernel.decode
