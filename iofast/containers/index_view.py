@@ -44,8 +44,9 @@ class IndexView:
         self._where, self._manifest = where, manifest
         self._heads = _Heads(data, manifest, find, where)
         self._sections: dict[int, _Section] = {}
-        names = enumerate(KINDS, 1)
-        self._kinds = np.array([True, *(name in manifest.fields for _, name in names), False])
+        self._kinds = np.zeros(8, bool)  # of three bits
+        self._kinds[0] = True
+        self._kinds[1 : len(KINDS) + 1] = [name in manifest.fields for name in KINDS]
 
     def stamp(self) -> Stamp:
         """The stamp that all chunks share; zeros if there are no records."""

@@ -168,9 +168,8 @@ class TestWithoutIt:
     @pytest.mark.parametrize(
         ("recipe", "found"),
         [
-            ({"merged": [{}, {"boxes": "txt"}]}, ["txt"]),
-            ({"merged": 3, "boxes": ["txt"]}, []),
-            ({"merged": ["txt"], "keypoints": "txt"}, []),
+            ({"boxes": ["txt"]}, []),
+            ({"boxes": 3, "keypoints": "txt"}, ["txt"]),
             ({"boxes": None}, []),
         ],
     )

@@ -225,12 +225,12 @@ def test_a_failure_is_logged_once(
     runtime: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (runtime / "iofast").mkdir()
-    (runtime / "iofast").chmod(0o755)
+    (runtime / "iofast").chmod(0o777)
     with caplog.at_level("DEBUG"):
         for name in "abc":
             Slot(LoaderInfo(name)).write(FIGURES)
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
-    assert "0755" in caplog.text
+    assert "0777" in caplog.text
     assert capfd.readouterr() == ("", "")
 
 

@@ -116,7 +116,7 @@ def test_kept_jpegs_get_markers_and_lose_nothing(images: Path, tmp_path: Path) -
 
 
 def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path) -> None:
-    plan = make_plan(scan(images, SourceOptions()), settings(PackOptions(resize=64), ".lmdb", None), 1000)
+    plan = make_plan(scan(images, SourceOptions()), settings(PackOptions(resize=64), ".lmdb"), 1000)
     with Target(tmp_path / "out.lmdb") as place:
         place.note("plan.json", asdict(plan))
     with pytest.raises(TargetError, match="holds the work of a run with restart=auto, not 0: give that command again"):
