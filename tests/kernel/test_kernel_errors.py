@@ -217,7 +217,7 @@ print(decode_view(kernel, data, view, DecodeOptions(max_pixels=1 << 32))[0])
 
 
 def test_out_of_memory(kernel: ModuleType) -> None:
-    """14 GB of pixels where 256 MB of address space are left. What Pillow would need is over the limit before it is tried."""
+    """14 GB of pixels where 256 MB of address space are left; what Pillow would need is over the limit."""
     name = "native" if kernel.__name__.endswith("native") else "python"
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     result = subprocess.run(
