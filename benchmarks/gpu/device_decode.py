@@ -4,8 +4,7 @@
 
 Results go to FOLDER ($OUT, or device-decode) as device_decode.json and device_decode.md, after each part. `--packed`
 are .npz files of JPEGs: the first made by `--save`, and others whose pixels are only compared; without it photographs
-are made and packed here. `--host` needs no GPU: the host's
-build decodes some crops.
+are made and packed here. `--host` needs no GPU: the host's build decodes some crops.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ _log = logging.getLogger("iofast")
 # No process has this descriptor: reading from it fails, and only for the rows that have it.
 UNREADABLE = np.iinfo(np.int32).max
 
-
 Failures = dict[int, IofastError]  # row of the request → its error
 
 

@@ -7,7 +7,6 @@ source, the options (which name the architecture) and NVRTC's version.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from iofast.owned import cache_folder
+from iofast.owned import cache_folder, writing
 
 SOURCES = Path(__file__).parent.parent / "kernel" / "src"
 OPTIONS = ("--fmad=false", "--std=c++17")  # no fused multiply-add: the CPU has none, and the pixels are the same
@@ -52,10 +51,8 @@ def binary(architecture: str) -> bytes:
             return kept.read_bytes()
     made = _compile(nvrtc, text, options)
     if kept is not None:
-        with suppress(OSError):
-            draft = kept.with_suffix(f".{os.getpid()}")
-            draft.write_bytes(made)
-            draft.replace(kept)
+        with suppress(OSError), writing(kept, 0o600) as file:
+            file.write(made)
     return made
 
 

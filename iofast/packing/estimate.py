@@ -28,7 +28,6 @@ _TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 5
 _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
 _NOTES = 150  # bytes of a record's entry beside its shard
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
-_PER_PIXEL = {"rgb": 3.0}
 _UNPACKED = 12  # bytes of pixels per byte of a JPEG of two bits a pixel, which is quality 90
 _TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only if the disk might be too small, or the set for one shard
 
@@ -51,7 +50,7 @@ def mean_source_size(source: Source) -> float:
 def mean_size_in_memory(source: Source, recipe: TranscodeRecipe) -> float:
     """Bytes per image in a worker's memory: those of the file or of its raw pixels, whichever are more."""
     mean = mean_source_size(source)
-    if recipe.format not in _PER_PIXEL:
+    if recipe.format != "rgb":
         return mean
     bound = _most_per_image(recipe)
     return max(mean, _UNPACKED * mean if bound is None else bound)
@@ -139,7 +138,8 @@ def _most_per_image(recipe: TranscodeRecipe) -> float | None:
         return None
     aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
     compressed = recipe.format in ("jpeg", "webp") and recipe.quality <= 95
-    return recipe.size**2 * aspect * (1.0 if compressed else _PER_PIXEL.get(recipe.format, 4.0)) + _PAGE
+    per_pixel = 1.0 if compressed else 3.0 if recipe.format == "rgb" else 4.0
+    return recipe.size**2 * aspect * per_pixel + _PAGE
 
 
 def _sampled(work: PackWork) -> list[list[int]]:
