@@ -76,10 +76,6 @@ def _check_fields(spec: BatchSpec) -> None:
             f"{' and '.join(left)} would stay as stored, beside images whose pixels {spec.pipeline.moves!r} moves: "
             "name them in targets=, or add 'crop' to the dataset's fields and move them in map_sample"
         )
-    if spec.pipeline.part is not None and not spec.read_first:
-        raise OptionError(
-            f'{spec.pipeline.part!r} goes by boxes: name their field, as targets={{"boxes.json": "boxes"}}'
-        )
 
 
 def _refuse(subject_does_not: str, conflicts: Mapping[str, object], advice: str) -> None:
@@ -147,7 +143,7 @@ def _check_deep(samples: DeepSamples, pipeline: Pipeline, options: LoaderOptions
     alike = all(len(set(each)) == 1 for op in normalized for each in (op.mean, op.std))
     conflicts = {
         f"{others[:1]!r}"[1:-1]: others,
-        f"{(pipeline.zoom or pipeline.crop)!r}": pipeline.pads,
+        f"{pipeline.crop!r}": pipeline.pads,
         "Views": pipeline.views,
         "interpolation without antialias": pipeline.filter == ALIASED,
         f"Normalize of several channels, beside images of {samples.channels}": not alike

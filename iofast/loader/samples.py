@@ -30,7 +30,6 @@ from iofast.loader.resident import PlannedImages
 from iofast.loader.singly import Cut, Deep, Several
 from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
-from iofast.transforms.windows import Places
 from iofast.work import Work, no_work
 
 
@@ -53,11 +52,7 @@ class Samples:
         self.mapped: list[Sample | None] = [None] * len(positions)
         self._attempts = np.full(len(positions), plan.attempt, np.int64)  # of the sample that is now in each row
         self._drawn_at = epochs.drawn_at(positions)
-        first = spec.read_first
-        self._unread = [name for name in spec.stored if name not in first]
-        for name in first:
-            self._read(name, 0, len(positions))
-        self.boxes, self._flips = self._planned(slice(None)) if plan.cut is None else plan.cut
+        self.boxes, self._flips = plan.cut
         self._limit(slice(None))
         self._cuts = self._cut(slice(None))
         self.draft = self._draft(instead) if cached else None
@@ -73,7 +68,7 @@ class Samples:
         """Make rows [start, stop). Several threads may make different rows at the same time."""
         if self.canvas is not None:
             self._decode(self.canvas, context, stages, slice(start, stop))
-        for name in self._unread:
+        for name in self._spec.stored:
             self._read(name, start, stop)
         for row in range(start, stop) if self._spec.targets else ():
             self._follow(row)
@@ -155,9 +150,8 @@ class Samples:
 
     def _planned(self, rows: NDArray[np.intp] | slice) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes and flips of some rows, for the sizes in `located`."""
-        pipeline, located = self._spec.pipeline, self.located
-        places = None if pipeline.part is None else self._places(np.arange(len(self))[rows].tolist())
-        return pipeline.plan(self._draw(rows), located.width[rows], located.height[rows], places)
+        located = self.located
+        return self._spec.pipeline.plan(self._draw(rows), located.width[rows], located.height[rows])
 
     def _limit(self, rows: NDArray[np.intp] | slice) -> None:
         """Refuse images that would be resized to more pixels than may be decoded, before memory is taken for them."""
@@ -167,26 +161,6 @@ class Samples:
             found = f"{width}x{height} pixels after resizing"
             self.reasons.setdefault(row, f"{kernel.status_message(kernel.Status.LIMIT)} ({found})")
             self.boxes[row] = 0
-
-    def _places(self, rows: list[int]) -> list[Places]:
-        """The annotated boxes of some rows as stored, (n, 4) each, without empty ones."""
-        found = []
-        for row in rows:
-            size = np.array([self.located.width[row], self.located.height[row]] * 2, np.float64)
-            own = [] if row in self.reasons else self._annotated(row)
-            boxes = np.clip(np.array(own, np.float64).reshape(-1, 4), 0, size)
-            found.append(boxes[(boxes[:, :2] < boxes[:, 2:]).all(axis=1)])
-        return found
-
-    def _annotated(self, row: int) -> list[tuple[float, ...]]:
-        """The boxes in all targets of one row. A target that cannot be read is a failure of the row."""
-        boxes: list[tuple[float, ...]] = []
-        for name, target in self._spec.targets.items():
-            try:
-                boxes += target.boxes(self.values[name][row])
-            except DecodeError as error:
-                self.reasons.setdefault(row, f"field {name}: {error}")
-        return boxes
 
     def _cut(self, rows: NDArray[np.intp] | slice) -> list[Cut]:
         """What each group of views takes of some rows."""
@@ -348,11 +322,10 @@ class Samples:
         if row in self.reasons:
             return
         crop, size = self._crop(row), (int(self.located.width[row]), int(self.located.height[row]))
-        centres = self._spec.pipeline.part is not None
         for name, target in self._spec.targets.items():
             try:
                 if self.values[name][row] is not None:
-                    self.values[name][row] = target.follow(self.values[name][row], crop, size, centres=centres)
+                    self.values[name][row] = target.follow(self.values[name][row], crop, size)
             except DecodeError as error:
                 self.reasons.setdefault(row, f"field {name}: {error}")
 

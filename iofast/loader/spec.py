@@ -72,12 +72,6 @@ class BatchSpec:
         able = self.with_images and kernel.finish_batch is not None and self.dtype in pixels.TYPES
         return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
 
-    @property
-    def read_first(self) -> list[str]:
-        """The fields that are read before the images, because the transform chooses its crop by them."""
-        chooses = self.pipeline.part is not None
-        return [name for name, target in self.targets.items() if chooses and target.kind == "boxes"]
-
     def check_reserved(self, names: Iterable[str], where: str) -> None:
         """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""
         own = {"valid"} | ({"size"} if self.options.ragged == "pad" else set())

@@ -148,9 +148,6 @@ typedef enum {
   IOF_PAD,
   IOF_PERMUTE,
   IOF_LUMA,
-  IOF_KEEP,
-  IOF_ADD,
-  IOF_SUM,
   IOF_STEPS
 } iof_step;
 

@@ -65,8 +65,6 @@ between      the same, interpolated between four pixels
 split        n pixels RGBX to three planes
 luma         n bytes 0.299 R + 0.587 G + 0.114 B
 mirror       n bytes in reverse order
-add          n bytes times a weight in 65536ths, added to sums
-settle       n sums back to bytes
 weave        n values of 1, 2 or 4 bytes of each of three channels, interleaved
 scale        n bytes to x * scale + bias
 half, brain  n floats to float16 and bfloat16, rounded to even */
@@ -91,8 +89,6 @@ typedef struct {
   void (*split)(const uint32_t *from, int n, uint8_t *to, size_t plane);
   void (*luma)(const uint8_t *from, size_t plane, size_t n, uint8_t *to);
   void (*mirror)(const uint8_t *from, int n, uint8_t *to);
-  void (*add)(const uint8_t *from, uint32_t weight, size_t n, uint32_t *sums);
-  void (*settle)(const uint32_t *sums, size_t n, uint8_t *to);
   void (*weave_1)(const uint8_t *r, const uint8_t *g, const uint8_t *b, int n, uint8_t *to);
   void (*weave_2)(const uint16_t *r, const uint16_t *g, const uint16_t *b, int n, uint16_t *to);
   void (*weave_4)(const uint32_t *r, const uint32_t *g, const uint32_t *b, int n, uint32_t *to);
@@ -110,7 +106,7 @@ extern const iof_tile_loops iof_tiles_avx2, iof_tiles_avx512;
 /* Scratch of steps and store. */
 typedef struct {
   const iof_tile_loops *loops;
-  iof_buffer canvas, other, rows, lines, kept, sums;
+  iof_buffer canvas, other, rows, lines;
 } iof_painter;
 void iof_painter_free(iof_painter *painter);
 
