@@ -5,14 +5,14 @@ On the host, with NumPy's memory, each thread of a stage is a turn of a loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.gpu.compiled import Kernels
-from iofast.gpu.structs import BATCH, BLUR, CODES, IMAGE, OVERREAD, TABLES, TAPS, TYPE_NUMBERS
+from iofast.gpu.structs import BATCH, BLUR, CODES, TABLES, TAPS, TYPE_NUMBERS
 from iofast.kernel import _native
 from iofast.kernel.contract import Finish
 from iofast.work import Step
@@ -79,41 +79,6 @@ class HostMemory:
         """The arrays themselves, which stay as long as this memory."""
         self.arrays |= {name: np.ascontiguousarray(column) for name, column in columns.items()}
         return {name: self.arrays[name].ctypes.data for name in columns}
-
-
-class DeviceMemory:
-    """A torch device's memory, used on one stream. What is reserved again is used again."""
-
-    def __init__(self, device: Any) -> None:
-        import torch
-
-        self.device, self.torch = device, torch
-        self.arrays: dict[str, Any] = {}
-        self._sizes: dict[str, int] = {}
-
-    def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """See `Memory`."""
-        for name, size in sizes.items():
-            if name not in self.arrays or self.arrays[name].numel() < size:
-                self.arrays[name] = self.torch.empty(size + size // 8 + 256, dtype=self.torch.uint8, device=self.device)
-        self._sizes |= sizes
-        return {name: int(self.arrays[name].data_ptr()) for name in sizes}
-
-    def zero(self, name: str) -> None:
-        self.arrays[name][: self._sizes[name]].zero_()
-
-    def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-        """One copy of all, from page-locked memory, on the current stream."""
-        places, end = {}, 0
-        for name, column in columns.items():
-            places[name], end = end, end + (column.nbytes + 63) // 64 * 64
-        host = self.torch.empty(max(end, 1), dtype=self.torch.uint8, pin_memory=True)
-        view = host.numpy()
-        for name, column in columns.items():
-            view[places[name] : places[name] + column.nbytes] = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-        start = self.reserve({"columns": max(end, 1)})["columns"]
-        self.arrays["columns"][: len(view)].copy_(host, non_blocking=True)
-        return {name: start + place for name, place in places.items()}
 
 
 class Prepared(NamedTuple):
@@ -203,7 +168,7 @@ def order(prepared: Prepared) -> list[str]:
     return [stage for stage in (*DECODING, "finish", "steps", "store") if prepared.threads[stage]]
 
 
-def launch(kernels: Kernels, prepared: Prepared, address: int, stream: int, stages: list[str] | None = None) -> None:
+def launch(kernels: Kernels, prepared: Prepared, address: int, stream: int, stages: Sequence[str] | None = None) -> None:
     """Launch the stages of the batch at this address of the device."""
     for stage in order(prepared) if stages is None else stages:
         grid = prepared.groups(stage), prepared.images
@@ -221,33 +186,6 @@ def new_tables() -> NDArray[np.uint8]:
     whole = np.zeros(TABLES + 64, np.uint8)
     start = -whole.ctypes.data % 64
     return whole[start : start + TABLES]
-
-
-class Slot:
-    """A batch's host memory, page-locked, and its copy on the device: the batch, its images, then their records.
-
-    `arena` is the room for records in bytes; 0 if they are in device memory already.
-    """
-
-    def __init__(self, device: Any, count: int, arena: int = 0) -> None:
-        import torch
-
-        first = (1024 + count * IMAGE.itemsize + 255) // 256 * 256
-        self.host = torch.empty(first + arena, dtype=torch.uint8, pin_memory=True)
-        self.device = torch.empty(first + arena + 2 * OVERREAD, dtype=torch.uint8, device=device)
-        view = self.host.numpy()
-        self.batch = view[: BATCH.itemsize].view(BATCH)
-        self.images = view[1024 : 1024 + count * IMAGE.itemsize].view(IMAGE)
-        self.arena, self.first = view[first:], first
-        self.address = int(self.device.data_ptr())
-
-    def upload(self, prepared: Prepared, jpegs: int, codes: int, out: int, used: int = 0) -> None:
-        """Copy the batch and `used` bytes of its records on the current stream. `jpegs` 0: the slot's own."""
-        self.batch[:] = prepared.batch
-        self.batch["images"], self.batch["jpegs"] = self.address + 1024, jpegs or self.address + self.first
-        self.batch["codes"], self.batch["out"] = codes, out
-        size = self.first + used
-        self.device[:size].copy_(self.host[:size], non_blocking=True)
 
 
 def run_on_host(memory: HostMemory, prepared: Prepared, images: NDArray[np.void], out: NDArray[Any]) -> None:

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from iofast import FastLoader
 from iofast.gpu import Bus, Issued, Transfer
+from iofast.gpu.stages import Prepared, launch_on_host
 from iofast.pixels import dispatch
 
 POISON = 0xDD
@@ -143,6 +144,9 @@ class Device:
             mark = self.mark_on(self.current())
             self.host_memory.kept.setdefault(address, []).append((self.current(), mark))
         return made
+
+    def run(self, prepared: Prepared) -> None:
+        self.put(partial(launch_on_host, prepared))
 
     def elapsed_ns(self, start: Mark, end: Mark) -> int | None:
         self.go_on()
