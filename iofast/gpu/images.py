@@ -66,7 +66,9 @@ class _DeviceMemory:
             starts[name], end = end, end + -(-column.nbytes // _ALIGNED) * _ALIGNED
         joined = np.empty(max(end, 1), np.uint8)
         for name, column in columns.items():
-            joined[starts[name] : starts[name] + column.nbytes] = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+            joined[starts[name] : starts[name] + column.nbytes] = (
+                np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+            )
         block = self._bus.send(torch.from_numpy(joined))
         self.blocks[next(iter(columns))] = block
         return {name: block.data_ptr() + start for name, start in starts.items()}
@@ -106,5 +108,3 @@ def _strides(images: torch.Tensor) -> tuple[int, int, int, int]:
     """Of images (N, 3, H, W), in bytes: image, row, column, channel."""
     row, channel, y, x = (stride * images.itemsize for stride in images.stride())
     return row, y, x, channel
-
-

@@ -93,9 +93,7 @@ class Prepared(NamedTuple):
         return -(-self.threads[stage] // GROUPS[stage])
 
 
-def prepare(
-    memory: Memory, wanted: Wanted, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING
-) -> Prepared:
+def prepare(memory: Memory, wanted: Wanted, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING) -> Prepared:
     """Reserve the working memory of a batch. `given`: address and byte strides of pixels that are not decoded here.
 
     The caller fills the addresses of images, jpegs, codes and out, and calls `clear`.
@@ -168,7 +166,9 @@ def order(prepared: Prepared) -> list[str]:
     return [stage for stage in (*DECODING, "finish", "steps", "store") if prepared.threads[stage]]
 
 
-def launch(kernels: Kernels, prepared: Prepared, address: int, stream: int, stages: Sequence[str] | None = None) -> None:
+def launch(
+    kernels: Kernels, prepared: Prepared, address: int, stream: int, stages: Sequence[str] | None = None
+) -> None:
     """Launch the stages of the batch at this address of the device."""
     for stage in order(prepared) if stages is None else stages:
         grid = prepared.groups(stage), prepared.images

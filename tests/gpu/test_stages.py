@@ -21,14 +21,40 @@ from iofast.work import NUMBERS, Step, Work
 pytestmark = needs_native
 SIZES = ((24, 24), (1, 1), (2, 5), (3, 3), (40, 31))
 STEPS = list(Step)
-POOL = [0, 1, 0.5, -0.5, 2, 7.99, 8, 63, 1e9, -1, 3, 5, 9, 20.5, 128, 255, 256, -40, 0.001, np.inf, -np.inf, np.nan, 1e30]
+POOL = [
+    0,
+    1,
+    0.5,
+    -0.5,
+    2,
+    7.99,
+    8,
+    63,
+    1e9,
+    -1,
+    3,
+    5,
+    9,
+    20.5,
+    128,
+    255,
+    256,
+    -40,
+    0.001,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e30,
+]
 SCALE = np.array([[0.017, 0.018, 0.019], [-2.1, -2.0, -1.8]], np.float32)
 
 
 def drawn(rng: np.random.Generator, count: int, size: tuple[int, int], steps: int, erasings: int) -> Work:
     """Any codes, with any numbers."""
     numbers = np.where(
-        rng.random((count, steps, NUMBERS)) < 0.6, rng.normal(0, 2, (count, steps, NUMBERS)), rng.choice(POOL, (count, steps, NUMBERS))
+        rng.random((count, steps, NUMBERS)) < 0.6,
+        rng.normal(0, 2, (count, steps, NUMBERS)),
+        rng.choice(POOL, (count, steps, NUMBERS)),
     )
     corners = rng.integers(-3, max(size) + 3, (2, count, erasings + 1, 4)).astype(np.int32)
     partner = np.arange(count)
@@ -75,9 +101,16 @@ def same(seed: int, steps: int, erasings: int, type: str, size: tuple[int, int],
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.integers(0, 2**32), st.integers(0, 6), st.integers(0, 2), st.sampled_from(list(TYPES)), st.sampled_from(SIZES), st.booleans()
+    st.integers(0, 2**32),
+    st.integers(0, 6),
+    st.integers(0, 2),
+    st.sampled_from(list(TYPES)),
+    st.sampled_from(SIZES),
+    st.booleans(),
 )
-def test_values_are_the_kernels(seed: int, steps: int, erasings: int, type: str, size: tuple[int, int], last: bool) -> None:
+def test_values_are_the_kernels(
+    seed: int, steps: int, erasings: int, type: str, size: tuple[int, int], last: bool
+) -> None:
     same(seed, steps, erasings, type, size, last)
 
 
