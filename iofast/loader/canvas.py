@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.errors import OptionError
 from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
 from iofast.gpu.decode.rows import RowsToDecode
+from iofast.loader.finishing import rows_of
 
 Images = torch.Tensor | list[torch.Tensor] | dict[str, Any]  # a dictionary of several views
 
@@ -44,7 +45,7 @@ class Uniform:
     def __init__(self, rows: int, size: tuple[int, int], stored: CanvasStorage) -> None:
         self.size = size
         self._images = empty(stored.memory, (rows, 3, *size), stored.dtype, stored.memory_format)
-        self._out = pixels.rows_of(self._images)
+        self._out = rows_of(self._images)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """See `Canvas`."""
@@ -82,7 +83,7 @@ class Ragged:
         for place, image in zip(resized, self._allocated(boxes[resized]) if resized else (), strict=True):
             self._images[rows[place]] = image
         status = np.zeros(len(rows), np.int32)
-        outs = [pixels.rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
+        outs = [rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
         kernel.decode_each(context, source, boxes, flips, outs, status, finish)
         return status
 

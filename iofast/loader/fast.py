@@ -26,11 +26,12 @@ from iofast.loader.batches import BatchJob, measure
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
+from iofast.loader.filling import fill
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import BatchPlans, LoaderParts
-from iofast.loader.resident import Resident, decode_all
+from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
@@ -347,7 +348,7 @@ class FastLoader(Iterable[_BatchT]):
         if self.options.cache is not None:
             with self._decoding_all:
                 if self._resident is None:
-                    self._resident = decode_all(self._spec, self._resources, self._stages, self._tally)
+                    self._resident = fill(self._spec, self._resources, self._stages, self._tally)
         return LoaderParts(self._spec, self._epochs, self._resources, self._resident)
 
     def _delivery(

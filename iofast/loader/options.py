@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from iofast import pixels
 from iofast.errors import OptionError, shown
 from iofast.gpu.decode import Split
+from iofast.loader.finishing import check_dtype
 from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
 from iofast.loader.ranks import rank_in
@@ -204,7 +204,7 @@ def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> ob
 def _checked_dtype(dtype: torch.dtype | str | None, pipeline: Pipeline) -> torch.dtype:
     ops = [op for view in pipeline.each for op in view.ops]
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else None
-    return pixels.check_dtype(ops, named if isinstance(named, torch.dtype) else dtype)
+    return check_dtype(ops, named if isinstance(named, torch.dtype) else dtype)
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.choices import Draw
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.errors import DecodeError, IofastError
@@ -23,6 +23,7 @@ from iofast.kernel import Payloads
 from iofast.kernel.arrays import named
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
+from iofast.loader.finishing import finish_of
 from iofast.loader.loader_stats import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import LoaderParts, SamplePlan
@@ -215,7 +216,7 @@ class Samples:
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
         drawn = pipeline.drawn
         work = pipeline.work(self._draw(rows), widths, heights, self.boxes[rows]) if drawn else no_work(len(rows))
-        return pixels.finish_of(pipeline.ops, work, self._spec.dtype)
+        return finish_of(pipeline.ops, work, self._spec.dtype)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop

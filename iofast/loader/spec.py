@@ -9,11 +9,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.dataset import FastDataset
 from iofast.errors import ContainerError, DecodeError, OptionError
 from iofast.fields import PSEUDO_FIELDS, collate
+from iofast.loader.finishing import TYPES
 from iofast.loader.loader_stats import noted
 from iofast.loader.mapping import Mapper
 from iofast.loader.options import LoaderOptions
@@ -67,10 +68,15 @@ class BatchSpec:
             or pipeline.mix is not None
             or options.cache is not None
             or self.deep is not None
-            or self.device.type != "cpu"
+            or self.finishes_there
         )
-        able = self.with_images and kernel.finish_batch is not None and self.dtype in pixels.TYPES
+        able = self.with_images and kernel.finish_batch is not None and self.dtype in TYPES
         return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
+
+    @property
+    def finishes_there(self) -> bool:
+        """Whether the device finishes images; for others than NVIDIA's GPUs the CPU does."""
+        return self.device.type == "cuda" and torch.version.hip is None and kernel.finish_batch is not None
 
     def check_reserved(self, names: Iterable[str], where: str) -> None:
         """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""

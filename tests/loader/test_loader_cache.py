@@ -24,7 +24,7 @@ from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
 from iofast.gpu import AHEAD
-from iofast.loader import resident
+from iofast.loader import filling
 
 N = 40
 IMAGES = photographs(N)
@@ -35,7 +35,7 @@ COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomEr
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part holds a few images, and one is larger."""
-    monkeypatch.setattr(resident, "PART", 30_000)
+    monkeypatch.setattr(filling, "PART", 30_000)
 
 
 def cached(dataset: FastDataset, batch_size: int = 8, *, there: bool = False, **options: Any) -> FastLoader:
@@ -187,14 +187,14 @@ def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatc
     loader = cached(numbered, there=True, transform=CROP)
     device: Any = loader._resources.transfer._streams  # type: ignore[union-attr]
     needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
-    needed += 2 * resident.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
+    needed += 2 * filling.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
     message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.\d MB are free: pack sm"
     for device.free_memory in (1000, needed - 1):
         with pytest.raises(OptionError, match=message):
             next(iter(loader))
     device.free_memory = needed
     next(iter(loader))
-    monkeypatch.setattr(resident, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(filling, "free_memory", lambda: 100_000)
     with pytest.raises(OptionError, match="on cpu for 40 decoded images"):
         cached(numbered, transform=CROP).peek()
 
@@ -245,7 +245,7 @@ def test_peek_copies_and_map_batch(numbered: FastDataset) -> None:
 
 def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cached(numbered, transform=CROP)
-    put, calls = resident._put, []
+    put, calls = filling._put, []
 
     def interrupted(*given: Any) -> None:
         calls.append(1)
@@ -253,7 +253,7 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
             raise KeyboardInterrupt
         put(*given)
 
-    monkeypatch.setattr(resident, "_put", interrupted)
+    monkeypatch.setattr(filling, "_put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
     assert workers() == 0
@@ -295,7 +295,7 @@ def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
 def test_a_bar_on_a_terminal(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
-    monkeypatch.setattr(resident, "DELAY_S", 0.0)
+    monkeypatch.setattr(filling, "DELAY_S", 0.0)
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(tqdm, "monitor_interval", 7)
     cached(numbered, transform=CROP).peek()
