@@ -20,15 +20,14 @@ from iofast.gpu.batch_memory import BatchMemory
 from iofast.gpu.decode import WHOLE, Divided, on_cpu
 from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
-from iofast.kernel.arrays import named
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
 from iofast.loader.finishing import finish_of
 from iofast.loader.loader_stats import Failure
-from iofast.loader.mapping import Mapper, Sample
+from iofast.loader.mapping import Sample, mapped
 from iofast.loader.plan import LoaderParts, SamplePlan
 from iofast.loader.resident import PlannedImages
-from iofast.loader.singly import Cut, Deep, Several
+from iofast.loader.singly import Cut, Several
 from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
 from iofast.work import Work, no_work
@@ -73,8 +72,8 @@ class Samples:
             self._read(name, start, stop)
         for row in range(start, stop) if self._spec.targets else ():
             self._follow(row)
-        if self._spec.mapper is not None:
-            self._map(self._spec.mapper, start, stop)
+        for row in range(start, stop) if self._spec.options.map_sample is not None else ():
+            self._map(row)
 
     def failures(self) -> list[Failure]:
         """The rows that could not be made, in order."""
@@ -179,8 +178,6 @@ class Samples:
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         spec, resources, rows, pipeline = self._spec, self.parts.resources, len(self), self._spec.pipeline
-        if spec.deep:
-            return Deep(rows, pipeline.size or size_of(self.boxes), spec.deep, spec.dtype)
         memory = resources.float_memory if spec.finishes else resources.memory
         if instead is not None:
             memory = BatchMemory(pinned=False, spare=1)
@@ -251,15 +248,8 @@ class Samples:
         self._decode_changed(canvas, wanted, status)
         failed = np.flatnonzero(status).tolist()
         for place in failed:
-            self.reasons.setdefault(int(rows[place]), self._reason(int(status[place]), source, place))
+            self.reasons.setdefault(int(rows[place]), kernel.failure(int(status[place]), source, place))
         return len(failed)
-
-    def _reason(self, status: int, source: Payloads, place: int) -> str:
-        """Why an image failed."""
-        deep = self._spec.deep
-        if deep is None or deep.as_gray or status != kernel.Status.UNSUPPORTED:
-            return kernel.failure(status, source, place)
-        return f"{kernel.status_message(status)}: expected {named(deep.channels, deep.type)}, as the first image has"
 
     def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
         """`payloads` of `rows`, without checksums if all of them have been compared already.
@@ -330,19 +320,20 @@ class Samples:
             except DecodeError as error:
                 self.reasons.setdefault(row, f"field {name}: {error}")
 
-    def _map(self, mapper: Mapper, start: int, stop: int) -> None:
-        """Call `map_sample` for each sample that has not failed. What it raises is a fault of the program, not of the
-        data, so it reaches the consumer."""
-        spec, images = self._spec, None if self.canvas is None else self.canvas.images()
-        rows = [row for row in range(start, stop) if row not in self.reasons]
-        samples = [{name: self.value(name, row, images) for name in spec.fields} for row in rows]
-        seeds = [(spec.options.seed, self._epoch, int(self._drawn_at[row]), self._attempt) for row in rows]
+    def _map(self, row: int) -> None:
+        """Call `map_sample`, unless the sample has failed. What it raises is a fault of the program, not of the data,
+        so it reaches the consumer."""
+        spec = self._spec
+        if spec.options.map_sample is None or row in self.reasons:
+            return
+        images = None if self.canvas is None else self.canvas.images()
+        sample = {name: self.value(name, row, images) for name in spec.fields}
+        seed = spec.options.seed, self._epoch, int(self._drawn_at[row]), self._attempt
 
-        def name_of(number: int) -> str:
-            return f"{self._name(rows[number])}, position {self.positions[rows[number]]} of epoch {self._epoch}"
+        def name() -> str:
+            return f"{self._name(row)}, position {self.positions[row]} of epoch {self._epoch}"
 
-        for row, mapped in zip(rows, mapper.map(samples, seeds, name_of), strict=True):
-            self.mapped[row] = mapped
+        self.mapped[row] = mapped(spec.options.map_sample, sample, seed, name)
 
     def _name(self, row: int) -> str:
         return self._spec.dataset.reader.name(int(self.located.indices[row]))

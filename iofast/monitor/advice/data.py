@@ -102,7 +102,7 @@ def _uncached(now: Situation, *, again: bool) -> Match | None:
 
 
 def _small_requests(now: Situation) -> Match | None:
-    if _is_later_epoch(now):  # ByEpoch is another order then
+    if _is_later_epoch(now):  # the cache may hold the set by now
         return None
     asked = traffic_of(now.training.snapshots)
     size = asked.bytes / asked.gets if asked is not None and asked.gets else SMALL_REQUEST
@@ -182,9 +182,9 @@ DATA_RULES = (
         on=on(Cause.REMOTE),
         match=_small_requests,
         text="Requests are of {kB:.0f} kB: an order without neighbours fetches image by image.",
-        change="FastLoader(..., order=order.ByEpoch(first=order.Blocks(1024, 4)))",
+        change="FastLoader(..., order=order.Blocks(1024, 4))",
         trigger="store_rate",
-        risk="the first epoch mixes less than a full shuffle",
+        risk="an epoch mixes less than a full shuffle",
     ),
 )
 PACKING = (PACK_SMALLER.name, PACK_SMALL_FILES.name)
