@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,6 +93,18 @@ class CudaStreams:
 
         stream, batch = self.current(), self.copy(torch.from_numpy(prepared.batch.view(np.uint8)))
         launch(self._loaded(), prepared, batch.data_ptr(), stream.cuda_stream)
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Copy to the host on the current stream. The result waits for the copy."""
+        host = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self.current())
+
+        def fetched() -> torch.Tensor:
+            event.synchronize()  # type: ignore[no-untyped-call]
+            return host
+
+        return fetched
 
     def _loaded(self) -> Kernels:
         from iofast.gpu.compiled import Kernels, binary

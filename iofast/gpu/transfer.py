@@ -46,6 +46,9 @@ class Bus(Protocol):
     def run(self, prepared: Prepared) -> None:
         """Run the stages of a batch on the current stream."""
 
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Copy a small table to the host on the current stream. The result waits for it."""
+
 
 class Issued(NamedTuple, Generic[T]):
     """A batch that the device makes; the event `ready` lies behind the last of its work."""
@@ -127,6 +130,10 @@ class Transfer:
         """See `Bus`."""
         self._streams.run(prepared)
 
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """See `Bus`."""
+        return self._streams.fetch(tensor)
+
     def collect(self) -> None:
         """Count the times of the copies that the device has finished."""
         if not self._reading.acquire(blocking=False):
@@ -173,6 +180,10 @@ class Direct:
     def run(self, prepared: Prepared) -> None:
         """See `Bus`. The CPU finishes images for such a device."""
         raise NotImplementedError(f"device {self.device} runs no stages")
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """See `Bus`."""
+        return lambda: tensor.cpu()
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Bus`."""

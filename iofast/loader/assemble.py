@@ -20,6 +20,7 @@ from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import PlannedImages, Resident
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
+from iofast.loader.there import JpegRows
 from iofast.ops import Mix
 from iofast.work import Work
 
@@ -69,6 +70,8 @@ def finish(
     spec = parts.spec
     if isinstance(images, PlannedImages):
         return cast(Resident, parts.resident).images(spec, images, work, bus)
+    if isinstance(images, JpegRows) and bus is not None:
+        return images.made(spec.pipeline.ops, work, Store(spec.dtype, spec.options.memory_format), bus)
     if isinstance(images, torch.Tensor):
         return _apply(spec, images, work, memory, bus)
     rows = ((image.unsqueeze(0), work and work.rows(slice(row, row + 1))) for row, image in enumerate(images))
@@ -111,7 +114,7 @@ def arrays(batch: Any) -> Any:
 
 def sizes_of(images: Any) -> NDArray[np.float64]:
     """Height and width of each image of a batch, float64 (N, 2)."""
-    if isinstance(images, PlannedImages):
+    if isinstance(images, PlannedImages | JpegRows):
         return np.full((len(images), 2), images.size, np.float64)
     if isinstance(images, torch.Tensor):
         return np.full((len(images), 2), images.shape[-2:], np.float64)
@@ -208,6 +211,8 @@ def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
 
 
 def _rows_of(images: Images, rows: NDArray[np.intp]) -> Images:
+    if isinstance(images, JpegRows):
+        return images.rows(rows)
     if isinstance(images, torch.Tensor):
         return images[torch.from_numpy(rows)]
     if isinstance(images, dict):

@@ -12,10 +12,37 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.errors import OptionError
 from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
-from iofast.gpu.decode.rows import RowsToDecode
+from iofast.kernel import Payloads
 from iofast.loader.finishing import rows_of
 
-Images = torch.Tensor | list[torch.Tensor] | dict[str, Any]  # a dictionary of several views
+Images = Any  # a tensor, a list of tensors, a dictionary of several views, or `JpegRows`
+
+
+class RowsToDecode(NamedTuple):
+    """N rows of a canvas, and what to decode into them.
+
+    source  where the N payloads lie
+    boxes   int32 (N, 8), flips uint8 (N,): what `Pipeline.plan` made for them
+    rows    intp (N,): their numbers in the canvas
+    finish  pixel operations for the same call; without it rows stay uint8
+    """
+
+    context: kernel.Context
+    source: Payloads
+    boxes: NDArray[np.int32]
+    flips: NDArray[np.uint8]
+    rows: NDArray[np.intp]
+    finish: kernel.Finish | None = None
+
+    def some(self, places: NDArray[np.intp]) -> RowsToDecode:
+        """The rows at `places`."""
+        return self._replace(
+            source=self.source.rows(places), boxes=self.boxes[places], flips=self.flips[places], rows=self.rows[places]
+        )
+
+    def row(self, place: int) -> RowsToDecode:
+        """The row at `place` alone."""
+        return self.some(np.array([place]))
 
 
 class Canvas(Protocol):

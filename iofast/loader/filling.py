@@ -128,7 +128,7 @@ class _PartJob(PrefetchJob[_Part, range]):
         from iofast.gpu import jpegs
 
         layout, first = self._layout, self._samples.start
-        assert layout.tables is not None and layout.files is not None  # noqa: PT018, S101
+        assert layout.tables is not None and layout.files is not None  # noqa: PT018
         places = np.append(0, self._ends)[part.start : part.stop + 1]
         files = layout.files[first + part.start : first + part.stop]
         status = np.zeros(len(part), np.int32)
@@ -191,9 +191,7 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
             del part  # the next one needs its memory
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
-    kept = (
-        _checked(transfer, data, layout) if isinstance(transfer, Transfer) and layout.files is not None else None
-    )
+    kept = _checked(transfer, data, layout) if isinstance(transfer, Transfer) and layout.files is not None else None
     return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
 
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.choices import Draw
-from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
-from iofast.loader.canvas import Canvas, CanvasStorage, laid_out
+from iofast.loader.canvas import Canvas, CanvasStorage, RowsToDecode, laid_out
 from iofast.loader.finishing import TYPES, finish_of, finished, rows_of
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, no_work
