@@ -92,8 +92,8 @@ class FastLoader(Iterable[_BatchT]):
                    if num_workers is a number
     readahead      advise the operating system on the bytes of coming batches, and fetch them from an object store;
                    'auto' does so for containers, not for folders
-    decode         where JPEGs are decoded: 'cpu', 'gpu' (on the device), or 'auto' (on the device if it can); pixels are
-                   the same
+    decode         where JPEGs are decoded, with the same pixels: 'cpu', 'gpu' (on the device), or 'auto' (on the
+                   device if it can)
     pixels         'exact' is within one level of Pillow; 'fast' may decode training crops of progressive and unusual
                    JPEGs at 1/2, 1/4 or 1/8 if enough pixels remain
     check          compare payloads with their checksums, if there are any; damage is an error. Raw pixels are compared

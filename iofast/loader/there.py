@@ -73,8 +73,8 @@ class Tables:
 class There:
     """N images of one size, as records of JPEGs. `lengths` are the payloads' lengths in bytes, (N,).
 
-    `cut` holds boxes, flips and orientations of all rows; their values may change until the batch is complete. Rows that
-    the device cannot make have pixels, decoded by the CPU.
+    `cut` holds boxes, flips and orientations of all rows; their values may change until the batch is complete. Rows
+    that the device cannot make have pixels, decoded by the CPU.
     """
 
     def __init__(

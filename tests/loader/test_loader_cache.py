@@ -17,9 +17,10 @@ from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
 from loader_sets import digest, eventually, photographs, upright, workers, write_numbered
+from pixel_work import apply
 from tqdm import tqdm
 
-from iofast import FastDataset, FastLoader, order, pixels
+from iofast import FastDataset, FastLoader, kernel, order
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
@@ -108,13 +109,23 @@ def test_errors_raise_in_their_batch(place: Path) -> None:
 
 @pytest.mark.parametrize("source", ["set.lmdb", "folder"])
 def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
-    """Exactly `pixels.resample` of the dataset's images."""
+    """Exactly the kernel's crops of the dataset's images."""
     dataset = FastDataset(place / source)
     ((images, _),) = cached(dataset, N, transform=CROP, seed=2)
-    decoded = [torch.from_numpy(np.array(image)) for image, _ in dataset]
+    decoded = [np.ascontiguousarray(image) for image, _ in dataset]
     heights, widths = np.array([image.shape[:2] for image in decoded]).T
     boxes, flips = T.compile(CROP).plan(Draw(2, 0, np.arange(N)), widths, heights)
-    assert torch.equal(images, pixels.resample(pixels.RaggedBatch.of(decoded), boxes, flips, (24, 24)))
+    source = kernel.Payloads(
+        np.full(N, -1, np.int32),
+        np.array([image.ctypes.data for image in decoded], np.uint64),
+        np.array([image.size for image in decoded], np.uint64),
+        None,
+        np.ones(N, np.uint8),
+        np.stack([np.ones(N), widths, heights], axis=1).astype(np.int32),
+    )
+    out, status = np.zeros((N, 24, 24, 3), np.uint8), np.zeros(N, np.int32)
+    kernel.decode_batch(kernel.Context(kernel.DecodeOptions()), source, boxes, flips, out, status, 0, N)
+    assert torch.equal(images.permute(0, 2, 3, 1), torch.from_numpy(out))
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
@@ -130,7 +141,7 @@ def test_pixel_work_is_that_of_the_usual_way(numbered: FastDataset, mix: T.Trans
         work = T.compile(steps).work(Draw(5, 0, np.arange(8 * batch, 8 * batch + 8)), np.full(8, 24), np.full(8, 24))
         if mix is not None:
             work = work.paired(np.arange(8) ^ 1)
-        wanted = pixels.apply(raw, T.compile(steps).ops, work=work, memory_format=torch.channels_last)
+        wanted = apply(raw, T.compile(steps).ops, work=work)
         assert torch.equal(images, wanted)
 
 
