@@ -11,67 +11,18 @@ from hypothesis import strategies as st
 from kernel_images import needs_native
 from numpy.typing import NDArray
 
+from benchmarks.gpu.any_work import any_work
 from iofast import kernel
 from iofast.gpu import jpegs
 from iofast.gpu.stages import HostMemory, Wanted, prepare, run_on_host
 from iofast.gpu.structs import IMAGE
 from iofast.kernel.contract import TYPES, DecodeOptions, Finish
-from iofast.work import NUMBERS, Step, Work
+from iofast.work import Step
 
 pytestmark = needs_native
 SIZES = ((24, 24), (1, 1), (2, 5), (3, 3), (40, 31))
 STEPS = list(Step)
-POOL = [
-    0,
-    1,
-    0.5,
-    -0.5,
-    2,
-    7.99,
-    8,
-    63,
-    1e9,
-    -1,
-    3,
-    5,
-    9,
-    20.5,
-    128,
-    255,
-    256,
-    -40,
-    0.001,
-    np.inf,
-    -np.inf,
-    np.nan,
-    1e30,
-]
 SCALE = np.array([[0.017, 0.018, 0.019], [-2.1, -2.0, -1.8]], np.float32)
-
-
-def drawn(rng: np.random.Generator, count: int, size: tuple[int, int], steps: int, erasings: int) -> Work:
-    """Any codes, with any numbers."""
-    numbers = np.where(
-        rng.random((count, steps, NUMBERS)) < 0.6,
-        rng.normal(0, 2, (count, steps, NUMBERS)),
-        rng.choice(POOL, (count, steps, NUMBERS)),
-    )
-    corners = rng.integers(-3, max(size) + 3, (2, count, erasings + 1, 4)).astype(np.int32)
-    partner = np.arange(count)
-    for row in range(0, count - 1, 2):
-        if rng.random() < 0.5:
-            partner[row : row + 2] = row + 1, row
-    return Work(
-        steps=rng.choice(STEPS, (count, steps)).astype(np.int8),
-        numbers=numbers.astype(np.float32),
-        erased=corners[0, :, 1:],
-        fills=rng.normal(0, 1, (count, erasings, 3)).astype(np.float32),
-        noise=rng.integers(0, 3, (count, erasings)).astype(np.int32) * 12345,
-        partner=partner,
-        share=rng.random(count).astype(np.float32),
-        patch=np.ascontiguousarray(corners[1, :, 0]),
-        own=np.ones(count, np.float32),
-    )
 
 
 def finished(images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:
@@ -88,7 +39,7 @@ def same(seed: int, steps: int, erasings: int, type: str, size: tuple[int, int],
     rng, count = np.random.default_rng(seed), 5
     images = rng.integers(0, 256, (count, *size, 3), np.uint8)
     images[: count // 2] = images[: count // 2] // 64 + 100  # few levels
-    work = drawn(rng, count, size, steps, erasings)
+    work = any_work(rng, count, size, steps, erasings)
     finish = Finish(work, SCALE, rng.random((erasings, 3)).astype(np.float32), type)
     shape = (count, *size, 3) if last else (count, 3, *size)
     whole = [np.zeros(shape, TYPES[type]) for _ in range(2)]
@@ -119,7 +70,7 @@ def test_each_step_has_the_kernels_pixels(step: Step) -> None:
     rng, count = np.random.default_rng(int(step)), 12
     images = rng.integers(0, 256, (count, 33, 47, 3), np.uint8)
     images[::2] //= 3
-    work = drawn(rng, count, (33, 47), 1, 0)
+    work = any_work(rng, count, (33, 47), 1, 0)
     work.steps[:] = step
     finish = Finish(work, SCALE, np.zeros((0, 3), np.float32), "uint8")
     expected, found = np.zeros_like(images), np.zeros_like(images)
@@ -142,7 +93,7 @@ def test_raw_pixels_in_device_memory_are_cut_like_the_kernels(type: str) -> None
     boxes, flips = np.zeros((count, 8), np.int32), rng.integers(0, 2, count).astype(np.uint8)
     boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = sizes[:, 1], sizes[:, 0], (30, 30)
     boxes[:, :2], boxes[:, 6:] = rng.integers(0, 9, (count, 2)), rng.integers(0, 6, (count, 2))
-    finish = Finish(drawn(rng, count, size, 2, 1), SCALE, np.ones((1, 3), np.float32), type)
+    finish = Finish(any_work(rng, count, size, 2, 1), SCALE, np.ones((1, 3), np.float32), type)
     memory, images, found = HostMemory(), np.zeros(count, IMAGE), np.zeros((count, *size, 3), TYPES[type])
     memory.arrays["jpegs"] = block
     crops = jpegs.Crops(boxes, flips, np.ones(count, np.uint8))

@@ -198,15 +198,15 @@ def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatc
     loader = cached(numbered, there=True, transform=CROP)
     device: Any = loader._resources.transfer._streams  # type: ignore[union-attr]
     needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
-    needed += 2 * filling.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
-    message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.\d MB are free: pack sm"
+    needed += 2048 + 2 * filling.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
+    message = r"needs 0\.\d MB on cuda for 40 images and 0\.\d MB to work with, and 0\.\d MB are free: pack sm"
     for device.free_memory in (1000, needed - 1):
         with pytest.raises(OptionError, match=message):
             next(iter(loader))
     device.free_memory = needed
     next(iter(loader))
     monkeypatch.setattr(filling, "free_memory", lambda: 100_000)
-    with pytest.raises(OptionError, match="on cpu for 40 decoded images"):
+    with pytest.raises(OptionError, match="on cpu for 40 images"):
         cached(numbered, transform=CROP).peek()
 
 

@@ -15,6 +15,7 @@ from region_images import OWN, encode, texture
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
+from iofast.loader import filling
 from iofast.loader.there import Decoding, Tables
 
 pytestmark = needs_native
@@ -109,3 +110,33 @@ def test_damage_is_the_cpus_to_judge(tmp_path: Path, packed: Path, on_error: str
     own, other = there(dataset, workers=workers, **options), FastLoader(dataset, 8, num_workers=2, **options)
     same(own, other)
     assert own.failures
+
+
+@pytest.mark.parametrize("case", ["crop", "colours", "mixed", "window", "evaluation"])
+def test_jpegs_in_device_memory(packed: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cache="device"` keeps them as they are; pixels, also of those without restart markers, are the CPU's."""
+    monkeypatch.setattr(filling, "PART", 30_000)
+    monkeypatch.setattr(filling, "GAIN", 0)
+    dataset = FastDataset(packed)
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, **CASES[case]}
+    own = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
+    lend(own)
+    same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
+    resident = own._resident
+    assert resident is not None
+    assert resident.jpegs is not None
+    assert 0.5 < (resident.jpegs.files["width"] > 0).mean() < 1
+    assert resident.data.numel() < 3 * sum(int(size) for size in resident.sizes.prod(axis=1))
+
+
+@pytest.mark.parametrize("on_error", ["replace", "drop"])
+def test_damaged_jpegs_in_device_memory(tmp_path: Path, packed: Path, on_error: str) -> None:
+    dataset = broken(tmp_path, packed)
+    options: dict[str, Any] = {"transform": [*CROP, *COLOURS], "dtype": torch.float32, "on_error": on_error, "seed": 1}
+    own = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
+    lend(own)
+    failed = own.peek() is not None and own._resident is not None and own._resident.failed
+    whole = FastLoader(dataset, 8, num_workers=2, **{**options, "transform": [T.Resize((24, 24)), *COLOURS]})
+    list(whole)
+    assert failed
+    assert {failure.name for failure in whole.failures} <= {dataset.reader.name(row) for row in failed}
