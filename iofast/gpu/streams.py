@@ -101,7 +101,7 @@ class CudaStreams:
         event.record(self.current())
 
         def fetched() -> torch.Tensor:
-            event.synchronize()  # type: ignore[no-untyped-call]
+            event.synchronize()
             return host
 
         return fetched
