@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -20,7 +19,6 @@ from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, un
 from iofast.errors import OptionError
 from iofast.monitor.findings import Bound, Cause, StallBounds, Verdict
 from iofast.monitor.render import escape, wording
-from iofast.monitor.render.csv_view import COLUMNS, CsvRows
 from iofast.monitor.render.figures import NAMES, figures
 from iofast.monitor.render.history import SPANS, History, Point, Timeline
 from iofast.monitor.render.json_view import JsonLines, to_json
@@ -58,10 +56,6 @@ class TestEscape:
     @given(texts)
     def test_label_ends_where_it_should(self, text: str) -> None:
         assert re.fullmatch(r'(?:[^"\\\n]|\\["\\])*', escape.label(text))
-
-    @given(texts)
-    def test_cell_is_no_formula(self, text: str) -> None:
-        assert not escape.cell(text).lstrip().startswith(("=", "+", "-", "@", "|", "%"))
 
 
 class TestViewFigures:
@@ -189,31 +183,6 @@ class TestJson:
             return [s for item in value for s in strings(item)] if isinstance(value, list) else [value]
 
         assert all(shows(text) for text in strings(json.loads(out.getvalue())) if isinstance(text, str))
-
-
-class TestCsv:
-    @pytest.mark.parametrize("text", ["", *HOSTILE])
-    def test_rows(self, text: str) -> None:
-        out = io.StringIO()
-        rows = CsvRows(out, keep_open=True)
-        rows.update(moment(3, text, starved(text)))
-        rows.close([])
-        head, row = list(csv.reader(io.StringIO(out.getvalue())))
-        assert tuple(head) == COLUMNS
-        found = dict(zip(head, row, strict=True))
-        assert (found["verdict"], found["stall_low"], found["interval_disk_bytes_per_s"]) == (
-            "input-bound",
-            "0.31",
-            "4.2e+06",
-        )
-        assert shows(found["command"])
-        assert found["command"][0] not in "=+-@|%"
-
-    def test_a_file_is_closed_standard_output_is_not(self) -> None:
-        for keep_open in (True, False):
-            out = io.StringIO()
-            CsvRows(out, keep_open=keep_open).close([])
-            assert out.closed is not keep_open
 
 
 class TestPrometheus:
