@@ -18,6 +18,7 @@ from iofast.monitor.snapshot import Doing, Frame, WaitSite, WaitSource, WorkerTa
 from iofast.monitor.training import Training, Workers
 
 _FEW = 8  # stack samples below which an absence means nothing
+_CACHED = 0.9  # hit rate of an object store's cache above which the cache's disk is what is slow
 _TWICE = 1.5  # stack samples: something seen once may be chance
 _CPU_WORK = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT)
 _THREADS = (WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES)  # multiprocessing has pools of threads too
@@ -52,11 +53,11 @@ def _feeder(training: Training) -> Found:
     site = longest_wait(training)
     if site is None or not site.loader or site.source not in (WaitSource.SOCKET, WaitSource.PROCESSES):
         return None, ()
-    if training.worker_count or (site.source is WaitSource.PROCESSES and training.other_threads >= thresholds.disk):
+    if training.worker_count or (site.source is WaitSource.PROCESSES and training.other_threads >= thresholds.part):
         return None, ()
     name, cpu = training.busiest_child
     used = Evidence("child_cpu", cpu, f"{name}, which it started, is on a processor {cpu:.0%} of the time")
-    if cpu >= thresholds.worker_asleep:
+    if cpu >= thresholds.half:
         cause, cores = _cores(training)
         return cause, (used, *cores)
     return Cause.FEEDER, (used,) if name else ()
@@ -67,7 +68,7 @@ def _rank_skew(training: Training) -> Found:
     thresholds = training.thresholds
     peers = [share for one in training.snapshots[-1:] for share in one.peers.values()]
     own = training.waiting
-    if not peers or own - max(peers) < max(thresholds.rank_gap, 0.5 * own):
+    if not peers or own - max(peers) < max(thresholds.bound, 0.5 * own):
         return None, ()
     text = f"this rank waits {own:.0%} of the time, the other ranks on this machine at most {max(peers):.0%}"
     return Cause.RANK_SKEW, (Evidence("rank_gap", own - max(peers), text),)
@@ -92,7 +93,7 @@ def _single(training: Training) -> Found:
         return None, ()
     running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]
     asleep = training.doing[Doing.ASLEEP] + training.doing[Doing.UNSEEN]
-    if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.disk, running):
+    if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.part, running):
         return None, ()  # an unknown loader of threads
     text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"
     return Cause.SINGLE, (Evidence("workers", 0.0, text),)
@@ -103,13 +104,13 @@ def _pin(training: Training) -> Found:
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
     pinning = training.work.get(WorkerTask.PIN, 0.0)
-    if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
+    if pinning >= thresholds.work and pinning * training.work_looks >= _TWICE and cpu is not None:
         return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of stack samples"),)
-    if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
+    if cpu is None or (workers is not None and workers.busy >= 0.85):
         return None, ()
     # If all threads are short of cores, the pin thread is the limit if it uses more than a worker.
-    most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu
-    if cpu < thresholds.pin and not most:
+    most = cpu >= thresholds.part and workers is not None and cpu >= 1.5 * workers.cpu
+    if cpu < thresholds.half and not most:
         return None, ()
     return Cause.PIN, (Evidence("pin_cpu", cpu, f"the pin thread is on a processor {cpu:.0%} of the time"),)
 
@@ -139,7 +140,7 @@ def _threads(training: Training) -> Found:
 def _remote(training: Training) -> tuple[Evidence, ...]:
     """Figures of an object store, if the loader waits for it rather than for the cache's disk."""
     asked = traffic_of(training.snapshots)
-    if asked is None or not (asked.gets or asked.retries) or (asked.hit_rate or 0.0) > training.thresholds.cached:
+    if asked is None or not (asked.gets or asked.retries) or (asked.hit_rate or 0.0) > _CACHED:
         return ()
     rate = asked.bytes / training.seconds / 1e6
     found = [Evidence("store_rate", rate, f"the object store delivers {rate:.0f} MB/s in {asked.gets:,} requests")]
@@ -163,14 +164,14 @@ def _silent_threads(training: Training) -> Found:
     fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
     if any(any(one.stages.values()) for one in training.loaders):  # `watch()` reports stages of 0
         return None, ()
-    if training.worker_count and not (fed and others >= thresholds.worker_asleep):
+    if training.worker_count and not (fed and others >= thresholds.half):
         return None, ()  # processes do the work, and threads only hand it over
-    if not fed and others < (thresholds.notice if seen else thresholds.disk):
+    if not fed and others < (thresholds.notice if seen else thresholds.part):
         return None, ()
     used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
     computing = fsum(seen.get(what, 0.0) for what in _CPU_WORK)
-    asleep = others < (thresholds.disk if computing >= thresholds.collate else thresholds.worker_asleep)
-    if (seen.get(WorkerTask.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
+    asleep = others < (thresholds.part if computing >= thresholds.work else thresholds.half)
+    if (seen.get(WorkerTask.READ, 0.0) > 0.5 and computing < thresholds.work) or (fed and asleep):
         return Cause.STORAGE, (used,)
     cause, cores = _cores(training)
     return cause, (used, *cores)
@@ -190,20 +191,20 @@ def _worker_processes(training: Training) -> Found:
     handing = work.get(WorkerTask.COLLATE, 0.0) + work.get(WorkerTask.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
     met = handing * training.work_looks >= _TWICE
-    if met and handing >= thresholds.collate and handing > max(computing, work.get(WorkerTask.READ, 0.0)):
+    if met and handing >= thresholds.work and handing > max(computing, work.get(WorkerTask.READ, 0.0)):
         return Cause.COLLATE, (
             cpu,
             Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),
         )
     disk = _disk(training, workers)
-    cold = disk[0] is not None and (workers.disk >= thresholds.disk or workers.cpu < thresholds.worker_asleep)
+    cold = disk[0] is not None and (workers.disk >= thresholds.part or workers.cpu < thresholds.half)
     if cold:
         return disk[0], (cpu, *disk[1])
     throttled = training.throttled
     # A worker may be out of work while it is watched; stacks then show what it does otherwise.
     reading = bool(work) and work.get(WorkerTask.READ, 0.0) > computing
-    on_cpu = workers.busy >= thresholds.worker_asleep or throttled >= thresholds.quota
-    if on_cpu or (work and computing >= thresholds.collate and workers.cpu >= thresholds.disk and not reading):
+    on_cpu = workers.busy >= thresholds.half or throttled >= thresholds.bound
+    if on_cpu or (work and computing >= thresholds.work and workers.cpu >= thresholds.part and not reading):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)
     asleep = 1 - workers.busy
@@ -222,9 +223,9 @@ def _disk(training: Training, workers: Workers) -> Found:
     if faults >= thresholds.faults:
         evidence.append(Evidence("major_faults", faults, f"{faults:.0f} page faults a second wait for the disk"))
     uncached = workers.reads / workers.calls if workers.reads is not None and workers.calls else None
-    if workers.disk >= thresholds.disk:
+    if workers.disk >= thresholds.part:
         evidence.append(Evidence("worker_disk", workers.disk, f"workers wait for a disk {workers.disk:.0%} of time"))
-    if uncached is not None and uncached >= thresholds.uncached:
+    if uncached is not None and uncached >= thresholds.part:
         shown = min(1.0, uncached)
         evidence.append(Evidence("uncached", shown, f"{shown:.0%} of the bytes that workers read come from the disk"))
     if not evidence:
@@ -235,7 +236,7 @@ def _disk(training: Training, workers: Workers) -> Found:
     if short and available is not None:
         text = f"{available / 2**30:.1f} GiB of memory are left for the page cache"
         evidence.append(Evidence("memory_available", available, text))
-    if faults >= thresholds.faults or (uncached is not None and uncached >= thresholds.uncached and (short or again)):
+    if faults >= thresholds.faults or (uncached is not None and uncached >= thresholds.part and (short or again)):
         return Cause.PAGE_CACHE, tuple(evidence)
     return Cause.STORAGE, tuple(evidence)
 
@@ -244,14 +245,14 @@ def _cores(training: Training, workers: Workers | None = None) -> Found:
     """Processor time is the limit: with cores left (WORKERS), without (CPU), or because others have them (TAKEN)."""
     thresholds = training.thresholds
     throttled = training.throttled
-    if throttled >= thresholds.quota:
+    if throttled >= thresholds.bound:
         text = f"the cgroup's CPU quota kept the job waiting {throttled:.0%} of the time"
         return Cause.CPU, (Evidence("throttled", throttled, text),)
     if training.taken is not None:
         return Cause.TAKEN, ()  # every verdict has this figure
     idle = training.system(lambda one: one.system.idle_cores)
     queued = workers.runnable if workers is not None else None
-    if queued is not None and queued >= thresholds.runnable:
+    if queued is not None and queued >= thresholds.part:
         text = f"workers are ready to run and have no processor {queued:.0%} of the time"
         return Cause.CPU, (Evidence("runnable", queued, text),)
     if idle is None:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from functools import cached_property
 
-from iofast.monitor.findings import Bound, Cause, Phase, Verdict
+from iofast.monitor.findings import Bound, Cause, Verdict
 from iofast.monitor.snapshot import Snapshot, WorkerTask
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training
@@ -61,11 +61,6 @@ class Situation:
     def caused_by(self, *causes: Cause) -> bool:
         """Whether the verdict is input-bound by one of these causes."""
         return self.verdict.bound is Bound.INPUT and self.verdict.cause in causes
-
-    def phase(self, phase: Phase) -> float:
-        """Share of all time in a phase."""
-        whole = sum(self.verdict.phases.values())
-        return self.verdict.phases.get(phase, 0.0) / whole if whole else 0.0
 
     @property
     def fast_loader(self) -> bool:
@@ -154,41 +149,8 @@ class Situation:
         return max(0.0, self.idle - self.high)
 
     @property
-    def busy(self) -> float:
-        """Share of time in which the device is at work."""
-        return 1.0 - self.idle
-
-    @property
-    def sm_active(self) -> float | None:
-        return self.training.device(lambda device: device.sm_active)
-
-    @property
-    def convolutions(self) -> bool:
-        return any(one.convolutions for one in self.every.stacks)
-
-    @property
     def compiled(self) -> bool:
         return any(one.compiled for one in self.every.stacks)
-
-    @property
-    def batch_size(self) -> int:
-        """Largest batch of the loaders that report; 0 without."""
-        return max((one.batch_size or 0 for one in self.training.loaders), default=0)
-
-    @property
-    def memory(self) -> float | None:
-        """Largest share of a device's memory in use; None if unknown."""
-        shares = [
-            one.memory_used / one.memory_total
-            for one in self.every.devices
-            if one.memory_used is not None and one.memory_total
-        ]
-        return max(shares, default=None)
-
-    def capable(self, capability: tuple[int, int]) -> bool | None:
-        """Whether all devices have at least this CUDA capability; None if unknown."""
-        known = [one.capability for one in self.every.devices if one.capability is not None]
-        return min(known) >= capability if known else None
 
 
 def gain(removed: float) -> float:

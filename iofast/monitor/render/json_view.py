@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
 
-SCHEMA = 1  # a new field keeps the number; a field removed or redefined raises it
+SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
 
 
 def to_json(moment: Moment) -> dict[str, Any]:
