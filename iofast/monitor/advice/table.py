@@ -89,7 +89,7 @@ def _copied(now: Situation) -> float:
     """Share of time that copies cost: measured, or bounded by stacks and the device's idle time."""
     if now.training.copied is not None:
         return now.training.copied
-    return min(now.training.frames(Frame.TRANSFER) or 0.0, 1.0 if now.training.idle is None else now.idle)
+    return min(now.training.frames(Frame.TRANSFER) or 0.0, 1.0 if now.training.idle is None else now.training.idle)
 
 
 def _pin_memory(now: Situation) -> Match | None:
