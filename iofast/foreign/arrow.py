@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, MAX_FIELDS
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, OptionError

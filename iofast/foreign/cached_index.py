@@ -18,7 +18,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
+from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
@@ -27,7 +28,6 @@ from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, check_field
 from iofast.remote.urls import absolute, resolved
 from iofast.source.arrays import Strings
 from iofast.source.cache import (
-    Arrays,
     cache_file,
     cached,
     check_columns,

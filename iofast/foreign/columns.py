@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
+from iofast.containers.columns_file import Arrays
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError
 from iofast.foreign.cached_index import PARTS, ForeignIndex, number_of
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
-from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import LABEL_COLUMNS
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, dense
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, OptionError
 from iofast.foreign.cached_index import FORMATS, PARTS, ForeignIndex, Format, open_index, reopen_index

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.any_bytes import open_bytes
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
+from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile
 from iofast.errors import ContainerError, DecodeError, IofastError, because
@@ -46,7 +47,6 @@ from iofast.record import (
     raw_length,
 )
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32

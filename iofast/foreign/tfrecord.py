@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from iofast.bars import open_bar
 from iofast.containers.any_bytes import open_bytes, stored_stamps
+from iofast.containers.columns import ABSENT
+from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
@@ -47,7 +48,6 @@ from iofast.kernel import Header, crc32c, read_header
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
 from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
 from iofast.source.table import ColumnText

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from iofast.bars import html_table
+from iofast.opening import open_reader
 
 VERSION = 2  # of the JSON; increased only if a field changes its meaning or is removed
 
@@ -16,8 +20,7 @@ VERSION = 2  # of the JSON; increased only if a field changes its meaning or is 
 class Estimate:
     """An estimate from transcoding `sample` images. Sizes are in bytes, `seconds` on this machine now.
 
-    `bytes_peak` is the most disk space in use at one time (journal and container together); `bytes_free` is the free
-    space of the target's file system.
+    `bytes_peak` is the most disk space in use at one time; `bytes_free` is the free space of the target's file system.
     """
 
     sample: int
@@ -103,3 +106,16 @@ class PackReport:
         """One line of JSON; docs/pack.md lists its fields."""
         value = {"version": VERSION, **asdict(self), "images_per_second": self.images_per_second, "status": self.status}
         return json.dumps(value, sort_keys=True)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a container, including index and manifest; of a folder, those of its files."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    described = [path.with_name(path.name + suffix) for suffix in (".manifest", ".index")]
+    with open_reader(path) as reader:
+        shards = sum(shard.size for shard in reader.manifest.shards)
+    for file in described:
+        with contextlib.suppress(OSError):  # the set is published, whatever happens now
+            shards += os.stat(file).st_size
+    return shards

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.columns_file import Arrays
 from iofast.errors import ContainerError, SourceError
 from iofast.source import stored
 from iofast.source.cache import (
-    Arrays,
     cache_file,
     cached,
     check_columns,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from iofast.containers.columns_file import Arrays
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.listing import Column, ContainerRows, Source, Versions, Watched
 
 _MEMBERS = ("kind", "classes", "class_order", "splits", "fields", "warnings", "notes")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from container_sets import picture
+from container_sets import convert, picture
 from kernel_images import photo, save
 from PIL import Image
 
@@ -24,7 +24,6 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from iofast import FastDataset, pack, staging  # noqa: E402
-from iofast.copying import convert  # noqa: E402
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError  # noqa: E402
 from iofast.opening import is_container, open_reader  # noqa: E402
 

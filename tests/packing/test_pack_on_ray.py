@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -19,11 +18,8 @@ from places import ROOT
 from ray_here import free_port, own_ray_folders, running_ray
 
 from iofast import open_reader, pack
-from iofast.containers.targets import target_of
-from iofast.errors import ContainerError, ErrorBudgetError, OptionError, SourceError, TargetError
+from iofast.errors import BusyError, ContainerError, ErrorBudgetError, OptionError, SourceError
 from iofast.packing import PackOptions, on_ray, pack_part
-from iofast.packing.part import PackPart
-from iofast.packing.parts import missing_parts
 from iofast.packing.pool import IdlePool
 from iofast.packing.run import run
 
@@ -149,23 +145,6 @@ def test_goes_on_with_parts_of_other_runs(ray: Any, images: Path, tmp_path: Path
     assert digests(other.parent) == digests(one.parent)
 
 
-def test_a_part_that_was_killed_during_publication(ray: Any, images: Path, tmp_path: Path) -> None:
-    """Its container is visible already, but no reader opens it."""
-    one, other = both(tmp_path, "t.tar")
-    pack(images, one, **options_of("t.tar"))
-    pack_part(images, other, 2, 3, **options_of("t.tar"))
-    part = target_of(other.parent / "t.tar.partial" / "part-000002.tar")
-    there = part.path.parent.glob("part-000002*")
-    names = [path.name for path in there if path.suffix in (".tar", ".index", ".manifest")]
-    (part.partial).mkdir()
-    marker = {"names": names, "staged": names, "replaced": []}
-    (part.partial / "publishing").write_text(json.dumps(marker))
-    (part.partial / "lock").touch()
-    assert missing_parts(target_of(other), 3) == (1, 2, 3)
-    pack(images, other, on="ray", **options_of("t.tar"))
-    assert digests(other.parent) == digests(one.parent)
-
-
 def test_failures_of_all_parts_count_together(ray: Any, images: Path, tmp_path: Path) -> None:
     """The damaged images are in different parts, each of which stays within the budget."""
     target = tmp_path / "t.tar"
@@ -193,9 +172,32 @@ def test_an_error_in_a_task(ray: Any, images: Path, tmp_path: Path) -> None:
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (SourceError("a"), ("SourceError", "a")),
+        (PermissionError(13, "Permission denied", "x"), ("TargetError", "[Errno 13] Permission denied: 'x'")),
+        (BusyError("b"), ("BusyError", "b")),
+    ],
+)
+def test_errors_are_plain_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: tuple[str, str]
+) -> None:
+    (tmp_path / "t.tar.partial").mkdir()
+    (tmp_path / "t.tar.partial" / "plan.json").touch()
+
+    def failing(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr("iofast.packing.run.pack", failing)
+    result = on_ray.pack_in_task("s", str(tmp_path / "t.tar"), {}, "1/2", 1)
+    assert (result["error"], result["message"]) == expected
+
+
 def test_a_late_task_begins_no_new_run(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="finished or removed meanwhile"):
-        on_ray.pack_in_task(run, [str(images)], str(tmp_path / "t.tar"), PackOptions(part="1/2"), 1)
+    result = on_ray.pack_in_task(str(images), str(tmp_path / "t.tar"), {"overwrite": True}, "1/2", 1)
+    assert result["error"] == "TargetError"
+    assert "finished or removed meanwhile" in result["message"]
     assert not [*tmp_path.iterdir()]
 
 
@@ -221,6 +223,16 @@ def test_a_target_in_an_object_store(images: Path) -> None:
         pack(images, "s3://bucket/t.tar", on="ray")
 
 
+def test_paths_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert on_ray.absolute("s3://bucket/images") == "s3://bucket/images"
+    assert on_ray.absolute("images") == str(tmp_path / "images")
+    given = on_ray.keywords(PackOptions(on="ray", resize=8, foreign={"label_base": 1}))
+    assert given["resize"] == 8
+    assert given["foreign"]["label_base"] == 1  # type: ignore[index]
+    assert set(given) == {"resize", "foreign"}
+
+
 def test_without_ray(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,6 +250,14 @@ def test_ray_is_imported_only_when_used(images: Path, tmp_path: Path) -> None:
         "assert 'ray' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_a_cluster_that_does_not_answer(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "iofast", "pack", str(images), str(tmp_path / "t.tar"), "--on", "ray://[::1]:9"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "iofast pack: error: Ray cannot be reached at ray://[::1]:9: connection refused\n"
 
 
 @pytest.mark.slow
@@ -268,8 +288,3 @@ def test_through_the_client_port_of_a_cluster(images: Path, tmp_path: Path) -> N
         ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert digests(other.parent) == digests(one.parent)
-
-
-def test_shards_of_splits() -> None:
-    splits = (("train", 0, 15), ("val", 15, 20))
-    assert [PackPart.shards(splits, records) for records in (1, 7, 100)] == [20, 4, 2]
