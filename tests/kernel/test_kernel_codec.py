@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ if native is not None:
     from iofast.kernel import native_codec
 
 pytestmark = needs_native
+SOURCES = Path(__file__).parents[2] / "iofast" / "kernel" / "src"
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -58,3 +63,17 @@ class TestEncoding:
         image = Image.open(BytesIO(data))
         assert image.info["icc_profile"] == markers.profile(data) == profile
         np.testing.assert_array_equal(native.decode(data), native.decode(plain))
+
+
+def test_headers_with_the_interface_of_libjpeg_8(tmp_path: Path) -> None:
+    """Ubuntu's: some names differ, one error is missing."""
+    compiler = shutil.which("cc")
+    found = next(iter(sorted(Path("/usr/include").rglob("jconfig.h"))), None)
+    if compiler is None or found is None:
+        pytest.skip("no compiler, or no headers of libjpeg-turbo")
+    (tmp_path / "jconfig.h").write_text(re.sub(r"(JPEG_LIB_VERSION\s+)\d+", r"\g<1>80", found.read_text()))
+    for name in ("jpeglib.h", "jmorecfg.h", "jerror.h"):
+        shutil.copy(f"/usr/include/{name}", tmp_path)
+    for source in ("jpeg.c", "encode.c"):
+        command = [compiler, "-std=gnu11", "-fsyntax-only", f"-I{tmp_path}", SOURCES / source]
+        subprocess.run(command, check=True)

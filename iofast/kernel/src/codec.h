@@ -11,6 +11,11 @@
 
 #include "internal.h"
 
+#if JPEG_LIB_VERSION >= 70 /* as of Ubuntu's headers: two names for what libjpeg-turbo always has equal */
+#define DCT_scaled_size DCT_v_scaled_size
+#define min_DCT_scaled_size min_DCT_v_scaled_size
+#endif
+
 /* Errors of all objects jump to `escape`: every caller of libjpeg calls setjmp first and returns `failure`. */
 struct iof_jpeg {
   struct jpeg_decompress_struct decompress;

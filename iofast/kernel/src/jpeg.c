@@ -18,7 +18,9 @@ static iof_status status_of_error(int code) {
     case JERR_NO_SOI:
     case JERR_BAD_PRECISION:
     case JERR_SOF_UNSUPPORTED:
+#if JPEG_LIB_VERSION < 70 /* Ubuntu's headers have the interface of libjpeg 8, which lacks it */
     case JERR_ARITH_NOTIMPL:
+#endif
     case JERR_NOT_COMPILED:
     case JERR_CONVERSION_NOTIMPL:
     case JERR_CCIR601_NOTIMPL:
