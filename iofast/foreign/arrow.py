@@ -28,11 +28,10 @@ from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
 from iofast.foreign.table_files import TableFile, has_bytes, is_binary, is_image
 from iofast.record import JSON_FIELD
-from iofast.source import parquet
 from iofast.source.arrays import Strings
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
-from iofast.source.table import ColumnText
+from iofast.source.table import Cells
 
 Kind = Literal["image", "text", "bytes", "number"]
 
@@ -79,9 +78,9 @@ class ArrowTables(Format):
         """See `Format.words`."""
         return [*super().words(), *map(os.fsencode, self.file_splits)]
 
-    def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sizes of the files that are read; 0 for a copy that is gone."""
-        return np.array([_size(path) for path in read_instead(self.paths, stamped)], np.int64)
+    def is_readable(self, stamped: NDArray[np.int64]) -> bool:
+        """Whether no copy is gone."""
+        return all(map(os.path.exists, read_instead(self.paths, stamped)))
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
         """The files that are read: these, or their copies."""
@@ -292,9 +291,9 @@ def _all_labels(
         return None, None, []
     if not schema.is_text:
         return np.concatenate([*batches, np.empty(0, np.int32)]), schema.classes, []
-    cells = ColumnText()
-    for batch in batches:
-        cells.extend(*batch)
+    cells = Cells()
+    for value in (each for batch in batches for each in batch):
+        cells.add(value)
     cells.finish()
 
     def fail(row: int, message: str) -> NoReturn:
@@ -304,12 +303,12 @@ def _all_labels(
 
 
 def _labels(values: Any, schema: TableSchema, shown: str) -> Any:
-    """Class indices, -1 for none; of text the arguments of `ColumnText.extend`.
+    """Class indices, -1 for none; of text the texts.
 
     Raises `ContainerError` for a number without a class.
     """
     if schema.is_text:
-        return parquet.texts(values.cast("large_string"))
+        return values.cast("large_string").to_pylist()
     numbers = values.cast("int64", safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
     most = len(schema.classes) if schema.classes else 1 << 31
     if len(numbers) and (numbers.min() < -1 or numbers.max() >= most):
@@ -355,10 +354,3 @@ def _splits(names: Sequence[str], counts: NDArray[np.int64]) -> list[tuple[str, 
     for name, count, end in zip(names, counts.tolist(), ends, strict=True):
         found[name] = (found.get(name, (end - count, 0))[0], end)
     return [(name, *bounds) for name, bounds in found.items()]
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0

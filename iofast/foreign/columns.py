@@ -68,7 +68,9 @@ def index_of(
         dtypes.append(dtype)
         arrays |= {f"{part}.{number}": getattr(column, part).astype(kind) for part, kind in PARTS.items()}
     arrays |= _sizes(names, arrays, count, fetch)
-    return ForeignIndex(arrays, tuple(names), tuple(dtypes), splits=tuple(splits), left_out=tuple(left_out))
+    return ForeignIndex(
+        arrays=arrays, fields=tuple(names), dtypes=tuple(dtypes), splits=tuple(splits), left_out=tuple(left_out)
+    )
 
 
 def _places(column: TableColumn, most: int | None = None) -> list[tuple[int, int, int]]:

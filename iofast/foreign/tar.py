@@ -70,8 +70,8 @@ class TarShards(Format):
         fields = tuple(sorted({name for scan in scans for name in scan.slots}))
         arrays = _arrays(scans, fields)
         return ForeignIndex(
-            arrays,
-            fields,
+            arrays=arrays,
+            fields=fields,
             keys=Strings.join((scan.keys, scan.ends) for scan in scans),
             label_from_index=self.names.label_from_index,
             left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
