@@ -49,7 +49,6 @@ class ForeignIndex(CachedIndex):
 
     arrays: Arrays = field(repr=False)
     fields: tuple[str, ...]
-    dtypes: tuple[str, ...] = ()  # of each field: a binary number of this type, or "" for a payload
     keys: Strings | None = None  # None: keys are positions
     json: Strings | None = None  # payloads of a field `json` that is in no file; empty for a record without it
     label_from_index: bool = True  # the field `cls` is made from the column `label`; it is in no file
@@ -218,15 +217,13 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
         raise SourceError(f"{where} was written to while it was indexed: wait until writing ends")
     if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
-    if not index.dtypes:
-        index = replace(index, dtypes=("",) * len(index.fields))
     whole = replace(index, state=state, stamps=before, scanned=(began, time.time_ns()))
     return replace(whole, fingerprint=index.fingerprint or _fingerprint(index))
 
 
 def _fingerprint(index: ForeignIndex) -> str:
     """A hash of the index. It does not change with a payload that keeps its size: there are no checksums."""
-    digest = hashlib.sha256(json.dumps([index.fields, index.dtypes, index.classes, index.splits]).encode())
+    digest = hashlib.sha256(json.dumps([index.fields, index.classes, index.splits]).encode())
     for name, array in sorted(index.arrays.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array).data)
