@@ -60,8 +60,9 @@ class Target:
                 owned.sync(self.path.parent.parent)
             self._folder.acquire()
         try:
-            if not self.interrupted:
-                self.check_free()  # again: another run may have published between the check and the lock
+            with self._errors("written"):
+                if not self.interrupted:
+                    self.check_free()  # again: another run may have published between the check and the lock
         except TargetError:
             self.discard()
             raise

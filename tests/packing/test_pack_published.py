@@ -52,7 +52,12 @@ def _is_there(target: Path) -> bool:
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
 def test_a_copy(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str, name: str
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    name: str,
 ) -> None:
     _every_failure(
         lambda target: pack(packed / "all.tar", target, format="keep", check="end", **in_shards(name, 2_000)),
