@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +22,17 @@ from numpy.typing import NDArray
 
 from iofast import owned
 from iofast.containers import columns_file
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, because
 from iofast.source import stored
+
+_log = logging.getLogger("iofast")
 
 VERSION = 6  # of cached indexes: an older or newer one is built again
 # Two changes of a folder or file within this time may leave the same time stamp (2 s on FAT, 4 ms on ext4). An index
 # that was built so soon after a change may have missed another one.
 SETTLED = 2_000_000_000  # ns
+
+_UNCACHED = "the index is not kept, so the next start builds it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +71,11 @@ def cached(
 ) -> Index:
     """The index in `file` if it `is_current`, else a new one, which is stored.
 
-    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time, never
-    an error.
+    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time and a
+    warning, never an error.
     """
     if file is None:
+        _log.warning("%s: no folder, or another user may write to it", _UNCACHED)
         return build()
     asked = time.time_ns()
 
@@ -108,7 +114,9 @@ def _stored(file: Path, index: Index) -> Index:
     members, arrays = stored.parts(index)
     try:
         columns_file.store(file, {"index": members, "cache": VERSION}, arrays)
-    except (OSError, ContainerError):  # a full or read-only disk, or a header beyond its limit
+    except (OSError, ContainerError) as error:  # a full or read-only disk, or a header beyond its limit
+        why = because(error) if isinstance(error, OSError) else error
+        _log.warning("%s: %s cannot be written: %s", _UNCACHED, file, why)
         return index
     mapped = load(file, type(index))
     return index if mapped is None else mapped
