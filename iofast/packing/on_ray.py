@@ -1,8 +1,7 @@
 """`pack(on="ray")`: every part of a run is a task on a Ray cluster whose nodes all see source and target.
 
-The driver makes the plan, submits a task for each missing part, and joins them. Ray runs a task again if its node is
-lost. Arguments and results are plain data, so are our errors, which Ray would wrap in its own. docs/cluster.md is for
-users.
+The driver makes the plan, submits a task for each missing part, and joins them. Ray runs a task again if its node or
+process is lost. Arguments and results are plain data, so are our errors, which Ray would wrap in its own.
 """
 
 from __future__ import annotations
@@ -38,35 +37,32 @@ def pack_on_ray(parts: PackParts, pool: WorkerPool, progress: PackProgress) -> P
         import ray
     except ImportError:
         raise OptionError("on=ray needs Ray, which is not installed: pip install 'iofast[ray]'") from None
-    started = time.monotonic()
+    started, options, going_on = time.monotonic(), parts.options, parts.place.going_on
     if parts.place.interrupted:
         return parts.finish(pool, progress)
     work = parts.work(None)
-    missing, total, workers = parts.missing(work), work.plan.parts or 1, parts.options.ray_cpus or 1
+    missing, total, workers = parts.missing(work), work.plan.parts or 1, options.ray_cpus or 1
+    given = ([absolute(each) for each in parts.sources], os.fspath(parts.place.path), keywords(options))
     try:
-        with _connected(ray, parts.options.on or RAY):
+        with _connected(ray, options.on or RAY):
             task = ray.remote(pack_in_task).options(num_cpus=workers, max_retries=-1, name="iofast pack")
-            sources = [absolute(each) for each in parts.sources]
-            target, given = os.fspath(parts.place.path), keywords(parts.options)
-            running = [task.remote(sources, target, given, f"{number}/{total}", workers) for number in missing]
+            running = [task.remote(*given, f"{number}/{total}", workers) for number in missing]
             progress.begin(total, total - len(missing))
             try:
                 while running:
                     done, running = ray.wait(running)
-                    for result in ray.get(done):
-                        if "error" in result:
-                            raise getattr(errors, result["error"])(result["message"])
+                    for error, message in filter(None, ray.get(done)):
+                        raise getattr(errors, error)(message)
                     progress.step(len(done), 0, 0)
             finally:
                 progress.end()
                 for each in running:  # after an error, so that no task holds a lock
                     ray.cancel(each, force=True)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {parts.place.going_on}") from None
+        raise KeyboardInterrupt(f"interrupted; {going_on}") from None
     except (ray.exceptions.RayError, ConnectionError) as error:  # the latter from a client of a cluster
         cause = getattr(error, "cause", None) or error  # without the traceback of the task
-        words = f"{type(cause).__name__}: {reason_of(cause)}"
-        raise WorkerError(f"Ray failed ({words}); {parts.place.going_on}") from error
+        raise WorkerError(f"Ray failed ({type(cause).__name__}: {reason_of(cause)}); {going_on}") from error
     return replace(parts.finish(pool, progress), seconds=time.monotonic() - started)
 
 
@@ -90,20 +86,20 @@ def _connected(ray: Any, on: str) -> Iterator[None]:
 
 def absolute(source: str) -> str:
     """`source` for a process with another working directory. Special characters of a pattern keep their meaning."""
-    if is_url(source):
-        return source
-    folder = os.getcwd()
-    return os.path.join(glob.escape(folder) if is_pattern(source) else folder, source)
+    folder = glob.escape(os.getcwd()) if is_pattern(source) else os.getcwd()
+    return source if is_url(source) else os.path.join(folder, source)
 
 
 def keywords(options: PackOptions) -> dict[str, object]:
-    """The options of a task."""
-    every = {each.name: getattr(options, each.name) for each in fields(options) if each.name not in _OF_DRIVER}
-    return {name: value for name, value in every.items() if value != PackOptions.__dataclass_fields__[name].default}
+    """The options of a task: those that are not as by default."""
+    every = {each.name: (getattr(options, each.name), each.default) for each in fields(options)}
+    return {name: now for name, (now, default) in every.items() if now != default and name not in _OF_DRIVER}
 
 
-def pack_in_task(source: list[str], target: str, options: dict[str, Any], part: str, workers: int) -> dict[str, str]:
-    """Pack one part in a process of Ray. Returns the class and message of an error of ours, or nothing."""
+def pack_in_task(
+    source: list[str], target: str, options: dict[str, Any], part: str, workers: int
+) -> tuple[str, str] | None:
+    """Pack one part in a process of Ray. Returns the class and the message of an error of ours."""
     from iofast.packing.run import pack
 
     try:
@@ -112,5 +108,5 @@ def pack_in_task(source: list[str], target: str, options: dict[str, Any], part: 
         pack(source, target, **options, part=part, workers=workers)
     except (IofastError, OSError) as error:
         kinds = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-        return {"error": next(kinds, TargetError.__name__), "message": str(error)}
-    return {}
+        return next(kinds, TargetError.__name__), str(error)
+    return None
