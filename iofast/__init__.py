@@ -44,10 +44,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        value: object = import_module(f"iofast.{name}")
-    elif name in _NAMES:
-        value = getattr(import_module(_NAMES[name]), name)
+    if name in _MODULES or name in _NAMES:
+        try:
+            module = import_module(_NAMES.get(name, f"iofast.{name}"))
+        except ImportError:
+            if not sys.is_finalizing():
+                raise
+            raise RuntimeError(f"iofast.{name} cannot be loaded while the interpreter exits: use it earlier") from None
+        value: object = module if name in _MODULES else getattr(module, name)
     else:
         from iofast.errors import did_you_mean
 

@@ -97,7 +97,11 @@ def free_memory() -> int:
     import psutil  # 20 ms, which the start of every command would pay
 
     unused = [max(0, limit - usage) for limit, usage in _memory_limits() if usage is not None]
-    return min([int(psutil.virtual_memory().available), *unused])
+    try:
+        available = int(psutil.virtual_memory().available)
+    except OSError:  # no /proc, as in some sandboxes; this counts no memory that caches could give back
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([available, *unused])
 
 
 def _memory_limits() -> Iterator[tuple[int, int | None]]:

@@ -80,7 +80,7 @@ class LockedFolder:
         owned.sync(self.path)
 
     def _open_lock(self) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             return os.open(self.path / self._name, flags)
         except FileNotFoundError:

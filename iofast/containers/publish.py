@@ -60,8 +60,9 @@ class Target:
                 owned.sync(self.path.parent.parent)
             self._folder.acquire()
         try:
-            if not self.interrupted:
-                self.check_free()  # again: another run may have published between the check and the lock
+            with self._errors("written"):
+                if not self.interrupted:
+                    self.check_free()  # again: another run may have published between the check and the lock
         except TargetError:
             self.discard()
             raise
@@ -109,12 +110,14 @@ class Target:
             return members if isinstance(members, dict) else None
         return None
 
-    def publish(self, files: Mapping[str, str]) -> None:
+    def publish(self, files: Mapping[str, str], report: Mapping[str, object] | None = None) -> None:
         """Rename staged files to their names beside the target, in this order, and remove the folder.
 
-        The file that makes the set visible (the manifest) must be the last one.
+        The file that makes the set visible (the manifest) must be the last one. Once it is, nothing raises: what could
+        not be cleaned up is a warning, and `complete` returns the `report` to a later run.
         """
         marker = {"files": [list(pair) for pair in files.items()], "replaced": self._replaced()}
+        marker |= {"plan": self.read(PLAN), "report": report}
         _check(marker, self)
         with self._errors("published"):
             for staged in files:
@@ -123,8 +126,8 @@ class Target:
             self._carry_out(marker)
         self._end()
 
-    def complete(self) -> None:
-        """Finish a publication that was interrupted at any point."""
+    def complete(self) -> dict[str, Any] | None:
+        """Finish a publication that was interrupted at any point; returns the report that `publish` got."""
         marker = self.read(MARKER)
         try:
             _check(marker, self)
@@ -135,6 +138,8 @@ class Target:
         with self._errors("published"):
             self._carry_out(marker)
         self._end()
+        report = marker.get("report")
+        return report if isinstance(report, dict) else None
 
     def clear(self) -> None:
         """Remove all work of an earlier run from the folder, except the lock."""
@@ -146,8 +151,7 @@ class Target:
         """Remove `<path>.partial/` with everything in it, and release the lock."""
         if not self._folder.is_locked:  # released before: the folder belongs to another run now
             return
-        self._folder.empty({MARKER, PLAN})
-        self._folder.unlink(PLAN)
+        self._folder.empty({MARKER})
         self._folder.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
         self._folder.remove()
 
@@ -184,8 +188,8 @@ class Target:
             owned.sync(self.path.parent)
             self.discard()
         except OSError as error:  # the container is whole, and the marker stays for another run
+            rest = f"{'run the same command again, or ' if self.interrupted else ''}delete {self.partial}"
             self.release()
-            rest = f"run the same command again, or delete {self.partial}"
             _log.warning("%s is published, but cleaning up failed: %s; %s", self.path, because(error), rest)
 
     @contextlib.contextmanager

@@ -42,8 +42,8 @@ class ShardTarget(Target):
         """Whether a finished set is at this path."""
         return self.path.with_name(self._described[0]).is_file()
 
-    def publish(self, files: Mapping[str, str]) -> None:
-        """Publish a set; it replaces the files in the manifest of the old set.
+    def publish(self, files: Mapping[str, str], report: Mapping[str, object] | None = None) -> None:
+        """Publish a set; see `Target.publish`. It replaces the files in the manifest of the old set.
 
         Raises `TargetError` if another file would be overwritten.
         """
@@ -53,7 +53,7 @@ class ShardTarget(Target):
             raise TargetError(
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
-        super().publish(files)
+        super().publish(files, report)
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name beside the target can belong to it; see `Target.owns`."""

@@ -18,7 +18,6 @@ from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index_view import IndexView
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import MARKER
-from iofast.containers.writer import INDEX_SUFFIX
 from iofast.errors import ContainerError, OptionError, SourceMissingError, StorageError, UnfinishedError
 from iofast.remote.urls import is_url
 
@@ -125,14 +124,6 @@ def check_finished(path: str | os.PathLike[str]) -> None:
     if (MARKER not in there or manifest not in there) and path.with_name(manifest).exists():
         return
     raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
-
-
-def _is_of_its_owner(partial: Path, path: Path) -> bool:
-    """Whether `<path>.partial/` and the index of the set have the same owner; another user's folder is ignored."""
-    try:
-        return partial.lstat().st_uid == path.with_name(path.name + INDEX_SUFFIX).lstat().st_uid
-    except OSError:
-        return True
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from iofast.packing.options import PackOptions
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.progress import PackProgress
 from iofast.packing.records import RecordSource
-from iofast.packing.report import PackReport, size_of
+from iofast.packing.report import PackReport, completed, published
 from iofast.record import key_width
 from iofast.version import __version__
 
@@ -53,10 +55,9 @@ def copy(source: str | os.PathLike[str], place: Target, options: PackOptions, pr
         with place:
             plan = _plan(reader, source, place, options)
             if place.interrupted:
-                place.complete()
-                return _report(source, place, reader, started, len(reader))
+                return completed(place, started)
             try:
-                resumed = _write(place, records, plan, progress)
+                report = _write(place, records, plan, progress, partial(_report, source, place, reader, started))
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; {place.going_on}") from None
             except TargetError as error:
@@ -67,7 +68,7 @@ def copy(source: str | os.PathLike[str], place: Target, options: PackOptions, pr
         warnings = records.warnings()
         for warning in warnings:
             progress.warn(warning)
-        return replace(_report(source, place, reader, started, resumed), warnings=tuple(warnings))
+        return replace(report, warnings=tuple(warnings))
 
 
 def _plan(reader: Reader, source: str | os.PathLike[str], place: Target, options: PackOptions) -> PackPlan:
@@ -80,8 +81,11 @@ def _plan(reader: Reader, source: str | os.PathLike[str], place: Target, options
     plan = PackPlan(len(reader), ranges, state_of(reader, source), settings, step)
     old = load_plan(place)
     if place.interrupted:
-        return plan
-    if old is not None and "copy of" not in old.settings:
+        if old == plan:
+            return plan
+        place.complete()  # of another command
+        place.acquire()
+    elif old is not None and "copy of" not in old.settings:
         raise TargetError(f"{place.partial} holds the work of a pack that was interrupted: finish or delete it")
     if old != plan:
         place.clear()
@@ -94,8 +98,10 @@ def _plan(reader: Reader, source: str | os.PathLike[str], place: Target, options
     return plan
 
 
-def _write(place: Target, records: RecordSource, plan: PackPlan, progress: PackProgress) -> int:
-    """Write the sections that no earlier run finished, and publish; returns how many records the others have."""
+def _write(
+    place: Target, records: RecordSource, plan: PackPlan, progress: PackProgress, report: Callable[[int], PackReport]
+) -> PackReport:
+    """Write the sections that no earlier run finished, and publish. `report` gets how many records the others have."""
     manifest, sections = records.reader.manifest, plan.sections()
     description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
     writer = writer_of(place, description, records.key_width or key_width(plan.images))
@@ -112,11 +118,10 @@ def _write(place: Target, records: RecordSource, plan: PackPlan, progress: PackP
                 progress.step(1, sum(map(len, payloads.values())), 0)
             writer.commit({"failed": [], "left_out": 0, "bytes_in": 0})
         writer.finish(description)
-        place.publish(writer.files)
+        return published(place, writer.files, report(done))
     finally:
         writer.abort()
         progress.end()
-    return done
 
 
 def _report(source: str | os.PathLike[str], place: Target, reader: Reader, started: float, resumed: int) -> PackReport:
@@ -131,7 +136,7 @@ def _report(source: str | os.PathLike[str], place: Target, reader: Reader, start
         unlabelled=_unlabelled(reader),
         splits={name: sum(stop - start for start, stop in own) for name, own in manifest.splits.items()},
         bytes_in=sum(shard.size for shard in manifest.shards),
-        bytes_out=size_of(place.path),
+        bytes_out=0,
         seconds=time.monotonic() - started,
         workers=1,
         resumed=resumed,

@@ -18,14 +18,13 @@ from iofast.errors import (
     TargetError,
     because,
 )
-from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.failures import Failures, PackFailure
 from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import load_plan
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.progress import PackProgress
-from iofast.packing.report import PackReport, size_of
+from iofast.packing.report import PackReport, completed, published
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class PackRun:
         with self.explained():
             self._begin_or_resume()
             if self.target.interrupted:
-                return self.complete()
+                return completed(self.target, self.work.started)
             estimate.require_space(self.work, self.target)
             writer = writer_of(self.target, self.work.description(), self.work.key_width)
             try:
@@ -110,8 +109,7 @@ class PackRun:
         self.check_any(done)
         writer.finish(work.description())
         self.failures.save()
-        target.publish(writer.files)
-        return work.report(target.path, self.failures, done, size_of(target.path), self.resumed)
+        return published(target, writer.files, work.report(target.path, self.failures, done, 0, self.resumed))
 
     def check_any(self, done: Sequence[Finished]) -> None:
         """Raise `SourceError` if no section has a record."""
@@ -121,19 +119,6 @@ class PackRun:
         if failed == images:
             raise SourceError(f"no image of {failed:,} could be packed: see {self.failures.save()}")
         raise SourceError(f"no image of {images:,} is left: min_size and max_aspect admit none")
-
-    def complete(self) -> PackReport:
-        """Finish a run that was stopped during publication or cleanup, and report it."""
-        work, target = self.work, self.target
-        if target.interrupted:
-            target.complete()
-        else:
-            target.discard()
-        self.failures.load()
-        with open_reader(target.path) as reader:
-            packed = len(reader)
-        report = work.report(target.path, self.failures, (), size_of(target.path), len(work.source))
-        return replace(report, packed=packed, left_out=len(work.source) - packed - len(self.failures))
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ from iofast.packing.part import PackPart, missing_words
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
-from iofast.packing.report import PackReport
+from iofast.packing.report import PackReport, completed
 from iofast.source import stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
@@ -70,6 +70,8 @@ class PackParts:
         `count` None takes any number of parts.
         """
         old = load_plan(self.place)
+        if self.place.interrupted:
+            raise TargetError(f"{self.place.path} is published, except for cleaning up: finish=True ends that")
         if old is None:
             return None
         expected = old.parts or 1 if count is None else count
@@ -102,10 +104,10 @@ class PackParts:
         """Join all parts and publish the result. Raises `TargetError` if one is missing."""
         place = self.place
         with place:
-            work = None if place.interrupted else self.stored()
+            if place.interrupted:
+                return completed(place, time.monotonic())
+            work = self.stored()
             if work is None:
-                if place.interrupted:
-                    return PackRun(self.planned(), place, pool, progress).complete()
                 place.discard()
                 raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
             work.workers = pool.count
@@ -160,8 +162,6 @@ class PackParts:
     def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
-        if place.interrupted:
-            raise TargetError(f"{place.path} is published, except for cleaning up: finish=True ends that")
         place.clear()
         work.plan = replace(work.plan, settings=self.settings, records=estimate.section_records(work, place))
         parts = min(len(work.sections()), _MOST_PARTS) if count is None else count

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iofast import kernel
-from iofast.containers.publish import PLAN, Target
+from iofast.containers.publish import MARKER, PLAN, Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.writer import Section
 from iofast.errors import TargetError
@@ -64,8 +64,11 @@ class PackPlan:
 
 
 def load_plan(place: Target) -> PackPlan | None:
-    """Read the plan of the run in a target's folder; None if there is none of this version."""
-    members = place.read(PLAN)
+    """Read the plan of the run in a target's folder; None if there is none of this version.
+
+    Of a run that was interrupted while it published, the marker has it.
+    """
+    members = place.read(PLAN) or (place.read(MARKER) or {}).get("plan")
     try:
         if members is None:
             return None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from iofast.bars import html_table
-from iofast.opening import open_reader
+from iofast.containers.publish import Target
+from iofast.errors import ContainerError
 
 VERSION = 2  # of the JSON; increased only if a field changes its meaning or is removed
 
@@ -108,14 +109,27 @@ class PackReport:
         return json.dumps(value, sort_keys=True)
 
 
-def size_of(path: Path) -> int:
-    """Bytes of a container, including index and manifest; of a folder, those of its files."""
+def published(target: Target, files: Mapping[str, str], report: PackReport) -> PackReport:
+    """Publish the staged `files` and return their report, which the marker keeps for a later run."""
+    report = replace(report, bytes_out=sum(map(_size, (target.partial / staged for staged in files))))
+    target.publish(files, asdict(report))
+    return report
+
+
+def completed(target: Target, started: float) -> PackReport:
+    """Finish the publication of an earlier run, and return its report. Raises `ContainerError`."""
+    members, where = target.complete(), target.path
+    try:
+        given = (members or {}).items()
+        every: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given}
+        report = PackReport(**every)
+    except TypeError:
+        raise ContainerError(f"{where} is published, but its marker had no report of a pack") from None
+    return replace(report, seconds=time.monotonic() - started, resumed=report.images)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    described = [path.with_name(path.name + suffix) for suffix in (".manifest", ".index")]
-    with open_reader(path) as reader:
-        shards = sum(shard.size for shard in reader.manifest.shards)
-    for file in described:
-        with contextlib.suppress(OSError):  # the set is published, whatever happens now
-            shards += os.stat(file).st_size
-    return shards
+    return path.stat().st_size

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +24,18 @@ from iofast.containers.any_bytes import stored_stamps
 from iofast.containers.columns import ABSENT
 from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
-from iofast.errors import ContainerError, unreadable
+from iofast.errors import ContainerError, because, unreadable
 from iofast.remote.urls import is_url
 from iofast.source.text_files import check_file
+
+_log = logging.getLogger("iofast")
 
 VERSION = 5  # of cached indexes: an older or newer one is built again
 # Two changes of a folder or file within this time may leave the same time stamp (2 s on FAT, 4 ms on ext4). An index
 # that was built so soon after a change may have missed another one.
 SETTLED = 2_000_000_000  # ns
+
+_UNCACHED = "the index is not kept, so the next start builds it again"
 
 _NAMES = {  # dtype -> first or last part of the names of its arrays, as in file.0 and keys.bounds
     "|u1": ("orientation", "format", "blob", "states"),
@@ -103,10 +108,11 @@ def cached(
 ) -> Index:
     """The index in `file` if it is `valid`, else a new one, whose `parts` are stored and `loaded` again.
 
-    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time, never
-    an error.
+    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time and a
+    warning, never an error.
     """
     if file is None:
+        _log.warning("%s: no folder, or another user may write to it", _UNCACHED)
         return build()
     index = valid(file)
     if index is not None:
@@ -119,7 +125,9 @@ def cached(
         try:
             members, arrays = parts(index)
             columns_file.store(file, {**members, "cache": VERSION}, arrays)
-        except (OSError, ContainerError):  # a full or read-only disk, or a header beyond its limit
+        except (OSError, ContainerError) as error:  # a full or read-only disk, or a header beyond its limit
+            why = because(error) if isinstance(error, OSError) else error
+            _log.warning("%s: %s cannot be written: %s", _UNCACHED, file, why)
             return index
         stored = loaded(file)
         return index if stored is None else stored

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iofast.containers.container_suffixes import OPENED
+from iofast.containers.container_suffixes import OPENED, TAR, TFRECORD
 from iofast.containers.manifest import WHOLE
 from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.remote.urls import RemotePath, is_url
@@ -107,7 +107,9 @@ def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source
         splits = list(_splits(scan))
     parts = [part for part in splits if part.total]
     if not parts:
-        raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}")
+        shards = next((suffix for suffix in (TAR, *TFRECORD) if suffix in scan.walk.unusual.other), None)
+        hint = "" if shards is None else f"; a pattern names shards: '{root}/*{shards}'"
+        raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}{hint}")
     if len(parts) < len(splits):
         scan.warnings.append(f"splits without images left out: {few(part.split for part in splits if not part.total)}")
     if (described := _described(scan, parts)) is not None:

@@ -198,3 +198,23 @@ def test_real_processes() -> None:
     assert rank(f"os.sched_setaffinity(0, {{{cores[0]}}})") == 1
     if len(cores) >= 4:
         assert rank(f"os.sched_setaffinity(0, {set(cores[:2])})") == min(2, max(1, machine.cores() // 2))
+
+
+def test_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    psutil = pytest.importorskip("psutil")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert machine.free_memory() > 0
+
+
+def test_a_name_of_the_package_that_is_first_used_at_exit() -> None:
+    """In `__del__`, when nothing can be imported any more."""
+    script = """
+import builtins, iofast
+class Late:
+    def __del__(self):
+        iofast.FastLoader
+builtins.late = Late()
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "ImportError" not in run.stderr
+    assert "RuntimeError: iofast.FastLoader cannot be loaded while the interpreter exits" in run.stderr

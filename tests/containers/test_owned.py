@@ -17,12 +17,10 @@ from PIL import Image
 
 from iofast import open_reader, open_writer, owned, pack
 from iofast.cli import main
-from iofast.containers.columns_file import load, store
 from iofast.containers.publish import Target
 from iofast.errors import ContainerError, TargetError
 from iofast.monitor.render.html_report import PageReport
 from iofast.owned import cache_folder
-from iofast.source.cache import locked
 
 Give = Callable[[Path], Path]
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
@@ -126,20 +124,6 @@ class TestPartialFolder:
             pack(images, shared / "out.lmdb", workers=1)
         assert (shared / "out.lmdb.partial" / "letters").is_dir()
 
-    def test_exchanged_for_a_link_meanwhile(self, shared: Path) -> None:
-        """Nothing behind the link is removed."""
-        (shared / "letters").mkdir()
-        (shared / "letters" / "one").write_text("precious")
-        target = Target(shared / "out.lmdb")
-        target.acquire()
-        (target.partial / "x").touch()
-        target.partial.rename(shared / "moved")
-        target.partial.symlink_to(shared / "letters")
-        target.clear()
-        target.discard()
-        assert (shared / "letters" / "one").read_text() == "precious"
-        assert list((shared / "moved").iterdir()) == []
-
     def test_a_later_run_keeps_its_work(self, shared: Path) -> None:
         target, other = Target(shared / "out.lmdb"), Target(shared / "out.lmdb")
         target.acquire()
@@ -170,40 +154,8 @@ class TestPartialFolder:
             assert (target.partial / "x").exists()
         pack(images, shared / "out.lmdb", workers=1)
 
-    @pytest.mark.parametrize("name", NAMES[1:])
-    def test_beside_a_set_that_is_read(self, images: Path, shared: Path, give: Give, name: str) -> None:
-        pack(images, shared / name, workers=1)
-        folder = partial_folder(shared / name, marker())
-        manifest = json.loads((shared / f"{name}.manifest").read_bytes())
-        (folder / f"{name}.manifest").write_text(json.dumps({**manifest, "classes": ["planted"]}))
-        folder.chmod(0o755)
-        give(folder)
-        with open_reader(shared / name) as reader:
-            assert reader.manifest.classes == ("a",)
-
 
 class TestBesideTheTarget:
-    def plants(self, path: Path, kind: str, precious: Path) -> None:
-        if kind == "link":
-            path.symlink_to(precious)
-        elif kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.mkdir()
-
-    @pytest.mark.parametrize("kind", ["link", "pipe"])
-    def test_lists_of_errors(self, images: Path, shared: Path, kind: str) -> None:
-        """A link or pipe is replaced, and never read or written through."""
-        (images / "a" / "bad.png").write_bytes(b"no image")
-        pack(images, shared / "out.lmdb", workers=1, max_errors=1)
-        for name in ("out.lmdb.errors.jsonl", "out.lmdb.errors.jsonl.tmp"):
-            (shared / name).unlink(missing_ok=True)
-            self.plants(shared / name, kind, shared / "thesis.txt")
-        pack(images, shared / "out.lmdb", workers=1, max_errors=1, overwrite=True)
-        lines = (shared / "out.lmdb.errors.jsonl").read_text().splitlines()
-        assert [json.loads(line)["path"] for line in lines] == ["a/bad.png"]
-        assert (shared / "thesis.txt").read_text() == "precious"
-
     @pytest.mark.parametrize("name", NAMES[1:])
     def test_a_manifest_that_names_other_files(self, images: Path, shared: Path, name: str) -> None:
         from iofast.containers.sealed import seal
@@ -219,23 +171,8 @@ class TestBesideTheTarget:
         with open_reader(shared / name) as reader:
             assert len(reader) == 4
 
-    @pytest.mark.parametrize("name", ["out.tar.manifest", "out.tar.index"])
-    def test_a_pipe_is_not_waited_for(self, images: Path, shared: Path, name: str) -> None:
-        pack(images, shared / "out.tar", workers=1)
-        (shared / name).unlink(missing_ok=True)
-        os.mkfifo(shared / name)
-        if name == "out.tar.manifest":  # without a manifest the shards may belong to anybody
-            with pytest.raises(TargetError, match="is no part of"):
-                pack(images, shared / "out.tar", workers=1, overwrite=True)
-        else:
-            pack(images, shared / "out.tar", workers=1, overwrite=True)
-
 
 class TestCache:
-    @pytest.fixture
-    def arrays(self) -> dict[str, Any]:
-        return {"times": np.arange(3, dtype=np.int64)}
-
     def test_folder_of_another_user(self, cache: Path, give: Give) -> None:
         cache.mkdir(parents=True)
         give(cache)
@@ -251,19 +188,6 @@ class TestCache:
         cache.parent.mkdir()
         cache.symlink_to(tmp_path / "disk")
         assert cache_folder() == tmp_path / "disk"
-
-    def test_index_of_another_user(self, tmp_path: Path, arrays: dict[str, Any], give: Give) -> None:
-        store(tmp_path / "x.index", {}, arrays)
-        assert load(tmp_path / "x.index")[1]["times"].tolist() == [0, 1, 2]
-        give(tmp_path / "x.index")
-        with pytest.raises(TargetError, match="another user's work"):
-            load(tmp_path / "x.index")
-
-    def test_lock_that_is_a_link(self, tmp_path: Path) -> None:
-        (tmp_path / "x.lock").symlink_to(tmp_path / "made")
-        with locked(tmp_path / "x.index") as done:
-            assert not done
-        assert not (tmp_path / "made").exists()
 
 
 class TestWriting:
@@ -302,19 +226,3 @@ class TestWriting:
         with pytest.raises(ContainerError):
             write()
         assert [(path.name, path.read_text()) for path in shared.iterdir()] == [("thesis.txt", "precious")]
-
-
-def test_files_that_are_read(shared: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = shared / "thesis.txt"
-    path.chmod(0o600)
-    assert owned.read(path) == b"precious"
-    path.chmod(0o664)
-    assert owned.read(path, own=False) == b"precious"
-    with pytest.raises(TargetError, match=r"expected a file of user \d+ that only they may write to"):
-        owned.read(path)
-    monkeypatch.setattr(owned, "LARGEST", 7)
-    with pytest.raises(OSError, match="too large"):
-        owned.read(path, own=False)
-    (shared / "link").symlink_to(path)
-    with pytest.raises(OSError, match="link"):
-        owned.read(shared / "link", own=False)

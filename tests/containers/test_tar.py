@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lmdb_containers import expected, sample, samples, sections, write
 from tar_sets import SHARD, build, contents
 
-from iofast import open_reader
+from iofast import open_reader, open_writer
+from iofast.containers.columns_file import encode, read_header
 from iofast.containers.manifest import Description
+from iofast.containers.shards import read_manifest
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.containers.writer import Section
 from iofast.errors import ContainerError, UnfinishedError
@@ -89,7 +93,8 @@ def test_an_unfinished_set(tar_set: Path, tmp_path: Path) -> None:
     assert len(open_reader(tmp_path / "x.tar")) == 1  # nothing was begun, or everything is over
     (tmp_path / "x.tar.partial" / "plan.json").touch()
     assert len(open_reader(tmp_path / "x.tar")) == 1  # which another run is to replace, and does not yet
-    (tmp_path / "x.tar.partial" / "publishing").touch()
+    for name in ("publishing", "x.tar.manifest"):
+        (tmp_path / "x.tar.partial" / name).touch()
     for path in ("x.tar", "x-*.tar", "x-000000.tar"):
         with pytest.raises(UnfinishedError, match=r"x\.tar was not finished"):
             open_reader(tmp_path / path)
@@ -120,3 +125,38 @@ def test_a_killed_run_keeps_its_full_shards(tmp_path: Path) -> None:
     again.resume(every)
     write(again, some, 10)
     assert again.finish(Description()).count == 60
+
+
+ALTERED = [("jpg.offset", 1 << 47), ("jpg.length", 1 << 31), ("label", -2), ("width", 1 << 30), ("position", 1 << 60)]
+
+
+@pytest.mark.parametrize(("column", "value"), ALTERED)
+def test_an_altered_index_whose_checksums_are_right(tmp_path: Path, column: str, value: int) -> None:
+    """A value is checked when it is used, before memory is taken for it."""
+    build(tmp_path / "x.tar", [sample(i) for i in range(6)])
+    index, manifest = tmp_path / "x.tar.index", read_manifest(tmp_path / "x.tar")
+    data, ((size, _),) = index.read_bytes(), manifest.index
+    header = read_header(lambda start, stop: data[start:stop], 0, size, "x")
+    every = {name: np.frombuffer(data, *own[:3]).copy() for name, own in header.columns.items()}
+    every.setdefault("position", np.arange(6, dtype=np.uint64))
+    every[column][4] = value
+    piece = b"".join(encode(header.members, every))
+    seal = read_header(lambda start, stop: piece[start:stop], 0, len(piece), "x").seal
+    index.write_bytes(piece)
+    (tmp_path / "x.tar.manifest").write_bytes(replace(manifest, index=((len(piece), seal),)).to_json())
+    with open_reader(tmp_path / "x.tar") as reader:
+        assert reader.record(3).fields["jpg"]
+        with pytest.raises(ContainerError, match=r"of record 4 "):
+            reader.locate(np.array([3, 4]), "jpg"), reader.positions(np.array([3, 4]))
+
+
+@pytest.mark.parametrize("name", ["x.lmdb", "x.tar"])
+def test_a_set_of_an_earlier_version(tmp_path: Path, name: str) -> None:
+    with open_writer(tmp_path / name) as writer:
+        writer.write({"txt": "one"})
+    file = tmp_path / {"x.lmdb": name, "x.tar": "x.tar.manifest"}[name]
+    data = file.read_bytes()
+    assert data.count(b'"version":3') == 1
+    file.write_bytes(data.replace(b'"version":3', b'"version":2'))
+    with pytest.raises(ContainerError, match="found 2, of an earlier iofast: remove it and pack again"):
+        open_reader(tmp_path / name)

@@ -59,7 +59,7 @@ class Packed:
                 size = int(located.width[row]), int(located.height[row])
                 name = json.loads(fields["json"])["path"]
                 if "rgb" in fields:
-                    self.shown[name] = np.frombuffer(fields["rgb"], np.uint8).reshape(size[1], size[0], 3)
+                    self.shown[name] = np.frombuffer(fields["rgb"], np.uint8).reshape(*size[::-1], 3)
                 else:
                     image = next(fields[field] for field in ("jpg", "png", "webp") if field in fields)
                     decode = twin.decode if backend == "python" else kernel.decode

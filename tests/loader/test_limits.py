@@ -66,6 +66,14 @@ def test_verify_and_view(folder: Path) -> None:
         assert contact_sheet(reader, range(5)).width > 5
 
 
+def test_a_view_of_records_without_an_image(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "x.tar") as writer:
+        writer.write({"txt": "no image"})
+        writer.write({"jpg": jpeg(photo(64, 48))})
+    with open_reader(tmp_path / "x.tar") as reader:
+        assert contact_sheet(reader, [0, 1]).width > 5
+
+
 def test_an_index_that_says_so(tmp_path: Path) -> None:
     with open_writer(tmp_path / "x.tar") as writer:
         writer.write({"jpg": jpeg(photo(64, 48))})

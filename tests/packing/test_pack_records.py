@@ -242,7 +242,7 @@ class TestRecordFailures:
     def test_a_source_that_is_replaced_ends_the_run(self, tmp_path: Path) -> None:
         source = build(tmp_path / "set.lmdb")
         with pytest.raises(SourceError, match="was changed while it was packed"):
-            RecordOrigin(os.fspath(source), None, {}, "another state").begin([])
+            RecordOrigin([os.fspath(source)], None, {}, "another state").begin([])
         program = (
             "import sys; from iofast.containers import identity; from iofast.packing import worker\n"
             "identity.state_of = lambda *_: 'another'\nsys.exit(worker.main())"

@@ -79,23 +79,29 @@ def test_an_index_from_just_after_a_change_is_not_trusted(root: Path, builds: li
     assert len(builds) == 3
 
 
-def test_an_unusable_cache_is_no_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_cache_is_no_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     blocked = root.parent / "file"
     blocked.write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     reader = FolderReader(root)
+    assert "the index is not kept, so the next start builds it again: no folder" in caplog.text
     assert reader.locate(np.arange(5)).width.tolist() == [40, 20, 17, 12, 0]
     copy = pickle.loads(pickle.dumps(reader))
     reader.close()
     assert copy.locate(np.arange(5)).width.tolist() == reader.locate(np.arange(5)).width.tolist()
 
 
-def test_a_disk_that_fills_up_leaves_nothing_behind(root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_leaves_nothing_behind(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     assert len(FolderReader(root)) == 5
+    assert "cannot be written: the disk is full" in caplog.text
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
 

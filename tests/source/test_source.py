@@ -250,6 +250,7 @@ def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
         (["a.txt", "b.py"], r"found files that are no images: 1 \.py \(b\.py\), 1 \.txt \(a\.txt\)"),
         (["a/readme"], r"found files that are no images: 1 without a suffix \(a/readme\) and 1 subfolders"),
         (["train/a/x.txt", "val/a/x.txt"], "no images in"),
+        (["x-0.tar", "x-1.tar"], r"2 \.tar \(x-0\.tar, x-1\.tar\); a pattern names shards: '/.*/\*\.tar'$"),
         (["._a.jpg"], "found 1 hidden images"),
     ],
 )
