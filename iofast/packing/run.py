@@ -139,7 +139,7 @@ def _run_parts(
     if options.on is not None:
         from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
 
-        return pack_on_ray(parts, pool, progress)
+        return pack_on_ray(parts, run, pool, progress)
     if options.part is not None:
         report = parts.pack(PackPart.parse(options.part, os.environ), pool, progress)
         if report.missing or not options.finish_when_complete:
