@@ -53,7 +53,7 @@ def test_from_files_to_batches(tmp_path: Path, target: str, kind: str) -> None:
     assert np.array_equal(made.numpy(), images[ORDER])
     assert whole["label"].tolist() == [0, 0, 0, 1, 1, 1]
     assert main(["verify", str(tmp_path / target), "--quiet"]) == 0
-    assert main(["convert", str(tmp_path / target), str(tmp_path / "again"), "--quiet"]) == 0
+    assert main(["convert", str(tmp_path / target), f"{tmp_path}/again/", "--quiet"]) == 0
     assert np.array_equal(np.load(tmp_path / "again" / "sea" / "0.npy"), images[0])
 
 
