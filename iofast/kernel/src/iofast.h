@@ -287,4 +287,7 @@ const char *iof_simd(void);
 /* libjpeg-turbo's version at build time, such as 2001005. */
 int iof_jpeg_version(void);
 
+/* Writes `count` interleaved RGB pixels as three planes of floats: channel c of value v becomes table[256 c + v]. */
+void iof_levels(const uint8_t *pixels, int64_t count, const float *table, float *out);
+
 #endif
