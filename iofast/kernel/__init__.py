@@ -50,7 +50,6 @@ __all__ = [
     "decode",
     "finish_batch",
     "levels",
-    "borrowed",
     "part_batch",
     "read_header",
     "probe",
@@ -89,7 +88,7 @@ try:
         raise ImportError("IOFAST_KERNEL=python")
     from iofast.kernel import _native
     from iofast.kernel import native as implementation
-    from iofast.kernel.native_batch import borrowed, finish_batch, levels, part_batch
+    from iofast.kernel.native_batch import finish_batch, levels, part_batch
 
     backend = "native"
     simd, _turbo = _native.versions()
@@ -99,8 +98,8 @@ except ImportError as error:
     from iofast.kernel import twin as implementation  # type: ignore[no-redef]
     from iofast.kernel.parts import part_batch  # type: ignore[assignment]
 
-    borrowed = levels = None  # type: ignore[assignment]  # `iofast run` needs the native kernel
     finish_batch = None  # type: ignore[assignment]  # `pixels` finishes in torch instead
+    levels = None  # type: ignore[assignment]  # only `iofast run` calls it, which needs the native kernel
     backend, simd, _turbo = "python", "none", 0
     _missing = str(error) if _choice or find_spec("iofast.kernel._native") else "it was not built"
     if not _choice:

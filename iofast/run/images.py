@@ -35,7 +35,7 @@ class Pending(NamedTuple):
     def then(self, plan: Plan, do: Callable[[Image.Image], Image.Image]) -> Pending:
         """Return the pending pixels after one more operation."""
         other = self.shadow
-        return Pending(self.source, plan, None if other is None else shadow.timed(lambda: do(cast(Image.Image, other))))
+        return Pending(self.source, plan, None if other is None else shadow.timed(lambda: do(other)))
 
 
 class LazyPixelAccess:
@@ -44,7 +44,8 @@ class LazyPixelAccess:
     __slots__ = ("_image", "_real")
 
     def __init__(self, image: Image.Image) -> None:
-        self._image, self._real = image, None
+        self._image = image
+        self._real: Any = None
 
     def _access(self) -> Any:
         if self._real is None:
@@ -71,7 +72,7 @@ class _Lazy(Image.Image):
         if (pending := self.__dict__.get("_pending")) is not None:
             pixels = self._decoded(pending)
             height, width = pixels.shape[:2]
-            self._im = Image.frombuffer(self._mode, (width, height), pixels, "raw", self._mode, 0, 1).im
+            self._im = Image.frombytes(self._mode, (width, height), pixels.data).im
             self.__dict__["_readonly"] = 0
         return self.__dict__.get("_core")
 
@@ -104,7 +105,7 @@ class _Lazy(Image.Image):
         return pixels
 
     @property
-    def __class__(self) -> type:  # type: ignore[override]  # what Pillow compares in `==`
+    def __class__(self) -> type:
         return self._poses_as
 
     @__class__.setter
@@ -119,7 +120,7 @@ class _Lazy(Image.Image):
     def __array_interface__(self) -> dict[str, Any]:
         pending = self._waiting()
         if pending is None:
-            return cast(Any, Image.Image).__array_interface__.fget(self)  # type: ignore[no-any-return]
+            return cast(dict[str, Any], cast(Any, Image.Image).__array_interface__.fget(self))
         pixels = self._decoded(pending)
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels}
 

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from torch._utils import ExceptionWrapper
 from torch.utils._pytree import tree_map
@@ -30,7 +30,9 @@ def attach(iterator: Any, workers: int) -> None:
     weakref.finalize(iterator, stop.set)
     count = max(1, min(workers, len(os.sched_getaffinity(0))))
     # The thread must not know the iterator: it would never die, and the workers of a loop that was left would stay.
-    thread = threading.Thread(target=_pass_on, args=(inbox, outbox, stop, arrived, count), name="iofast-run", daemon=True)
+    thread = threading.Thread(
+        target=_pass_on, args=(inbox, outbox, stop, arrived, count), name="iofast-run", daemon=True
+    )
     pins = getattr(iterator, "_pin_memory_thread", None)
     shipping.waiting[thread if pins is None else pins] = arrived
     iterator._data_queue = outbox
@@ -69,7 +71,7 @@ def _decoded(item: Any, arrived: deque[Contents], threads: Threads) -> Any:
         batch = tree_map(lambda each: each.make() if isinstance(each, Deferred) else each, batch)
     except Exception:
         arrived.clear()
-        return number, ExceptionWrapper(where="while iofast decoded a batch of DataLoader's workers")
+        return number, cast(Any, ExceptionWrapper)(where="while iofast decoded a batch of DataLoader's workers")
     notes.count("decoded for the loop", images)
     notes.notes().nanoseconds["decoding for the loop"] += time.perf_counter_ns() - begun
     return number, batch

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 FOLDER = "IOFAST_RUN_FOLDER"  # the variable with the folder of a run's reports
+STRICT = "IOFAST_RUN_STRICT"  # the variable that makes a difference an error
 _EVERY = 1.0  # seconds
 
 _LIBRARIES = ("PIL", "torch", "torchvision", "timm", "numpy", "multiprocessing", "threading", "iofast")

@@ -1,4 +1,7 @@
-"""What is replaced in the script's libraries, right after it imported them. Nothing heavy is imported before it is needed."""
+"""What is replaced in the script's libraries, right after it imported them.
+
+Nothing heavy is imported before it is needed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def pillow(module: Any) -> None:
 
 
 def torchvision(module: ModuleType) -> None:
-    """Let `to_tensor` and `pil_to_tensor` return lazy tensors in DataLoader's workers, wherever they are imported to."""
+    """Let `to_tensor` and `pil_to_tensor` return lazy tensors in workers, in every module that has them."""
     for name, floats in (("to_tensor", True), ("pil_to_tensor", False)):
         real = getattr(module, name)
         lazy = _lazy(real, floats=floats)
@@ -72,9 +75,12 @@ def dataloader(module: Any) -> None:
     def _get_iterator(self: Any) -> Any:
         iterator = real(self)
         if self.num_workers > 0 and type(iterator) is module._MultiProcessingDataLoaderIter:
-            from iofast.run import loaders
-
-            loaders.attach(iterator, self.num_workers)
+            try:
+                from iofast.run import loaders
+            except Exception as error:
+                notes.leave("DataLoader", f"iofast cannot run here: {error}")
+            else:
+                loaders.attach(iterator, self.num_workers)
         return iterator
 
     module.DataLoader._get_iterator = _get_iterator

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from iofast.kernel import FILTERS
+from iofast.kernel.contract import ALL_FILTERS
 
 Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1
 
-_FILTERS = {Image.Resampling[name.upper()]: number for number, name in enumerate(FILTERS, 1)}
+_FILTERS = {
+    each: ALL_FILTERS.index(name) + 1 for each in Image.Resampling if (name := each.name.lower()) in ALL_FILTERS
+}
 _RESAMPLINGS = {number: filter for filter, number in _FILTERS.items()}
 # The EXIF orientation whose correction is this transpose.
 _TURNS = {

@@ -21,8 +21,6 @@ from iofast.run import notes
 FIRST = 16  # images of each process
 TESTED = {"PIL": ("13.0",), "torchvision": ("0.28",), "torch": ("2.13",)}  # with other releases twice as many
 
-STRICT = "IOFAST_RUN_STRICT"  # the variable that makes a difference an error
-LEVELS_APART = 1  # of 255: the kernel's resampling against Pillow's
 
 _T = TypeVar("_T")
 
@@ -55,25 +53,16 @@ def timed(make: Callable[[], _T]) -> _T:
         notes.notes().nanoseconds["shadow"] += time.perf_counter_ns() - begun
 
 
-def agree(ours: NDArray[Any], theirs: NDArray[Any], name: str, step: float = 1) -> bool:
-    """Compare pixels or values; if they differ, everything from here on is left to the script's libraries.
-
-    `step` is the difference between neighbouring levels.
-    """
-    if ours.shape == theirs.shape and ours.dtype == theirs.dtype and _close(ours, theirs, step * LEVELS_APART):
+def agree(ours: NDArray[Any], theirs: NDArray[Any], name: str) -> bool:
+    """Compare pixels or values; if any differs, everything from here on is left to the script's libraries."""
+    if ours.dtype == theirs.dtype and np.array_equal(ours, theirs):
         return True
     reason = f"{name} differs from what Pillow and torch make of it (at {notes.line_of_script()})"
     notes.count("differences")
     notes.leave("all further images", reason)
-    if os.environ.get(STRICT):
+    if os.environ.get(notes.STRICT):
         raise DifferenceError(reason)
     return False
-
-
-def _close(ours: NDArray[Any], theirs: NDArray[Any], most: float) -> bool:
-    if np.array_equal(ours, theirs):
-        return True
-    return most > 0 and bool(np.abs(ours.astype(np.float64) - theirs).max() <= most)
 
 
 def failed() -> bool:

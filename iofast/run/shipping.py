@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -50,7 +50,7 @@ def pack(own: Contents) -> Shipment:
     for row in own.rows:
         if numbers.setdefault(id(row.source), len(sources)) == len(sources):
             sources.append(row.source)
-    storage = torch.UntypedStorage._new_shared(sum(len(source.data) for source in sources), device="cpu")
+    storage = cast(Any, torch.UntypedStorage)._new_shared(sum(len(source.data) for source in sources), device="cpu")
     data = torch.empty(0, dtype=torch.uint8).set_(storage)
     bytes_of, at, files = data.numpy(), 0, []
     for source in sources:
@@ -66,10 +66,12 @@ def pack(own: Contents) -> Shipment:
 
 def arrive(shipment: Shipment) -> Any:
     """Return the tensor: lazy in a thread of `waiting`, ordinary everywhere else."""
-    view = memoryview(shipment.data.numpy())
+    view = memoryview(shipment.data.numpy())  # type: ignore[arg-type]
     sources = [Source(view[at : at + length], size, name) for name, at, length, size in shipment.files]
     rows = tuple(Row(sources[number], Plan._make(plan), erased) for number, plan, erased in shipment.rows)
-    own = Contents(rows, pointwise.interned(torch.from_numpy(shipment.levels)), shipment.batched, pinned=shipment.pinned)
+    own = Contents(
+        rows, pointwise.interned(torch.from_numpy(shipment.levels)), shipment.batched, pinned=shipment.pinned
+    )
     arrived = waiting.get(threading.current_thread())
     if arrived is None:
         return own.make()

@@ -21,7 +21,7 @@ LAYERS = tuple(
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms pixels gpu prefetch places",
         "opening record_writer packing checking copying sheet staging fields selection dataset loader bench monitor "
-        "commands",
+        "run commands",
         "cli __main__",
     )
 )
@@ -51,9 +51,10 @@ SIDEWAYS = {
         "loader",
         "bench",
         "monitor",
+        "run",
     },
 }
-TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch"}
+TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch", "run"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 

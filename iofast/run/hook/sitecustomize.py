@@ -31,7 +31,7 @@ class _Launcher:
 def _start() -> None:
     if os.environ.get("IOFAST_RUN") == "0":
         return
-    sys.meta_path.insert(0, _Launcher)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Launcher)
     from iofast.run import imports, notes
 
     if imports.install():
