@@ -24,9 +24,8 @@ from typing import Any
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import plain, write_blob
 from benchmarks.rivals.cases import CASES, Case
-from benchmarks.rivals.chart import THEMES, TITLE, chart
 from benchmarks.rivals.contenders import CONTENDERS, OWN, PEERS, Contender
-from benchmarks.rivals.page import loaders, page, summary, with_table
+from benchmarks.rivals.page import page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, pack
 from tools import machine
@@ -137,7 +136,7 @@ def main() -> None:
 
 
 def write(case: str, figures: Mapping[str, Any], output: Path | None) -> None:
-    """Write a case's figures, and the page, the charts and the README's table anew; other cases keep their figures."""
+    """Write a case's figures, and the page and the README's table anew; other cases keep their figures."""
     path = output or measure.RESULTS / "rivals.md"
     kept = path.with_suffix(".json")
     every = json.loads(kept.read_text()) if kept.exists() else {}
@@ -148,10 +147,6 @@ def write(case: str, figures: Mapping[str, Any], output: Path | None) -> None:
     if output is None:
         readme = ROOT / "README.md"
         readme.write_text(with_table(readme.read_text(), summary(every)))
-    if "crop" in every:
-        folder = path.parent if output else ROOT / "docs" / "images"
-        for theme in THEMES:
-            (folder / f"rivals-{theme}.svg").write_text(chart(TITLE, loaders(every["crop"]), theme))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located
+from iofast.containers.columns import ABSENT
+from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
 from iofast.errors import ContainerError, DecodeError
@@ -26,7 +27,6 @@ from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel.payload import HEAD
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
 from iofast.source.listing import printable
 
@@ -83,7 +83,7 @@ class LmdbFile(Format):
         others = len(keys) - len(kept) - int((texts >= 0).sum())
         left_out = [f"entries that are no images: {others:,} left out"] if others else []
         left_out += [f"no class numbers: the texts of the keys label-… are the field {TEXT_FIELD}"] if has_texts else []
-        return ForeignIndex(arrays, fields, keys=kept_keys, left_out=tuple(left_out))
+        return ForeignIndex(arrays=arrays, fields=fields, keys=kept_keys, left_out=tuple(left_out))
 
 
 class ForeignLmdbReader(ForeignReader):

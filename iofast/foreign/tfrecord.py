@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from iofast.bars import open_bar
 from iofast.containers.any_bytes import open_bytes, stored_stamps
+from iofast.containers.columns import ABSENT
+from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
@@ -47,10 +48,9 @@ from iofast.kernel import Header, crc32c, read_header
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
 from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
-from iofast.source.table import ColumnText
+from iofast.source.table import Cells
 
 IMAGE_FIELD = "jpg"
 
@@ -93,8 +93,8 @@ class TfrecordFiles(Format):
             order = CLASS_ORDERS[0]
             arrays["label"], classes, warnings = self._text_labels(files, order)
         return ForeignIndex(
-            arrays,
-            tuple(fields),
+            arrays=arrays,
+            fields=tuple(fields),
             json=json,
             classes=classes,
             class_order=order,
@@ -119,7 +119,7 @@ class TfrecordFiles(Format):
         self, files: Sequence[_Rows], class_order: str
     ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
         """See `read_labels`."""
-        cells = ColumnText()
+        cells = Cells()
         for rows in files:
             names = [*rows.names, None]  # the last one is number -1
             for number in rows.named:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_one_training_with_two_loaders(tmp_path: Path, loader: str) -> None:
 def ran(script: str, path: Path, *options: str) -> str:
     """The output of an example."""
     command = [sys.executable, str(EXAMPLES / script), str(path), "--device=cpu", *options]
-    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    run = forked.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -101,20 +102,27 @@ def test_dino(squares: Path) -> None:
     assert all(0 < loss < 10 for loss in losses(printed))
 
 
-def test_segmentation(squares: Path) -> None:
-    options = ["--classes=3", "--size=48", "--base=56", "--width=8", "--batch-size=4", "--epochs=12", "--lr=0.1"]
-    printed = ran("train_segmentation.py", squares, *options)
+LEARNS = pytest.mark.parametrize("epochs", [2, pytest.param(12, marks=pytest.mark.slow)])
+
+
+@LEARNS
+def test_segmentation(squares: Path, epochs: int) -> None:
+    """Two epochs; that it learns is seen in `make torture PART=grids`."""
+    options = ["--classes=3", "--size=48", "--base=56", "--width=8", "--batch-size=4", "--lr=0.1"]
+    printed = ran("train_segmentation.py", squares, *options, f"--epochs={epochs}")
     first, *_, last = losses(printed)
-    assert last < first
-    assert float(re.findall(r"pixels right ([\d.]+)", printed)[-1]) > 70
+    right = float(re.findall(r"pixels right ([\d.]+)", printed)[-1])
+    assert 0 < right <= 100
+    assert epochs == 2 or (last < first and right > 70)
 
 
 @pytest.mark.parametrize("recipe", [pytest.param("hflip", marks=pytest.mark.slow), "lsj"])
-def test_detection(squares: Path, recipe: str) -> None:
-    options = ["--classes=2", "--size=64", "--width=4", "--batch-size=4", "--steps=40", "--lr=0.01"]
-    printed = ran("train_detection.py", squares, "--split=train", f"--recipe={recipe}", *options)
+@pytest.mark.parametrize("steps", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_detection(squares: Path, recipe: str, steps: int) -> None:
+    options = ["--classes=2", "--size=64", "--width=4", "--batch-size=4", "--lr=0.01"]
+    printed = ran("train_detection.py", squares, "--split=train", f"--recipe={recipe}", f"--steps={steps}", *options)
     first, *_, last = losses(printed)
-    assert last < first
+    assert steps == 4 or last < first
     assert "(4 images, " in printed
 
 

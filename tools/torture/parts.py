@@ -107,7 +107,6 @@ def run() -> list[str]:
         images = Path(name) / "images"
         sample_photographs.make(images, per_class=24, val=0, quiet=True)
         images /= "train"  # without splits, which --split draws
-        _double(images)
         for number in tqdm(range(done["rounds"], ROUNDS), desc="parts"):
             done.update(_round(Path(name), images, number))
             progress.update(done)
@@ -121,12 +120,6 @@ def run() -> list[str]:
         "- options of the rounds: none; --shuffle with --split",
         "- every file had the bytes of one undisturbed run, and nothing else was left",
     ]
-
-
-def _double(images: Path) -> None:
-    """Copy every fifth image under another name, so that there are duplicates across parts."""
-    for path in sorted(images.rglob("*.jpg"))[::5]:
-        path.with_name(f"z{path.name}").write_bytes(path.read_bytes())
 
 
 def _round(folder: Path, images: Path, number: int) -> Counter[str]:
