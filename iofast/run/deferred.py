@@ -6,18 +6,22 @@ arithmetic on single values, copies, writing a rectangle (random erasing), `torc
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from threading import Thread, current_thread
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from iofast.run import decoding, notes, pointwise, shadow
+from iofast.run import decoding, notes, pointwise, shadow, shipping
 from iofast.run.decoding import Row, Threads
 from iofast.run.images import Pending
+from iofast.run.shipping import Shipment
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
@@ -54,6 +58,16 @@ class Contents:
         twin, self.twin = self.twin, None
         if twin is not None and not shadow.agree(self._decoded().numpy(), twin.numpy(), self.rows[0].source.name):
             self.made = twin
+
+    def shipment(self) -> Shipment | None:
+        """Return the tensor as it travels to another process, or None if it should travel as pixels."""
+        self.check()
+        done = self.made is not None or any(row.source.pixels is not None for row in self.rows)
+        if done or not shipping.smaller(self.rows, self.levels):
+            return None
+        notes.count("deferred", len(self.rows))
+        notes.write_sometimes()
+        return shipping.pack(self.rows, self.levels, batched=self.batched, pinned=self.pinned)
 
     def _decoded(self, threads: Threads | None = None) -> torch.Tensor:
         return decoding.tensor(self.rows, self.levels, batched=self.batched, pinned=self.pinned, threads=threads)
@@ -110,11 +124,23 @@ class Deferred(torch.Tensor):
         own.rows = (row._replace(erased=(*row.erased, (place[1:], stored))),)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        from iofast.run import shipping
-
-        if shipping.worthwhile(self.contents):
-            return shipping.arrive, (shipping.pack(self.contents),)
+        if (shipment := self.contents.shipment()) is not None:
+            return arrive, (shipment,)
         return cast(Any, self.make()).__reduce_ex__(protocol)
+
+
+# Threads in which arriving tensors stay lazy, because the next thread decodes them, with what arrived in them.
+waiting: WeakKeyDictionary[Thread, deque[Contents]] = WeakKeyDictionary()
+
+
+def arrive(shipment: Shipment) -> torch.Tensor:
+    """Return the tensor that travelled: lazy in a thread of `waiting`, ordinary everywhere else."""
+    own = Contents(*shipping.unpack(shipment), shipment.batched, pinned=shipment.pinned)
+    arrived = waiting.get(current_thread())
+    if arrived is None:
+        return own.make()
+    arrived.append(own)
+    return Deferred(own)
 
 
 @cache

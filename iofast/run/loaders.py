@@ -17,9 +17,9 @@ from typing import Any, cast
 from torch._utils import ExceptionWrapper
 from torch.utils._pytree import tree_map
 
-from iofast.run import notes, shipping
+from iofast.run import notes
 from iofast.run.decoding import Threads
-from iofast.run.deferred import Contents, Deferred
+from iofast.run.deferred import Contents, Deferred, waiting
 
 _POLL = 0.2  # seconds between looks whether the loop has ended
 
@@ -34,7 +34,7 @@ def attach(iterator: Any, workers: int) -> None:
         target=_pass_on, args=(inbox, outbox, stop, arrived, count), name="iofast-run", daemon=True
     )
     pins = getattr(iterator, "_pin_memory_thread", None)
-    shipping.waiting[thread if pins is None else pins] = arrived
+    waiting[thread if pins is None else pins] = arrived
     iterator._data_queue = outbox
     thread.start()
 

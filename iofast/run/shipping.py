@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.run import notes, pointwise
+from iofast.run import pointwise
 from iofast.run.decoding import Erased, Row
-from iofast.run.deferred import Contents, Deferred
 from iofast.run.plan import Plan, Size
 from iofast.run.source import Source
 
@@ -29,51 +26,34 @@ class Shipment(NamedTuple):
     pinned: bool
 
 
-# Threads in which arriving tensors stay lazy, because the next thread decodes them: those of `loaders`.
-waiting: WeakKeyDictionary[threading.Thread, deque[Contents]] = WeakKeyDictionary()
+def smaller(rows: Sequence[Row], levels: torch.Tensor) -> bool:
+    """Whether the files of some rows are smaller than the tensor that is made of them."""
+    width, height = rows[0].plan.size
+    return sum(len(row.source.data) for row in rows) < 3 * width * height * levels.element_size() * len(rows)
 
 
-def worthwhile(own: Contents) -> bool:
-    """Whether a lazy tensor should travel as files: it is not decoded yet, and they are the smaller part."""
-    own.check()
-    if own.made is not None or any(row.source.pixels is not None for row in own.rows):
-        return False
-    width, height = own.rows[0].plan.size
-    room = 3 * width * height * own.levels.element_size() * len(own.rows)
-    return sum(len(row.source.data) for row in own.rows) < room
-
-
-def pack(own: Contents) -> Shipment:
-    """Return what travels. Raises nothing of its own."""
+def pack(rows: Sequence[Row], levels: torch.Tensor, *, batched: bool, pinned: bool) -> Shipment:
+    """Return what travels. The files are in shared memory, once each."""
     numbers: dict[int, int] = {}
     sources: list[Source] = []
-    for row in own.rows:
+    for row in rows:
         if numbers.setdefault(id(row.source), len(sources)) == len(sources):
             sources.append(row.source)
     storage = cast(Any, torch.UntypedStorage)._new_shared(sum(len(source.data) for source in sources), device="cpu")
     data = torch.empty(0, dtype=torch.uint8).set_(storage)
-    bytes_of, at, files = data.numpy(), 0, []
+    room, at, files = data.numpy(), 0, []
     for source in sources:
         length = len(source.data)
-        bytes_of[at : at + length] = np.frombuffer(source.data, np.uint8)
+        room[at : at + length] = np.frombuffer(source.data, np.uint8)
         files.append((source.name, at, length, source.size))
         at += length
-    rows = [(numbers[id(row.source)], row.plan, row.erased) for row in own.rows]
-    notes.count("deferred", len(rows))
-    notes.write_sometimes()
-    return Shipment(data, files, rows, own.levels.numpy(), own.batched, own.pinned)
+    packed = [(numbers[id(row.source)], row.plan, row.erased) for row in rows]
+    return Shipment(data, files, packed, levels.numpy(), batched, pinned)
 
 
-def arrive(shipment: Shipment) -> Any:
-    """Return the tensor: lazy in a thread of `waiting`, ordinary everywhere else."""
+def unpack(shipment: Shipment) -> tuple[tuple[Row, ...], torch.Tensor]:
+    """Return rows and levels."""
     view = memoryview(shipment.data.numpy())  # type: ignore[arg-type]
     sources = [Source(view[at : at + length], size, name) for name, at, length, size in shipment.files]
-    rows = tuple(Row(sources[number], Plan._make(plan), erased) for number, plan, erased in shipment.rows)
-    own = Contents(
-        rows, pointwise.interned(torch.from_numpy(shipment.levels)), shipment.batched, pinned=shipment.pinned
-    )
-    arrived = waiting.get(threading.current_thread())
-    if arrived is None:
-        return own.make()
-    arrived.append(own)
-    return Deferred(own)
+    rows = tuple(Row(sources[number], plan, erased) for number, plan, erased in shipment.rows)
+    return rows, pointwise.interned(torch.from_numpy(shipment.levels))
