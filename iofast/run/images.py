@@ -70,6 +70,7 @@ class _Lazy(Image.Image):
     @property
     def _im(self) -> Any:
         if (pending := self.__dict__.get("_pending")) is not None:
+            self._release()
             pixels = self._decoded(pending)
             height, width = pixels.shape[:2]
             self._im = Image.frombytes(self._mode, (width, height), pixels.data).im
@@ -121,13 +122,18 @@ class _Lazy(Image.Image):
         pending = self._waiting()
         if pending is None:
             return cast(dict[str, Any], cast(Any, Image.Image).__array_interface__.fget(self))
+        self._release()
         pixels = self._decoded(pending)
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels}
+
+    def _release(self) -> None:
+        """Close the file, as Pillow does when it loads an image."""
 
     def _waiting(self) -> Pending | None:
         return self.__dict__.get("_pending")
 
     def _later(self, pending: Pending, mode: str | None = None) -> Image.Image:
+        self._release()
         new = LazyImage.__new__(LazyImage)
         new.__dict__.update(
             _mode=mode or self._mode,
