@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -378,6 +378,7 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
 
 
 def test_thresholds_check_themselves() -> None:
+    assert len(fields(Thresholds)) <= 15
     with pytest.raises(OptionError, match=r"^Thresholds.part: expected a number of at least 0, found -1$"):
         Thresholds(part=-1)
     with pytest.raises(OptionError, match=r"notice <= bound <= severe, found 0.05, 0.3, 0.2"):
