@@ -313,7 +313,7 @@ MAYBE = st.none() | SHARES
 def anything(draw: st.DrawFn) -> Snapshot:
     doing = draw(st.dictionaries(st.sampled_from(list(Doing)), SHARES, max_size=3))
     count = draw(st.sampled_from([None, 0, 1 << 30]))
-    odd = {"read_bytes": count, "read_calls_bytes": count, "write_bytes": count, "major_faults": count}
+    odd = {"read_bytes": count, "read_calls_bytes": count, "major_faults": count}
     processes = [replace(MAIN, cpu_s=draw(SHARES), **odd)] if draw(st.booleans()) else []
     for number in range(draw(st.integers(0, 3))):
         made = worker(draw(st.integers(0, 5)) + 10 * number, draw(SHARES), runnable_s=draw(MAYBE), **odd)

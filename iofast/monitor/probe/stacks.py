@@ -131,7 +131,6 @@ class StackCounts:
             return
         self._stand(pid, stack.calls)
         seen = frames.frame_of(stack.calls, self._feeds)
-        self._feeds.learn(stack.calls, stack.looks, trains=seen.frame in frames.TRAINING)
         self._frames[seen.frame] += stack.looks
         if seen.sync is not None:
             self._syncs[seen.sync] += stack.looks
