@@ -85,7 +85,7 @@ def test_busy_is_the_mean_since_the_last_question(play: Play, tmp_path: Path) ->
     for number in range(80):  # more than it holds
         ring.put(0.25 if number % 2 else 0.75, end - (79 - number) * 10_000)
     probe = play(f"gpu 0 ring={tmp_path}/ring")
-    assert probe._busy(("GPU 0", 7), probe._handles()[0], 0.1) == pytest.approx(0.5)
+    assert only(probe).busy == pytest.approx(0.5)
     ring.put(1.0, end + 10_000)
     ring.put(0.5, end + 20_000)
     assert only(probe).busy == pytest.approx(0.75), "what was told before does not count again"
