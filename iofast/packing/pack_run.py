@@ -58,21 +58,27 @@ class PackRun:
 
     def fill(self, writer: Writer, sections: Sequence[Section]) -> None:
         """Write those of the sections that no earlier run has finished."""
-        work, progress = self.work, self.progress
-        left = writer.resume(sections)
+        progress, left = self.progress, writer.resume(sections)
         for each in writer.finished.values():
             self.count(each)
         self.resumed = sum(len(range(*section[2:])) for section in sections) - sum(len(range(*s[2:])) for s in left)
         progress.begin(sum(len(range(*section[2:])) for section in sections), self.resumed)
-        results = self.pool.results(work.setup(), work.jobs(left))
         try:
-            for section in left:
+            self.pack(writer, left)
+        finally:
+            progress.end()
+
+    def pack(self, writer: Writer, sections: Sequence[Section]) -> None:
+        """Write these sections."""
+        work = self.work
+        results = self.pool.results(work.setup(), work.jobs(sections))
+        try:
+            for section in sections:
                 self._write(writer, section, results)
-            if left:
+            if sections:
                 work.origin().check()
         finally:
             results.close()  # type: ignore[attr-defined] # a generator
-            progress.end()
 
     def _write(self, writer: Writer, section: Section, results: Iterator[Done]) -> None:
         """Write one section from the next results."""

@@ -76,7 +76,7 @@ class PackParts:
             return None
         expected = old.parts or 1 if count is None else count
         PackPlan(old.images, old.splits, old.source, self.settings, parts=expected).check_same(old, self.place.partial)
-        return self._loaded(old)
+        return load_work(self.sources, self.options, old, self.place.partial / LISTING)
 
     def pack(self, part: PackPart, pool: WorkerPool, progress: PackProgress) -> PackReport:
         """Pack one part, or return the report of an earlier run that has packed it."""
@@ -170,16 +170,15 @@ class PackParts:
         place.note(PLAN, asdict(work.plan))
         return work
 
-    def _loaded(self, plan: PackPlan) -> PackWork:
-        """The work of a stored plan, with its stored listing."""
-        file = self.place.partial / LISTING
-        try:
-            members, arrays = load(file, checked=False)
-            source = stored.source_of(stored.root_of(self.sources[0], members["kind"]), members, arrays)
-        except (OSError, ContainerError, LookupError, TypeError) as error:
-            raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
-        mean = estimate.mean_size_in_memory(source, self.options.recipe())
-        return PackWork(self.sources, source, self.options, plan, 1, mean)
+
+def load_work(sources: Sequence[str], options: PackOptions, plan: PackPlan, listing: Path) -> PackWork:
+    """The work of a stored plan, with the listing of its sources in a file. Raises `TargetError`."""
+    try:
+        members, arrays = load(listing, checked=False)
+        source = stored.source_of(stored.root_of(sources[0], members["kind"]), members, arrays)
+    except (OSError, ContainerError, LookupError, TypeError) as error:
+        raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
+    return PackWork(sources, source, options, plan, 1, estimate.mean_size_in_memory(source, options.recipe()))
 
 
 def _copy(writer: LmdbWriter, part: Writer, sections: Sequence[Section]) -> None:

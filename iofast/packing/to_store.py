@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import posixpath
 import random
 import secrets
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from iofast.containers.columns_file import ALIGN, load, store
+from iofast import owned
+from iofast.containers.columns_file import ALIGN, store
 from iofast.containers.container_suffixes import LMDB, WRITTEN
+from iofast.containers.locked_folder import LockedFolder
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shard_writer import ShardWriter
@@ -29,42 +31,44 @@ from iofast.containers.shards import MANIFEST_SUFFIX, SHARD_SIZE
 from iofast.containers.targets import target_of, writer_of
 from iofast.containers.writer import INDEX_SUFFIX, Finished, Section
 from iofast.errors import (
+    BusyError,
     ContainerError,
+    IofastError,
     ObjectConflictError,
     ObjectMissingError,
     OptionError,
-    StorageError,
     TargetError,
     because,
 )
 from iofast.option import parse_size
 from iofast.packing import estimate
 from iofast.packing.dry_run import forecast
-from iofast.packing.failures import ERRORS
+from iofast.packing.failures import ERRORS, beside
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart, missing_words
+from iofast.packing.parts import LISTING, load_work
 from iofast.packing.plan import PackPlan, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.remote import requests
-from iofast.remote.store import Store
+from iofast.remote.store import ObjectInfo, Store
 from iofast.remote.urls import WEB, RemotePath
 from iofast.source import stored
 
 MOST_SHARD = 4_000_000_000  # bytes: what every store takes as one object, with room for a wrong estimate
-_VERSION = 2
-_LISTING = "listing"
+_VERSION = 3
 _REQUESTS = 16  # small objects in flight at once
 _TOGETHER = 1000  # objects that one request removes
+_log = logging.getLogger("iofast")
 
 
 class StoreTarget(ShardTarget):
     """The place of a set in an object store: `url`. What is made for it lies in a folder of this process."""
 
-    def __init__(self, url: str, folder: str, *, overwrite: bool = False) -> None:
+    def __init__(self, url: str, folder: Path, *, overwrite: bool = False) -> None:
         place = RemotePath.of(url)
         if place.scheme in WEB:
             raise OptionError(f"{place}: a web server takes no files; expected a target in s3://, gs:// or az://")
@@ -75,7 +79,7 @@ class StoreTarget(ShardTarget):
                 f"{place}: an LMDB file is not made in an object store: expected {', '.join(WRITTEN[1:])}; or pack it "
                 "here and copy it"
             )
-        super().__init__(os.path.join(folder, name), os.path.splitext(name)[1], overwrite=overwrite)
+        super().__init__(folder / name, os.path.splitext(name)[1], overwrite=overwrite)
         self.store = Store(RemotePath(place.store, above))
         self.url = self.store.url(name)
 
@@ -96,9 +100,37 @@ def check_options(options: PackOptions, url: str) -> None:
         raise OptionError(f"shard_size={options.shard_size} is too much for an object store: expected up to 4GB")
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """The run `id`, as all machines find it in the store.
+
+    It replaces the set whose manifest has the version `replaces` ("" for none), and its `shards`.
+    """
+
+    id: str
+    plan: PackPlan
+    replaces: str = ""
+    shards: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: bytes, where: str) -> StoredPlan:
+        """Read `plan.json`. Raises `TargetError`."""
+        try:
+            value: Mapping[str, Any] = json.loads(text)
+            if value["version"] != _VERSION or not str(value["id"]).isalnum():
+                raise ValueError(f"version {value['version']}")
+            splits = tuple((name, start, stop) for name, start, stop in value["plan"]["splits"])
+            plan = PackPlan(**{**value["plan"], "splits": splits})
+            return cls(str(value["id"]), plan, str(value["replaces"]), tuple(map(str, value["shards"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise TargetError(
+                f"{where} is damaged, or of another version of iofast ({error!s:.80}): delete its folder to start anew"
+            ) from None
+
+
 @dataclass(slots=True)
 class StoreRun:
-    """One command that packs `sources` into the object store of `target`. `id` names the run, once it has begun."""
+    """One command that packs `sources` into the object store of `target`."""
 
     sources: Sequence[str]
     target: StoreTarget
@@ -106,21 +138,29 @@ class StoreRun:
     planned: Callable[[], PackWork]
     pool: WorkerPool
     progress: PackProgress
-    id: str = field(default="", init=False)
+    begun: StoredPlan | None = field(default=None, init=False)
+    _joined: bool = field(default=False, init=False)  # another run has begun, and may be at work
+    _stopped: bool = field(default=False, init=False)
 
     def run(self) -> PackReport:
         """Pack the missing sections, or those of one part, and publish when all are there."""
         try:
-            return self._run()
-        except (KeyboardInterrupt, StorageError, ObjectConflictError, ObjectMissingError, TargetError) as error:
-            words = str(error) or "interrupted"
-            if not self.id or "goes on from there" in words:
+            with self.target:
+                report = self._run()
+        except (KeyboardInterrupt, IofastError) as error:
+            words, errors = str(error) or "interrupted", beside(self.target.path, ERRORS)
+            if os.fspath(errors) in words:
+                self.target.store.put_file(self._name(ERRORS), errors)
+            words = words.replace(os.fspath(self.target.path), self.target.url)
+            if self.begun is None:
                 raise
             raise type(error)(f"{words}; {self.target.going_on}") from None
+        listed = None if report.errors_file is None else f"{self.target.url}{ERRORS}"
+        return replace(report, target=self.target.url, errors_file=listed)
 
     def dry_run(self) -> PackReport:
         """The forecast of a dry run. Nothing is written into the store."""
-        self._check_free()
+        self._check_free(self._manifest())
         report = forecast(self.planned(), self.target.path, self.pool)
         expected = report.estimate
         if expected is not None:  # a shard that is sent, and one that is packed
@@ -129,152 +169,181 @@ class StoreRun:
         return replace(report, target=self.target.url, estimate=expected)
 
     def _run(self) -> PackReport:
-        options = self.options
+        options, url = self.options, self.target.url
         part = None if options.part is None else PackPart.parse(options.part, os.environ)
-        with self.target:
-            work, joined = self._work(None if part is None else part.total)
-            work.workers = self.pool.count
-            packing = PackRun(work, self.target, self.pool, self.progress)
-            writer = writer_of(self.target, work.description(), work.key_width)
-            assert isinstance(writer, ShardWriter)  # no other suffix is accepted
-            writer.is_stored = True
-            sections = work.sections()
-            mine = [*(sections if part is None else part.of(sections))]
-            there = self._stored()
-            left = [each for each in mine if each.number not in there]
-            if options.finish and left:
-                count = work.plan.parts or 1
-                lost = missing_words(_lacking(sections, left, count), count)
-                raise TargetError(f"{self.target.url} cannot be finished: {lost}")
-            if left:
-                start = random.randrange(len(left)) if joined else 0  # other machines may be at work: begin anywhere
-                self._pack(packing, writer, sections, left[start:] + left[:start])
-            missing = [each for each in sections if each.number not in self._stored()]
-            if part is not None and (missing or not options.finish_when_complete):
-                with contextlib.suppress(ObjectMissingError):  # published meanwhile
-                    self._receive_rows([each for each in mine if each.number in there])
-                writer.resume(mine)
-                for done in writer.finished.values():
-                    packing.count(done)
-                return self._of_part(packing, part, work, missing)
-            packing.resumed = sum(each.stop - each.start for each in mine if each not in left)
-            return self._publish(packing, writer, sections)
+        work = self._work(None if part is None else part.total)
+        if work is None:  # a run that was killed at its very end
+            work = self.planned()
+            return self._published(self._of(work, resumed=len(work.source)))
+        packing = self._of(work)
+        writer = writer_of(self.target, work.description(), work.key_width)
+        assert isinstance(writer, ShardWriter)  # no other suffix is accepted
+        writer.is_stored = True
+        sections = work.sections()
+        mine = [*(sections if part is None else part.of(sections))]
+        left = self._lacking(mine)
+        packing.resumed = _images(mine) - _images(left)
+        if options.finish and left:
+            count = work.plan.parts or 1
+            raise TargetError(f"{url} cannot be finished: {missing_words(_parts_of(sections, left, count), count)}")
+        if left and not self._hide_old():
+            if self._is_current():
+                raise TargetError(f"{url} was made by another run meanwhile")
+            return self._published(packing)
+        self._pack(packing, writer, mine, left)
+        missing = self._lacking(sections)
+        if part is None or (not missing and options.finish_when_complete):
+            return self._publish(packing, writer)
+        with contextlib.suppress(ObjectMissingError):  # published meanwhile
+            self._receive_rows(mine)
+        writer.resume(mine)
+        return replace(
+            self._report(packing, writer),
+            images=_images(mine),
+            errors_file=None,
+            part=part,
+            missing=_parts_of(sections, missing, part.total),
+        )
 
-    def _work(self, count: int | None) -> tuple[PackWork, bool]:
-        """The work of the run that the store has, or of a new one; and whether it was there."""
-        target, name = self.target, f"{self.target.path.name}.partial/plan.json"
+    def _work(self, count: int | None) -> PackWork | None:
+        """The work of the run that the store has, or of a new one; None for a run that has published its set."""
+        target, name = self.target, self._name(".partial/plan.json")
         settings = shared_settings(self.sources, self.options, target)
+        old = self._manifest()  # before the source is listed, which may take long
         while True:
-            try:
-                text = target.store.get(name)
-            except ObjectMissingError:
-                text = b""
-            if text:
-                self.id, plan = _parse(text, target.store.url(name))
+            text = self._get(name)
+            if text is not None:
+                found = StoredPlan.parse(text, target.store.url(name))
+                plan = found.plan
                 expected = plan.parts if count is None else count
                 PackPlan(plan.images, plan.splits, plan.source, settings, parts=expected).check_same(
                     plan, Path(f"{target.url}.partial")
                 )
-                return self._loaded(plan), True
-            self._check_free()
+                self.begun, self._joined = found, True
+                listing = self._get(self._key(LISTING))
+                if listing is None:
+                    return None
+                (target.partial / LISTING).write_bytes(listing)
+                return load_work(self.sources, self.options, plan, target.partial / LISTING)
+            replaced = self._check_free(old)
             if self.options.finish:
                 raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
-            if self.options.overwrite:  # shards of the new set may have the names of the old ones
-                *others, manifest = self._old()
-                self._remove(others)
-                target.store.delete(manifest)
             work = self.planned()
-            plan = replace(work.plan, settings=settings, records=estimate.section_records(work, target))
-            work.plan = replace(plan, parts=count)
-            run = secrets.token_hex(8)
-            listing = target.partial / _LISTING
-            store(listing, *stored.parts(work.source))
-            target.store.put_file(self._key(_LISTING, run), listing)
-            members = {"version": _VERSION, "id": run, "plan": asdict(work.plan)}
+            plan = replace(work.plan, settings=settings, records=estimate.section_records(work, target), parts=count)
+            work.plan = plan
+            begun = StoredPlan(secrets.token_hex(8), plan, "" if old is None else old.etag, replaced)
+            store(target.partial / LISTING, *stored.parts(work.source))
+            target.store.put_file(self._key(LISTING, begun), target.partial / LISTING)
+            members = json.dumps({"version": _VERSION, **asdict(begun)}, sort_keys=True)
             try:
-                target.store.put_bytes(name, json.dumps(members, sort_keys=True).encode(), if_none_match=True)
+                target.store.put_bytes(name, members.encode(), if_none_match=True)
             except ObjectConflictError:  # another machine was faster
-                target.store.delete(self._key(_LISTING, run))
+                target.store.delete(self._key(LISTING, begun))
                 continue
-            self.id = run
-            return work, False
+            self.begun = begun
+            return work
 
-    def _loaded(self, plan: PackPlan) -> PackWork:
-        """The work of a plan, with the listing that the store has."""
-        file = self.target.partial / _LISTING
+    def _pack(self, packing: PackRun, writer: ShardWriter, mine: Sequence[Section], left: Sequence[Section]) -> None:
+        """Pack and send the sections that are left, while another one is packed."""
+        names = writer.names([each.split for each in packing.work.sections()])
+        start = random.randrange(len(left)) if left and self._joined else 0  # else both would pack the same
+        sending: Future[bool] | None = None
+        self.progress.begin(_images(mine), packing.resumed)
         try:
-            self._receive(self._key(_LISTING), file)
-            members, arrays = load(file)
-            source = stored.source_of(stored.root_of(self.sources[0], members["kind"]), members, arrays)
-        except (ObjectMissingError, ContainerError, LookupError, TypeError) as error:
-            raise TargetError(f"{self.target.store.url(self._key(_LISTING))} cannot be used: {error}") from None
-        mean = estimate.mean_size_in_memory(source, self.options.recipe())
-        return PackWork(self.sources, source, self.options, plan, 1, mean)
+            with ThreadPoolExecutor(1, "iofast-uploads") as uploads:
+                try:
+                    for section in (*left[start:], *left[:start]):
+                        if self._get(self._key(_rows_name(section))) is not None:  # from another machine
+                            self.progress.step(_images([section]), 0, len(packing.failures))
+                            continue
+                        packing.pack(writer, [section])
+                        if sending is not None and not sending.result():
+                            break
+                        done = writer.finished[section.number]
+                        sending = uploads.submit(self._send, writer, done, names[section.number])
+                    if sending is not None:
+                        sending.result()
+                except BaseException:
+                    self._stopped = True
+                    raise
+        finally:
+            self.progress.end()
+            writer.abort()
 
-    def _pack(
-        self, packing: PackRun, writer: ShardWriter, sections: Sequence[Section], left: Sequence[Section]
-    ) -> None:
-        """Pack and send sections; while one is sent, the next one is packed."""
-        names = writer.names([each.split for each in sections])
-        with ThreadPoolExecutor(1, "iofast-uploads") as uploads:
-            sending: Future[None] | None = None
-            for section in left:
-                if self._has(self._key(_rows_name(section))):
-                    continue
-                if not self._has(f"{self.target.path.name}.partial/plan.json"):
-                    break  # another machine has published the set
-                packing.fill(writer, [section])
-                if sending is not None:
-                    sending.result()
-                sending = uploads.submit(self._send, writer, writer.finished[section.number], names[section.number])
-            if sending is not None:
-                sending.result()
-
-    def _send(self, writer: ShardWriter, done: Finished, name: str) -> None:
-        """Store a shard under its final name, then its rows, and remove both here."""
-        staged = writer.staged(done.section)
+    def _send(self, writer: ShardWriter, done: Finished, name: str) -> bool:
+        """Store a shard under its final name, then its rows. False if another machine has published the set."""
+        rows, staged = self._key(_rows_name(done.section)), writer.staged(done.section)
+        if not self._is_current():
+            return False
         if done.count:
-            self.target.store.put_file(name, staged)
+            self.target.store.put_file(name, staged, self._check_stopped)
             staged.unlink()
-        self.target.store.put_file(self._key(_rows_name(done.section)), done.rows)
+        self.target.store.put_file(rows, done.rows, self._check_stopped)
+        if self._is_current():
+            return True
+        self.target.store.delete(rows)
+        return False
 
-    def _publish(self, packing: PackRun, writer: ShardWriter, sections: Sequence[Section]) -> PackReport:
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise InterruptedError("the run has ended")
+
+    def _publish(self, packing: PackRun, writer: ShardWriter) -> PackReport:
         """Write index and manifest from the rows of all sections. Another machine may do the same at the same time."""
-        target, work, name = self.target, packing.work, self.target.path.name
-
+        target, work = self.target, packing.work
+        sections = work.sections()
         try:
             self._receive_rows(sections)
         except ObjectMissingError:
             return self._published(packing)
-        writer.finished.clear()
         if lost := writer.resume(sections):
             raise TargetError(f"{target.url}: the rows of {len(lost)} shards are damaged: delete them in .partial/")
-        packing.failures = type(packing.failures)(
-            len(work.source), self.options.allowed_errors(len(work.source)), target.path
-        )
-        done = [writer.finished[number] for number in sorted(writer.finished)]
-        for each in done:
-            packing.count(each)
-        packing.check_any(done)
+        packing = self._of(work, packing.resumed)
+        report = self._report(packing, writer)
+        packing.check_any([*writer.finished.values()])
         manifest = writer.finish(work.description())
         sizes = self._sizes()
         lost_shards = [shard.name for shard in manifest.shards if sizes.get(shard.name) != shard.size]
-        if lost_shards:
+        if lost_shards and self._is_current():
             raise TargetError(
                 f"{target.store.url(lost_shards[0])} is lost or was overwritten: delete .partial/ and all shards"
             )
+        if not self._is_current():
+            return self._published(packing)
         if packing.failures.save():
-            target.store.put_file(name + ERRORS, packing.failures.file)
-        target.store.put_file(name + INDEX_SUFFIX, target.partial / (name + INDEX_SUFFIX))
-        try:
-            target.store.put_bytes(name + MANIFEST_SUFFIX, manifest.to_json(), if_none_match=True)
-        except ObjectConflictError:
-            if self._manifest() != manifest:
-                raise TargetError(f"{target.url} was made by another run meanwhile") from None
-        self._remove_work()
-        size = _size(manifest)
-        report = work.report(target.path, packing.failures, done, size, packing.resumed)
-        return self._described(report)
+            target.store.put_file(self._name(ERRORS), packing.failures.file)
+        else:
+            target.store.delete(self._name(ERRORS))
+        target.store.put_file(self._name(INDEX_SUFFIX), target.partial / self._name(INDEX_SUFFIX))
+        self._put_manifest(manifest)
+        self._clean_up(manifest)
+        return replace(report, bytes_out=_size(manifest))
+
+    def _published(self, packing: PackRun) -> PackReport:
+        """The report of a set that this run, or another machine, has published before."""
+        work, manifest = packing.work, self._read_manifest()
+        if manifest is None:
+            raise TargetError(f"{self.target.url}.partial/ was removed by another program: there is no finished set")
+        self._clean_up(manifest)
+        packing = self._of(work, packing.resumed)
+        if (listed := self._get(self._name(ERRORS))) is not None:
+            packing.failures.file.write_bytes(listed)
+            packing.failures.load()
+        report = work.report(self.target.path, packing.failures, (), _size(manifest), packing.resumed)
+        left_out = len(work.source) - manifest.count - len(packing.failures)
+        return replace(report, packed=manifest.count, left_out=left_out)
+
+    def _report(self, packing: PackRun, writer: ShardWriter) -> PackReport:
+        """The report of all sections that the writer has found finished."""
+        done = [*writer.finished.values()]
+        for each in done:
+            packing.count(each)
+        size = sum(each.size for each in done)
+        return packing.work.report(self.target.path, packing.failures, done, size, packing.resumed)
+
+    def _of(self, work: PackWork, resumed: int = 0) -> PackRun:
+        work.workers = self.pool.count
+        return PackRun(work, self.target, self.pool, self.progress, resumed)
 
     def _receive_rows(self, sections: Sequence[Section]) -> None:
         """Fetch the rows of these sections that are not here."""
@@ -286,50 +355,64 @@ class StoreRun:
 
         requests.run(requests.each(receive, [*sections], _REQUESTS))
 
-    def _published(self, packing: PackRun) -> PackReport:
-        """The report of a set that another machine has published."""
-        manifest = self._manifest()
-        if manifest is None:
-            raise TargetError(f"{self.target.url}.partial/ was removed by another program: there is no finished set")
-        size = _size(manifest)
-        report = packing.work.report(self.target.path, packing.failures, (), size, packing.resumed)
-        return self._described(replace(report, packed=manifest.count, failed=0, errors_file=None))
-
-    def _of_part(self, packing: PackRun, part: PackPart, work: PackWork, missing: Sequence[Section]) -> PackReport:
-        report = work.report(self.target.path, packing.failures, (), 0, packing.resumed)
-        sections = work.sections()
-        images = sum(each.stop - each.start for each in part.of(sections))
-        lacking = _lacking(sections, missing, part.total)
-        packed = images - len(packing.failures)
-        return self._described(
-            replace(report, images=images, packed=packed, errors_file=None, part=part, missing=lacking)
-        )
-
-    def _check_free(self) -> None:
-        """Raise `TargetError` if a set, or shards of the same names, are in the target's place."""
-        target = self.target
-        if not target.overwrite and self._has(target.path.name + MANIFEST_SUFFIX):
+    def _check_free(self, old: ObjectInfo | None) -> tuple[str, ...]:
+        """The shards of the set that is replaced. Raises `TargetError` if something else is in the target's place."""
+        target, free = self.target, set[str]()
+        if old is not None and not target.overwrite:
             raise TargetError(f"{target.url} exists already: choose another name, or give overwrite=True")
-        old = {*self._old()} if target.overwrite else set[str]()
-        found = next((each for each in target.taken([*self._sizes()]) if each not in old), None)
+        manifest = None if old is None else self._read_manifest(old.etag)
+        shards = () if manifest is None else tuple(each.name for each in manifest.shards if target.owns(each.name))
+        if target.overwrite:
+            free = {*shards, self._name(INDEX_SUFFIX), self._name(MANIFEST_SUFFIX)}
+        found = next((each for each in target.taken([*self._sizes()]) if each not in free), None)
         if found is not None:
             raise TargetError(
                 f"{target.store.url(found)} exists already and is no part of a set {target.path.name}: move it, or "
                 "choose another name"
             )
+        return shards
 
-    def _old(self) -> list[str]:
-        """The objects of the set that is replaced, its manifest last: a removal that was killed can go on."""
-        manifest, name = self._manifest(), self.target.path.name
-        shards = [] if manifest is None else [shard.name for shard in manifest.shards if self.target.owns(shard.name)]
-        return [*shards, name + INDEX_SUFFIX, name + ERRORS, name + MANIFEST_SUFFIX]
+    def _hide_old(self) -> bool:
+        """Empty the manifest of the set that is replaced, which no store deletes on a condition.
 
-    def _remove_work(self) -> None:
-        """Remove the folder of the run: the plan last, because without it a killed run would begin anew."""
-        plan = f"{self.target.path.name}.partial/plan.json"
-        found = self.target.store.list(f"{self.target.path.name}.partial")
-        self._remove(each.key for each in found if each.key != plan)
-        self.target.store.delete(plan)
+        Returns whether its place is free.
+        """
+        found, begun = self._manifest(), self._begun()
+        if found is not None and found.size and found.etag == begun.replaces:
+            with contextlib.suppress(ObjectConflictError):
+                self.target.store.put_bytes(self._name(MANIFEST_SUFFIX), b"", if_match=found.etag)
+            found = self._manifest()
+        return found is None or not found.size
+
+    def _put_manifest(self, manifest: Manifest) -> None:
+        """Publish the set. Raises `TargetError` if another one is in its place."""
+        put, name, old = self.target.store.put_bytes, self._name(MANIFEST_SUFFIX), self._manifest()
+        with contextlib.suppress(ObjectConflictError):
+            if old is None:
+                put(name, manifest.to_json(), if_none_match=True)
+            elif not old.size:
+                put(name, manifest.to_json(), if_match=old.etag)
+        if self._read_manifest() != manifest:
+            raise TargetError(f"{self.target.url} was made by another run meanwhile")
+
+    def _clean_up(self, manifest: Manifest) -> None:
+        """Remove what is left of the replaced set and of this run: the set is published, so errors are a warning.
+
+        The listing goes first: a plan without one is that of a run that has ended.
+        """
+        place, plan = self.target.store, self._name(".partial/plan.json")
+        try:
+            is_current = self._is_current()
+            if is_current:
+                self._remove({*self._begun().shards} - {shard.name for shard in manifest.shards})
+            place.delete(self._key(LISTING))
+            prefix = self._name(".partial") if is_current else self._key("")
+            self._remove(each.key for each in place.list(prefix) if each.key != plan)
+            if is_current:
+                place.delete(plan)
+        except IofastError as error:
+            rest = f"run the same command again, or delete {self.target.url}.partial/"
+            _log.warning("%s is published, but cleaning up failed: %s; %s", self.target.url, error, rest)
 
     def _remove(self, keys: Iterable[str]) -> None:
         every = [*keys]
@@ -340,41 +423,53 @@ class StoreRun:
         """The objects in the folder of the set."""
         return {each.key: each.size for each in self.target.store.list() if "/" not in each.key}
 
-    def _manifest(self) -> Manifest | None:
-        name = self.target.path.name + MANIFEST_SUFFIX
-        try:
-            return Manifest.from_json(self.target.store.get(name), self.target.store.url(name))
-        except (ObjectMissingError, ContainerError):
-            return None
+    def _lacking(self, sections: Sequence[Section]) -> list[Section]:
+        """Those of the sections that the store does not have."""
+        there = {posixpath.basename(each.key) for each in self.target.store.list(self._key(""))}
+        return [each for each in sections if _rows_name(each) not in there]
 
-    def _stored(self) -> set[int]:
-        """The numbers of the sections that the store has."""
-        names = (posixpath.basename(each.key) for each in self.target.store.list(self._key("")))
-        return {int(name.removeprefix("rows-")) for name in names if name.startswith("rows-")}
+    def _is_current(self) -> bool:
+        """Whether the store still has the plan of this run."""
+        name = self._name(".partial/plan.json")
+        text = self._get(name)
+        return text is not None and StoredPlan.parse(text, self.target.store.url(name)).id == self._begun().id
 
-    def _key(self, name: str, run: str = "") -> str:
-        return f"{self.target.path.name}.partial/{run or self.id}/{name}".rstrip("/")
+    def _manifest(self) -> ObjectInfo | None:
+        with contextlib.suppress(ObjectMissingError):
+            return self.target.store.head(self._name(MANIFEST_SUFFIX))
+        return None
 
-    def _has(self, key: str) -> bool:
-        try:
-            self.target.store.head(key)
-        except ObjectMissingError:
-            return False
-        return True
+    def _read_manifest(self, etag: str = "") -> Manifest | None:
+        name = self._name(MANIFEST_SUFFIX)
+        with contextlib.suppress(ObjectMissingError, ContainerError):
+            return Manifest.from_json(self.target.store.get(name, etag), self.target.store.url(name))
+        return None
 
-    def _receive(self, key: str, path: Path) -> None:
-        path.write_bytes(self.target.store.get(key))
+    def _get(self, key: str) -> bytes | None:
+        with contextlib.suppress(ObjectMissingError):
+            return self.target.store.get(key)
+        return None
 
-    def _described(self, report: PackReport) -> PackReport:
-        """The report with URLs in the place of local paths."""
-        errors = None if report.errors_file is None else f"{self.target.url}{ERRORS}"
-        return replace(report, target=self.target.url, errors_file=errors)
+    def _begun(self) -> StoredPlan:
+        assert self.begun is not None  # after `_work`
+        return self.begun
+
+    def _name(self, suffix: str) -> str:
+        return self.target.path.name + suffix
+
+    def _key(self, name: str, begun: StoredPlan | None = None) -> str:
+        return f"{self._name('.partial')}/{(begun or self._begun()).id}/{name}".rstrip("/")
 
 
-def _lacking(sections: Sequence[Section], missing: Sequence[Section], count: int) -> tuple[int, ...]:
+def _images(sections: Iterable[Section]) -> int:
+    return sum(each.stop - each.start for each in sections)
+
+
+def _parts_of(sections: Sequence[Section], missing: Sequence[Section], count: int) -> tuple[int, ...]:
     """The numbers of the parts, of `count`, that have one of the missing sections."""
+    lost = {each.number for each in missing}
     parts = (PackPart(number, count) for number in range(1, count + 1))
-    return tuple(part.number for part in parts if any(each in missing for each in part.of(sections)))
+    return tuple(part.number for part in parts if any(each.number in lost for each in part.of(sections)))
 
 
 def _size(manifest: Manifest) -> int:
@@ -389,26 +484,33 @@ def _rows_name(section: Section) -> str:
     return f"rows-{section.number:06d}"
 
 
-def _parse(text: bytes, where: str) -> tuple[str, PackPlan]:
-    """The name and the plan of a run. Raises `TargetError`."""
-    try:
-        value: Mapping[str, Any] = json.loads(text)
-        if value["version"] != _VERSION or not str(value["id"]).isalnum():
-            raise ValueError(f"version {value['version']}")
-        splits = tuple((name, start, stop) for name, start, stop in value["plan"]["splits"])
-        return str(value["id"]), PackPlan(**{**value["plan"], "splits": splits})
-    except (ValueError, KeyError, TypeError) as error:
-        raise TargetError(
-            f"{where} is damaged, or of another version of iofast ({error!s:.80}): delete its folder to start anew"
-        ) from None
+@contextlib.contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder of this run alone for packed shards, in `$IOFAST_WORK` or the user's cache folder.
 
-
-def work_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the shards that are packed and sent: `$IOFAST_WORK`, else the one for temporary files, names it."""
-    folder = os.environ.get("IOFAST_WORK") or None
+    What runs that were killed have left there is removed. Raises `TargetError`.
+    """
+    given, cache = os.environ.get("IOFAST_WORK"), owned.cache_folder()
+    if not given and cache is None:
+        raise TargetError("there is no folder for work: set IOFAST_WORK to one that only you may write to")
+    base = Path(os.path.abspath(given)) if given else Path(cache or "") / "packing"
+    own = LockedFolder(base / f"run-{secrets.token_hex(8)}", base)
     try:
-        if folder is not None:
-            os.makedirs(folder, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix="iofast-pack-", dir=folder)
+        base.mkdir(0o700, parents=True, exist_ok=True)
+        for path in base.glob("run-*"):
+            with contextlib.suppress(BusyError):
+                _remove_folder(LockedFolder(path, base))
+        own.acquire()
     except OSError as error:
-        raise TargetError(f"{folder or tempfile.gettempdir()} takes no work folder: {because(error)}") from None
+        words = str(error) if isinstance(error, TargetError) else because(error)
+        raise TargetError(f"{base} takes no work folder: {words}") from None
+    try:
+        yield own.path
+    finally:
+        _remove_folder(own)
+
+
+def _remove_folder(folder: LockedFolder) -> None:
+    folder.acquire()
+    folder.empty(())
+    folder.remove()

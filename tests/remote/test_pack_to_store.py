@@ -23,7 +23,8 @@ from packing_runs import digests, repeated_images
 from places import ROOT
 from store_kills import KILLED
 
-from iofast.errors import ErrorBudgetError, ObjectConflictError, StorageError, TargetError
+from iofast.errors import ContainerError, ErrorBudgetError, ObjectConflictError, StorageError, TargetError
+from iofast.opening import open_reader
 from iofast.packing import PackOptions, PackReport, pack
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
@@ -115,13 +116,11 @@ def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
 
 
 # Children of one process, which has imported everything, are killed after a number of requests until one ends.
-@pytest.mark.parametrize("least", [8, 12])
-def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[str, str], least: int) -> None:
+def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
     """Early kills lose most of the work; late ones come while the set is published."""
-    options = options_of()
-    facts = [str(images), target_in(bucket), options, bucket.endpoint, bucket.name, least, least]
+    facts = [str(images), target_in(bucket), options_of(), bucket.endpoint, bucket.name, 12, 12]
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) >= 1
@@ -249,7 +248,8 @@ class TestOverwriting:
     def test_a_set_of_more_shards_is_replaced(self, bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
         pack(images / "a", target_in(bucket), **options_of(shard_records=2))
         packed(images, bucket, part="1/2", overwrite=True)
-        assert "out/t.tar.manifest" not in names(bucket)
+        with pytest.raises(ContainerError, match=r"out/t.tar.manifest is empty"):
+            open_reader(target_in(bucket))
         packed(images, bucket, part="2/2", overwrite=True)
         packed(images, bucket, finish=True, overwrite=True)
         assert stored(bucket) == expected  # without the further shards of the old set
@@ -325,7 +325,7 @@ def test_secrets_are_nowhere(
         packed(images, bucket)
     texts = [str(raised.value).encode(), *(bucket.request("GET", name) for name in names(bucket))]
     texts += [path.read_bytes() for path in work.rglob("*") if path.is_file()]
-    assert len(texts) > 10
+    assert len(texts) > 6
     assert not [secret for secret in secrets for text in texts if secret.encode() in text]
 
 
