@@ -83,7 +83,7 @@ class LmdbFile(Format):
         others = len(keys) - len(kept) - int((texts >= 0).sum())
         left_out = [f"entries that are no images: {others:,} left out"] if others else []
         left_out += [f"no class numbers: the texts of the keys label-… are the field {TEXT_FIELD}"] if has_texts else []
-        return ForeignIndex(arrays, fields, keys=kept_keys, left_out=tuple(left_out))
+        return ForeignIndex(arrays=arrays, fields=fields, keys=kept_keys, left_out=tuple(left_out))
 
 
 class ForeignLmdbReader(ForeignReader):

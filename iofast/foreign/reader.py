@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ class ForeignReader(FilesReader):
     """The records of a format's files, in file order. `path` names the data set in messages.
 
     The first opening scans the files. The cache folder (`$XDG_CACHE_HOME/iofast`) keeps the index until a file changes.
-    `cls`, `json` and numbers may be in no file; they come from the index. A record without an image has `file`
+    `cls` and `json` may be in no file; they come from the index. A record without an image has `file`
     0xFFFFFFFF. `left_out` describes contents of the files that no record has. Raises the errors of `open_index`, and
     `OptionError` for a name in the options that no record has.
     """
@@ -58,7 +57,7 @@ class ForeignReader(FilesReader):
             if not self._images():
                 raise KeyError(f"{self.path} has no image field, only {', '.join(self.manifest.fields)}")
             return self.columns(indices)
-        if field not in fields or self._dtype(field):
+        if field not in fields:
             known = self.manifest.fields
             if field in known:
                 raise KeyError(f"{self.path}: field {field!r} lies in no file")
@@ -81,11 +80,7 @@ class ForeignReader(FilesReader):
         if self._is_unplaced(field):
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
-        if field is None or not self._dtype(field):
-            return super().values(indices, field, check=check, failed=failed)
-        located = self._first_of([self._open().fields.index(field)], indices)
-        places = zip(located.file.tolist(), located.offset.tolist(), located.length.tolist(), strict=True)
-        return [_text(self._read(*place), self._dtype(field)) for place in places]
+        return super().values(indices, field, check=check, failed=failed)
 
     def keys(self, located: Located) -> list[str]:
         """Return the keys of the records in `located`. A byte that is not UTF-8 is written as in `\\xe9`."""
@@ -95,11 +90,11 @@ class ForeignReader(FilesReader):
         """See `Reader.record`. An encoded image is named by its format."""
         opened, row = self._open(), int(dense(np.array([index]), len(self), self.path)[0])
         numbers = [n for n in range(len(opened.fields)) if opened.arrays[f"file.{n}"][row] != ABSENT]
-        names, dtypes = [opened.fields[n] for n in numbers], [opened.dtypes[n] for n in numbers]
+        names = [opened.fields[n] for n in numbers]
         located = self._located(np.full(len(numbers), row), np.array(numbers, np.intp))
         fields = self._unplaced_fields(opened, row)
-        for name, dtype, value in zip(names, dtypes, self._read_located(located, names, True, None), strict=True):
-            fields[name] = _text(value or b"", dtype) if dtype else value or b""
+        values = self._read_located(located, names, True, None)
+        fields |= {name: value or b"" for name, value in zip(names, values, strict=True)}
         if _JPEG in fields:
             fields[FORMATS[int(opened.arrays["format"][row])]] = fields.pop(_JPEG)
         return Record(self._key(row), dict(sorted(fields.items())))
@@ -138,11 +133,6 @@ class ForeignReader(FilesReader):
     def _is_unplaced(self, field: str | None) -> bool:
         """Whether records have this field, but no file has."""
         return field in self.unplaced and field in self.manifest.fields
-
-    def _dtype(self, field: str) -> str:
-        """The dtype of a field of numbers; empty for any other field."""
-        index = self._open()
-        return index.dtypes[index.fields.index(field)] if field in index.fields else ""
 
     def _first_of(self, fields: list[int], indices: NDArray[np.int64]) -> Located:
         """Return each record's place of the first field of `fields` (numbers) that it has."""
@@ -203,10 +193,3 @@ class ForeignReader(FilesReader):
                 raise ContainerError(f"{self.path}: records have changed since it was opened")
             self._index = index
         return index
-
-
-def _text(data: bytes, dtype: str) -> bytes:
-    """A binary number as JSON; NaN and infinity become null."""
-    value = np.frombuffer(data, dtype)[0].item()
-    finite = not isinstance(value, float) or np.isfinite(value)
-    return json.dumps(value if finite else None).encode()

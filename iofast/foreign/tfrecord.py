@@ -50,7 +50,7 @@ from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
-from iofast.source.table import ColumnText
+from iofast.source.table import Cells
 
 IMAGE_FIELD = "jpg"
 
@@ -93,8 +93,8 @@ class TfrecordFiles(Format):
             order = CLASS_ORDERS[0]
             arrays["label"], classes, warnings = self._text_labels(files, order)
         return ForeignIndex(
-            arrays,
-            tuple(fields),
+            arrays=arrays,
+            fields=tuple(fields),
             json=json,
             classes=classes,
             class_order=order,
@@ -119,7 +119,7 @@ class TfrecordFiles(Format):
         self, files: Sequence[_Rows], class_order: str
     ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
         """See `read_labels`."""
-        cells = ColumnText()
+        cells = Cells()
         for rows in files:
             names = [*rows.names, None]  # the last one is number -1
             for number in rows.named:

@@ -4,7 +4,7 @@
     probe/               /proc, NVML, Python stacks, telemetry pages: each answers None for what it cannot see
     find, watching       which processes train; one job's snapshots, an interval at a time
     verdict, advice/     judging: pure functions of snapshots, without a clock
-    render/              terminal, lines, JSON, CSV, Prometheus, TensorBoard, W&B, HTML
+    render/              screen, lines, JSON, HTML, Prometheus
 
 Nothing here imports torch, and nothing is ever executed in a watched process.
 """

@@ -72,10 +72,9 @@ class Bursts:
         if tally is None:
             self._due_at = now + _AGAIN_S
             return
-        if self._tally is None:
-            self._tally = tally
-        else:
-            self._tally.add(tally)
+        if self._tally is not None:
+            tally.add(self._tally)
+        self._tally = tally
         self._credit_s = min(_AHEAD_S, self._credit_s + _BUDGET * (now - self._paid_at)) - cost
         self._paid_at = now
         # a random distance, so that bursts do not keep step with the training

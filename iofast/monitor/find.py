@@ -45,9 +45,11 @@ class _Candidate:
         return self.stat.name == WORKER
 
     @property
-    def is_python(self) -> bool:
+    def may_train(self) -> bool:
+        """Whether it is a Python program that may be a training."""
         program = os.path.basename(self.line.split(b"\0", 1)[0])
-        return b"python" in program or self.stat.name.startswith(("python", "pt_"))
+        python = b"python" in program or self.stat.name.startswith(("python", "pt_"))
+        return python and not self.never_trains
 
     @property
     def never_trains(self) -> bool:
@@ -84,7 +86,7 @@ class ProcessTable:
         """A worker, a forked copy, or a process of multiprocessing; but no rank, which has workers of its own."""
         if process.is_worker or any(part in process.line for part in _STARTED):
             return True
-        copy = b"multiprocessing.spawn" in process.line or (process.line == above.line and above.is_python)
+        copy = b"multiprocessing.spawn" in process.line or (process.line == above.line and above.may_train)
         return copy and not self._has_loader(pid)
 
     def _has_loader(self, pid: int) -> bool:
@@ -111,7 +113,7 @@ class ProcessTable:
     def trains(self, pid: int) -> bool:
         """Whether it has workers, threads of a loader or a telemetry page: launchers that import torch have none."""
         process = self.processes.get(pid)
-        if process is None or not process.is_python or process.never_trains:
+        if process is None or not process.may_train:
             return False
         return self._has_loader(pid) or any(page.pid == pid for page in pages())
 
@@ -143,21 +145,17 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
     sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
     likely = []
     for pid, process in table.processes.items():
-        if pid in sure or pid in own or not process.is_python or process.never_trains:
-            continue
-        if _age_s(process.stat) < least_age_s:
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process.stat.start_time / TICKS
+        if pid in sure or pid in own or age_s < least_age_s or not process.may_train:
             continue
         if _has_named_threads(pid):
             sure.add(table.trainer(pid))
         elif _maps_torch(pid):
             likely.append(pid)
     sure |= {table.trainer(pid) for pid in _computing(likely)}
-    jobs = []
-    for pid in sorted((sure & table.processes.keys()) - own):
-        process = table.processes[pid]
-        if not process.never_trains and not process.is_worker and (job := table.job(pid)):
-            jobs.append(job)
-    return jobs
+    processes = {pid: table.processes[pid] for pid in sorted((sure & table.processes.keys()) - own)}
+    trainings = (pid for pid, each in processes.items() if not each.never_trains and not each.is_worker)
+    return [job for pid in trainings if (job := table.job(pid)) is not None]
 
 
 def job_of(pid: int) -> Job:
@@ -200,10 +198,6 @@ def _has_named_threads(pid: int) -> bool:
     return False
 
 
-def _age_s(stat: Stat) -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_time / TICKS
-
-
 def _maps_torch(pid: int) -> bool:
     try:
         with open(folder(pid) / "maps", "rb") as file:
@@ -214,10 +208,8 @@ def _maps_torch(pid: int) -> bool:
 
 def _computing(pids: list[int]) -> list[int]:
     """Those that use a processor, or whose workers do, during a trial."""
-    if not pids:
-        return []
     before = {pid: _cpu_s(pid) for pid in pids}
-    time.sleep(_TRIAL_S)
+    time.sleep(_TRIAL_S if pids else 0.0)
     return [pid for pid in pids if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S]
 
 

@@ -134,23 +134,10 @@ class Follow:
 
     def _opened(self) -> Iterator[MomentView]:
         request = self._request
-        if request.csv is not None:
-            from iofast.monitor.render.csv_view import CsvRows
-
-            file = self._out if request.csv == "-" else open(request.csv, "w", newline="", encoding="utf-8")  # noqa: SIM115
-            yield CsvRows(file, keep_open=request.csv == "-")
         if request.prometheus is not None:
             from iofast.monitor.render.prometheus import Endpoint, address
 
             yield Endpoint(*address(request.prometheus))
-        if request.tensorboard is not None:
-            from iofast.monitor.render.scalars import TensorBoard
-
-            yield TensorBoard(request.tensorboard)
-        if request.wandb:
-            from iofast.monitor.render.scalars import WeightsAndBiases
-
-            yield WeightsAndBiases()
         if request.report is not None:
             from iofast.monitor.render.html_report import PageReport
 
@@ -164,11 +151,10 @@ class Follow:
             from iofast.monitor.render.json_view import JsonLines
 
             return JsonLines(self._out)
-        out = sys.stderr if request.csv == "-" else self._out
-        if out.isatty() and (self._running is None or request.screen):
-            self._screen = Screen(out, keys=self._running is None)
+        if self._out.isatty() and (self._running is None or request.screen):
+            self._screen = Screen(self._out, keys=self._running is None)
             return self._screen
-        return Lines(out)
+        return Lines(self._out)
 
 
 @contextmanager

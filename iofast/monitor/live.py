@@ -51,14 +51,8 @@ class Sources:
     judge: Callable[[Sequence[Snapshot], Verdict | None], Verdict]
 
 
-@dataclass(frozen=True, slots=True)
-class _News:
-    """News of a thread: a snapshot or the end of a job, or the jobs of a search."""
-
-    key: Key | None = None
-    snapshot: Snapshot | None = None
-    jobs: Sequence[Job] = ()
-    error: Exception | None = None
+# News of a thread: a snapshot or the end of a job; without a key the jobs of a search.
+_News = tuple[Key | None, Snapshot | Sequence[Job] | Exception]
 
 
 @dataclass(slots=True)
@@ -108,33 +102,33 @@ class Jobs:
                 while not self._stop.is_set():
                     snapshot = watcher.interval()
                     with contextlib.suppress(queue.Full):
-                        self._news.put_nowait(_News(key, snapshot))
+                        self._news.put_nowait((key, snapshot))
         except Exception as error:  # `next` raises it, or treats it as the end of the job
-            self._news.put(_News(key, error=error))
+            self._news.put((key, error))
 
     def _search(self) -> None:
         while not self._stop.is_set():
             try:
-                self._news.put(_News(jobs=self._sources.find()))
+                self._news.put((None, self._sources.find()))
             except Exception as error:
-                self._news.put(_News(error=error))
+                self._news.put((None, error))
                 return
             self._stop.wait(SEARCH_S[bool(self._live)])
 
     def next(self, timeout: float) -> Moment | None:
         """The next moment of a job, None after `timeout` seconds. Raises errors of watching."""
         try:
-            news = self._news.get(timeout=timeout)
+            key, news = self._news.get(timeout=timeout)
         except queue.Empty:
             return None
-        if news.error is not None:
-            return self._over(news.key, news.error)
-        if news.key is None or news.snapshot is None:
-            self.searches += 1
-            for job in news.jobs:
-                self.add(job)
-            return None
-        return self._judge(self._live[news.key], news.snapshot)
+        if isinstance(news, Exception):
+            return self._over(key, news)
+        if key is not None and isinstance(news, Snapshot):
+            return self._judge(self._live[key], news)
+        self.searches += 1
+        for job in news if not isinstance(news, Snapshot) else ():
+            self.add(job)
+        return None
 
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
         watched.snapshots.append(snapshot)

@@ -16,7 +16,7 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_share
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of
 from iofast.monitor.thresholds import Thresholds
 
 _BY_FRAMES = (
@@ -25,8 +25,8 @@ _BY_FRAMES = (
     (Frame.CHECKPOINT, Phase.CHECKPOINT),
     (Frame.LOADER_START, Phase.BETWEEN),
 )
-_CONTAMINATED = 0.2  # idle share above training's, from which an interval beside a pause belongs to it
-_WARM_AT_MOST = 0.5  # of the intervals: a longer warm-up is how this training runs
+_PAUSES = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
+_BURST = 8 << 20  # bytes written in a second by a checkpoint, and ten times as many as usual
 
 WorkerSet = frozenset[tuple[int, int]]
 
@@ -35,18 +35,19 @@ def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase
     """The phase of each snapshot, in order."""
     found = [_alone(one, thresholds) for one in snapshots]
     sets = [_workers(one) for one in snapshots]
-    writing = _typical_writing(snapshots)
+    usual = median(map(_written, snapshots)) if snapshots else 0.0
     trains = _training_set(snapshots, sets)
     for at, one in enumerate(snapshots):
         if found[at] is not Phase.TRAINING:
             continue
-        if _checkpoint(one, writing, thresholds):
+        idle = idle_of(one)
+        if _written(one) >= max(_BURST, 10 * usual) and (idle is None or idle >= thresholds.half):
             found[at] = Phase.CHECKPOINT
         elif _new_workers(sets, at):
             found[at] = Phase.BETWEEN
         elif _second_set(one, sets[at], trains):
             found[at] = Phase.VALIDATION
-    _widen(snapshots, found)
+    _widen(snapshots, found, thresholds)
     for at in range(_warm(snapshots, sets, found, thresholds)):
         if found[at] is Phase.TRAINING:
             found[at] = Phase.WARM_UP
@@ -65,18 +66,23 @@ def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> d
 def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
     """Phase by the interval itself."""
     stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
-    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.paused:
+    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.half:
         return Phase.PAUSED
     stacks = snapshot.stacks
-    if stacks is not None and stacks.looks > 0:
-        for frame, phase in _BY_FRAMES:
-            if stacks.main.get(frame, 0.0) >= thresholds.phase_frames:
-                return phase
+    for frame, phase in _BY_FRAMES if stacks is not None and stacks.looks > 0 else ():
+        if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.part:
+            return phase
     return Phase.TRAINING
 
 
 def _workers(snapshot: Snapshot) -> WorkerSet:
     return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
+
+
+def _written(snapshot: Snapshot) -> float:
+    """Bytes per second written by the training process."""
+    written = sum(one.write_bytes or 0 for one in snapshot.processes if one.role == "main")
+    return written / snapshot.seconds if snapshot.seconds > 0 else 0.0
 
 
 def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
@@ -88,39 +94,15 @@ def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
     return not before <= after  # one interval may show both the old and the new workers
 
 
-def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
+def _widen(snapshots: Sequence[Snapshot], found: list[Phase], thresholds: Thresholds) -> None:
     """Extend pauses to neighbours that idle far more than training: a pause begins and ends within an interval."""
-    idles = [idle_share(one.windows) for one in snapshots]
+    idles = [idle_of(one) for one in snapshots]
     training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
-    if not training:
-        return
-    usual = median(training) + _CONTAMINATED
-    pauses = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
     before = list(found)
     for at, idle in enumerate(idles):
-        if before[at] is not Phase.TRAINING or idle is None or idle <= usual:
-            continue
-        beside = [before[other] for other in (at - 1, at + 1) if 0 <= other < len(before) and before[other] in pauses]
-        if beside:
-            found[at] = beside[0]
-
-
-def _written(snapshot: Snapshot) -> float:
-    """Bytes per second written by the training process."""
-    written = sum(one.write_bytes or 0 for one in snapshot.processes if one.role == "main")
-    return written / snapshot.seconds if snapshot.seconds > 0 else 0.0
-
-
-def _typical_writing(snapshots: Sequence[Snapshot]) -> float:
-    return median([_written(one) for one in snapshots]) if snapshots else 0.0
-
-
-def _checkpoint(snapshot: Snapshot, typical: float, thresholds: Thresholds) -> bool:
-    written = _written(snapshot)
-    if written < thresholds.burst_bytes or written < thresholds.burst_ratio * typical:
-        return False
-    idle = idle_share(snapshot.windows)
-    return idle is None or idle >= 0.5
+        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + thresholds.part:
+            beside = [before[by] for by in (at - 1, at + 1) if 0 <= by < len(before) and before[by] in _PAUSES]
+            found[at] = beside[0] if beside else Phase.TRAINING
 
 
 def _training_set(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet]) -> WorkerSet:
@@ -147,19 +129,16 @@ def _second_set(snapshot: Snapshot, workers: WorkerSet, trains: WorkerSet) -> bo
 def _warm(
     snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase], thresholds: Thresholds
 ) -> int:
-    """Number of intervals at the beginning that differ from later ones."""
-    if len(snapshots) < 4:
-        return 0
+    """Number of intervals at the beginning that differ from later ones. A long warm-up is how this training runs."""
     later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]
-    idles = [idle for at in later if (idle := idle_share(snapshots[at].windows)) is not None]
+    idles = [idle for at in later if (idle := idle_of(snapshots[at])) is not None]
     workers = any(sets[at] for at in later)
     count = 0
     for one, its in zip(snapshots, sets, strict=True):
-        idle = idle_share(one.windows)
-        idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.warm_idle
+        idle = idle_of(one)
+        idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.part
         steps = [loader.batches for loader in one.loaders if loader.live]
-        unborn = (workers and not its) or (bool(steps) and not any(steps))
-        if not (idler or unborn) or count > len(snapshots) * _WARM_AT_MOST:
+        if not (idler or (workers and not its) or (steps and not any(steps))):
             break
         count += 1
-    return count if count <= len(snapshots) * _WARM_AT_MOST else 0
+    return count if len(snapshots) >= 4 and count <= len(snapshots) / 2 else 0

@@ -43,10 +43,7 @@ class OutputOptions:
 
     once: bool = _option(False, "watch until there is a verdict, print it and end")
     json: bool = _option(False, "print JSON: an object for each interval, or with --once for each job")
-    csv: str | None = _option(None, "write a row for each interval; - is standard output", "FILE")
     prometheus: str | None = _option(None, "serve figures to Prometheus (default host: 127.0.0.1)", "[HOST:]PORT")
-    tensorboard: str | None = _option(None, "write scalars for TensorBoard", "DIR")
-    wandb: bool = _option(False, "log scalars to the active run of W&B, or to a new one")
     report: str | None = _option(None, "write an HTML page about everything seen, when it ends", "FILE")
     screen: bool = _option(False, "draw the screen (on stderr) even if a program was started")
     fail_on: str | None = _option(None, "exit status 4 if the verdict is one of these, such as input-bound", "V,V")
@@ -86,9 +83,6 @@ class Request(JobOptions, WatchOptions, OutputOptions):
             raise OptionError(
                 "--pid and --gpu name what runs already, a program after -- is started: expected one of them"
             )
-        if self.csv == "-" and (self.json or self.program):
-            other = "--json" if self.json else "the started program"
-            raise OptionError(f"--csv - and {other} both want standard output: give the CSV a file")
         if self.screen and (self.once or self.json or self.quiet):
             raise OptionError("--screen was given together with --once, --json or --quiet: expected one of them")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import fsum
 
 from iofast.meter.traffic import TrafficStats
 
@@ -105,24 +104,6 @@ class Looks:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A short stretch with one reading of the device, and samples of the training thread.
-
-    Narrow windows give tighter bounds.
-    """
-
-    seconds: float
-    idle: float | None  # share in which the device ran nothing; None: no device can be seen
-    looks: int  # samples of the training thread
-    doing: dict[Doing, float]  # shares of these samples
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds in which the device ran nothing; 0 without a reading of it."""
-        return self.seconds * clamped(self.idle or 0.0)
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessFigures:
     """A process of the job. `role` is main, worker (of a loader) or other."""
 
@@ -137,8 +118,6 @@ class ProcessFigures:
     read_calls_bytes: int | None  # rchar: bytes returned by read(), from disk, cache, pipes
     write_bytes: int | None
     major_faults: int | None
-    threads: int
-    numa_node: int | None = None  # of the processor it last ran on
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +137,15 @@ class SystemFigures:
     cores: float  # by affinity and cgroup
     idle_cores: float | None  # of these, unused by all processes
     throttled_s: float | None  # that the cgroup's quota kept threads waiting
-    pressure_cpu: float | None  # PSI some, share of the interval
-    pressure_io: float | None
     memory_available: int | None
-    page_cache: int | None
     disk_read_bytes: int | None  # of all disks
-    disk_busy: float | None  # of the busiest
-    numa_nodes: int | None = None
     other_cores: float | None = None  # of these, used by other programs than the job and its ranks
     busiest: str | None = None  # the process that uses most of those: pid 123, python
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """One GPU, or one MIG instance of it."""
+    """One GPU."""
 
     index: int
     name: str
@@ -180,8 +154,6 @@ class DeviceFigures:
     sm_active: float | None
     tensor_active: float | None
     dram_active: float | None
-    pcie_rx_bytes: int | None  # host to device
-    pcie_bytes_per_s: float | None  # capacity of the link in one direction
     power_w: float | None
     power_limit_w: float | None
     memory_used: int | None
@@ -189,10 +161,6 @@ class DeviceFigures:
     throttle_reasons: tuple[str, ...]  # power, thermal, hardware; () also if unknown
     own: bool | None  # whether this job runs on it; None: the driver names no processes (containers)
     others: int | None  # other processes on it
-    mig: bool = False
-    jpeg_busy: float | None = None
-    numa_node: int | None = None
-    capability: tuple[int, int] | None = None  # CUDA's: (8, 0) for an A100
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +208,6 @@ class StackFigures:
     waits: tuple[WaitSite, ...] = ()
     stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: a place of its main thread
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen
-    single_tensor_optimizer: bool = False  # an optimizer that launches per parameter was seen
-    anomaly_detection: bool = False
-    convolutions: bool = False  # torch/nn/modules/conv.py was seen
     compiled: bool = False  # torch/_dynamo or torch/_inductor was seen
 
 
@@ -295,7 +260,6 @@ class Snapshot:
     seconds: float
     job: Job
     main: Looks
-    windows: tuple[Window, ...]
     processes: tuple[ProcessFigures, ...]
     threads: tuple[ThreadFigures, ...]
     system: SystemFigures
@@ -316,10 +280,12 @@ def own_devices(devices: Iterable[DeviceFigures]) -> list[DeviceFigures]:
     return [device for device in every if device.own] or every
 
 
-def idle_share(windows: Iterable[Window]) -> float | None:
-    """Share of the time of these windows in which the device ran nothing; None without a reading of a device."""
-    seen = [window for window in windows if window.idle is not None and window.seconds > 0]
-    return fsum(window.idle_s for window in seen) / fsum(window.seconds for window in seen) if seen else None
+def idle_of(snapshot: Snapshot) -> float | None:
+    """Share of the interval in which the busiest of the job's devices ran nothing; None without a reading."""
+    own = [device for device in snapshot.devices if device.own]
+    seen = own or (snapshot.devices if len(snapshot.devices) == 1 else ())
+    busy = [device.busy for device in seen if device.busy is not None]
+    return clamped(1.0 - max(busy)) if busy else None
 
 
 def traffic_of(snapshots: Iterable[Snapshot]) -> TrafficStats | None:

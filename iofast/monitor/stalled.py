@@ -27,7 +27,7 @@ def stalled(every: Training) -> Finding | None:
         silent.insert(0, one)
     quiet = Training(silent, thresholds)
     reports = any(loader.live for one in silent for loader in one.loaders)
-    if quiet.seconds < thresholds.min_seconds / 3 or quiet.doing[Doing.STOPPED] >= thresholds.paused:
+    if quiet.seconds < thresholds.min_seconds / 3 or quiet.doing[Doing.STOPPED] >= thresholds.half:
         return None
     if not reports and fsum(map(_cpu, silent)) >= _AT_REST * quiet.seconds * (1 + quiet.worker_count):
         return None  # a slow loop, whose batches nobody counts

@@ -21,10 +21,9 @@ from iofast.monitor.snapshot import (
     StackFigures,
     SyncSite,
     WaitSite,
-    Window,
     WorkerTask,
     clamped,
-    idle_share,
+    idle_of,
     own_devices,
 )
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
@@ -141,20 +140,13 @@ class Training:
         return own_devices(device for one in self.snapshots for device in one.devices)
 
     @cached_property
-    def windows(self) -> list[Window]:
-        return [window for one in self.snapshots for window in one.windows if window.seconds > 0]
-
-    @cached_property
-    def device_windows(self) -> list[Window]:
-        """Windows with a reading of a device of this job; [] if it trains on none."""
-        seen = [window for window in self.windows if window.idle is not None]
-        owned = any(device.own for device in self.devices)
-        return seen if owned or (idle_share(seen) or 0.0) < _UNUSED else []
-
-    @cached_property
     def idle(self) -> float | None:
-        """Share of time in which the device ran nothing."""
-        return idle_share(self.device_windows)
+        """Share of time in which the device ran nothing; None if the job trains on none."""
+        known = [(one.seconds, idle) for one in self.snapshots if (idle := idle_of(one)) is not None]
+        if not known:
+            return None
+        share = fsum(seconds * idle for seconds, idle in known) / fsum(seconds for seconds, _ in known)
+        return share if share < _UNUSED or any(device.own for device in self.devices) else None
 
     @property
     def shared(self) -> bool:
@@ -270,7 +262,7 @@ class Training:
     def taken(self) -> float | None:
         """Cores that other programs use, if that is a large share and no core is free; None otherwise or if unknown."""
         taken, idle = self.system(lambda one: one.system.other_cores), self.system(lambda one: one.system.idle_cores)
-        most = self.thresholds.taken * (self.system(lambda one: one.system.cores) or 0.0)
+        most = self.thresholds.part * (self.system(lambda one: one.system.cores) or 0.0)
         return taken if taken and idle is not None and idle < self.thresholds.cores_free and taken >= most else None
 
     @cached_property

@@ -52,24 +52,16 @@ def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> 
     return Severity.NOTICE if low >= thresholds.notice else Severity.NONE
 
 
+_IDLE_BUSY = 0.01  # of a device, below which nothing trains on it
 _BUSY = frozenset({Bound.COMPUTE, Bound.MEMORY})  # verdicts on a device that hardly idles,
 _IDLING = frozenset({Bound.TRANSFER, Bound.LAUNCH, Bound.SYNC})  # and on one that does
-
-
-def _reluctant(thresholds: Thresholds, last: Bound | None) -> Thresholds:
-    """Thresholds for the device's idle time, shifted by the margin in favour of the last verdict."""
-    by = thresholds.margin
-    if last in _BUSY:
-        sync, transfer = thresholds.sync + by, thresholds.transfer + by
-        return replace(thresholds, idle=thresholds.idle + by, sync=sync, transfer=transfer)
-    return replace(thresholds, idle=max(0.0, thresholds.idle - by)) if last in _IDLING else thresholds
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     """`every`: all intervals; `training`: those that count; `both`: with those in which an epoch begins.
 
-    `training` and `both` have thresholds that lean towards `last`, the last verdict.
+    `training` and `both` have a bound that leans towards `last`, the last verdict.
     """
 
     every: Training
@@ -85,11 +77,13 @@ class _Case:
 
 
 def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | None) -> _Case:
-    phase_of, reluctant = phases(snapshots, thresholds), _reluctant(thresholds, last)
+    phase_of = phases(snapshots, thresholds)
+    by = thresholds.margin if last in _BUSY else -thresholds.margin if last in _IDLING else 0.0
+    leaning = replace(thresholds, bound=min(thresholds.severe, max(thresholds.notice, thresholds.bound + by)))
 
     def of(*which: Phase) -> Training:
         chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
-        return Training(chosen, reluctant)
+        return Training(chosen, leaning)
 
     case = _Case(
         every=Training(snapshots, thresholds),
@@ -115,7 +109,7 @@ def _decide(case: _Case) -> Verdict:
     if (start := _epoch_starts(case, stall)) is not None:
         return start
     other = other_than_input(training, stall)
-    bound, margin = training.thresholds.bound, training.thresholds.margin
+    bound, margin = case.every.thresholds.bound, case.every.thresholds.margin
     if stall.low < bound or _copies(training, stall) or _minor(training, stall, other):
         return _verdict(case, other, stall)
     if case.last not in (None, Bound.INPUT) and stall.low < bound + margin:
@@ -155,8 +149,8 @@ def _nothing_trains(case: _Case) -> str | None:
     busy = every.device(lambda device: device.busy)
     if busy is None and every.idle is not None:
         busy = 1.0 - every.idle
-    least = thresholds.idle_cpu if every.stacks else thresholds.idle_cpu_unseen
-    if every.cpu >= least or (busy or 0.0) >= thresholds.idle_busy or every.steps or every.trains:
+    least = thresholds.idle_cpu if every.stacks else 0.1 * thresholds.idle_cpu
+    if every.cpu >= least or (busy or 0.0) >= _IDLE_BUSY or every.steps or every.trains:
         return None
     device = "no device at work" if busy is not None else "no device in sight"
     return f"the job used {every.cpu:.3f} cores and {device}"
@@ -164,7 +158,7 @@ def _nothing_trains(case: _Case) -> str | None:
 
 def _too_little(case: _Case, stall: StallBounds | None) -> str | None:
     """Why the evidence is too little for a verdict; None if it is enough."""
-    training, thresholds = case.training, case.training.thresholds
+    training, thresholds = case.training, case.every.thresholds
     if not training.snapshots:
         spent = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in case.spent.items())
         return f"no interval was training: {spent}"
@@ -195,15 +189,15 @@ def _minor(training: Training, stall: StallBounds, other: Finding) -> bool:
     """
     if training.idle is None or other.bound not in (Bound.LAUNCH, Bound.SYNC):
         return False
-    return training.idle - stall.high >= training.thresholds.minor * stall.high
+    return training.idle - stall.high >= 2 * stall.high
 
 
 def _epoch_starts(case: _Case, steady: StallBounds) -> Verdict | None:
     """Input-bound by the starts of epochs, if they cost more than all waits within epochs."""
-    training, both, thresholds = case.training, case.both, case.training.thresholds
+    training, both, thresholds = case.training, case.both, case.every.thresholds
     reported = both.starts  # by the loader itself
     share = case.spent.get(Phase.BETWEEN, 0.0) / both.seconds if reported is None else reported
-    if share < thresholds.gap:
+    if share < thresholds.bound:
         return None
     if reported is None:
         stall = exposed(both) or steady

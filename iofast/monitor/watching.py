@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import Final
 
 from iofast.monitor.bursts import Bursts
-from iofast.monitor.look_windows import LATE_S, Windows
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.loader_source import loader_source
 from iofast.monitor.probe.machine_facts import SystemProbe
-from iofast.monitor.probe.nvml import NvmlProbe, Reading
+from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
-from iofast.monitor.probe.proc import ProcProbe, ThreadSample
+from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot
 
@@ -47,10 +46,7 @@ class Watch:
         self._files = DataFolders()
         self._source = loader_source(job.pid)
         self._bursts = Bursts(job) if self.options.stacks != "off" else None
-        self._windows = Windows()
-        self._looks: list[ThreadSample] = []
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
-        self._device: str | None = None  # uuid
         self._notes: dict[str, None] = {}
         self._taken_at = self._due_at = time.monotonic()
 
@@ -79,7 +75,7 @@ class Watch:
 
     def _look(self, number: int) -> None:
         before = time.thread_time()
-        self._looks.append(self._proc.look())
+        self._proc.look()
         if number % _PEERS_EVERY == 0:
             self._peers.look()
         if self._bursts is not None:
@@ -99,10 +95,6 @@ class Watch:
         main, processes, threads = self._proc.take(seconds)
         self._files.glimpse([*self._proc.workers, self.job.pid])
         devices = self._devices(tuple(each.pid for each in processes), seconds)
-        device = self._own(devices)
-        looks, self._looks = self._looks, []
-        self._windows.add(looks, seconds)
-        idle = None if device is None or device.busy is None else 1.0 - device.busy
         loaders = self._pages.take()  # before their rank
         self.job = replace(self.job, rank=self._pages.rank, world_size=self._pages.world_size)
         snapshot = Snapshot(
@@ -110,7 +102,6 @@ class Watch:
             seconds=seconds,
             job=self.job,
             main=main,
-            windows=self._windows.take(self._readings(device, now), idle, now),
             processes=processes,
             threads=threads,
             system=self._system.take(seconds),
@@ -136,26 +127,6 @@ class Watch:
             return tuple(replace(each, own=True) for each in devices if each.index == self.options.gpu)
         own = tuple(each for each in devices if each.own)
         return own or tuple(each for each in devices if each.own is None)
-
-    def _own(self, devices: tuple[DeviceFigures, ...]) -> DeviceFigures | None:
-        """The device whose readings are joined with the looks: of several the busiest one, which is then kept."""
-        own = [each for each in devices if each.own] or (list(devices) if len(devices) == 1 else [])
-        if not own:
-            self._device = None
-            return None
-        chosen = next((each for each in own if each.uuid == self._device), None)
-        if chosen is None:
-            chosen = max(own, key=lambda each: each.busy or 0.0)
-            self._device, self._windows = chosen.uuid, Windows() if self._device else self._windows
-        return chosen
-
-    def _readings(self, device: DeviceFigures | None, now: float) -> list[Reading] | None:
-        """None where the device has none, or none any more."""
-        if device is None or self._nvml is None:
-            return None
-        since = self._windows.covered_until
-        readings = self._nvml.readings(device.index, max(since, now - LATE_S - self.options.interval), device.uuid)
-        return readings if readings or now - since < LATE_S else None
 
     def _noted(self, devices: tuple[DeviceFigures, ...]) -> tuple[str, ...]:
         """A line for each thing that could not be looked at so far."""

@@ -10,7 +10,6 @@ import tracemalloc
 from pathlib import Path
 
 import foreign_lmdbs
-import numpy as np
 import pytest
 import tar_sets
 from container_sets import build, picture
@@ -25,7 +24,6 @@ from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, Tar
 from iofast.foreign.tar_names import key_and_name
 from iofast.kernel import Header, TranscodeRecipe, exif
 from iofast.places import Geometry, move
-from iofast.source import cache
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
 
@@ -195,30 +193,11 @@ def test_a_fifo_in_an_images_place_does_not_hang(tmp_path: Path) -> None:
             reader.view(0)
 
 
-def test_cached_index_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
+def test_columns_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
     text = seal({"arrays": {"a": ["<u8", "0"]}})
     (tmp_path / "x").write_bytes(columns_file.MAGIC + len(text).to_bytes(8, "little") + text)
     with pytest.raises(ContainerError, match="the header of its columns is invalid"):
-        cache.load(tmp_path / "x")
-
-
-def test_a_cached_index_whose_columns_are_of_another_type(tmp_path: Path) -> None:
-    for name, right, wrong in (("orientation", "u1", "i4"), ("file.0", "u4", "i4"), ("a.txt.bounds", "u8", "u4")):
-        columns_file.store(tmp_path / "x", {"cache": cache.VERSION}, {name: np.zeros(3, right)})
-        assert cache.load(tmp_path / "x")[1][name].dtype == right
-        columns_file.store(tmp_path / "x", {"cache": cache.VERSION}, {name: np.zeros(3, wrong)})
-        with pytest.raises(ContainerError, match=f"{name} is of .* expected {np.dtype(right)}"):
-            cache.load(tmp_path / "x")
-
-
-def test_strings_of_a_cached_index_that_end_beyond_all_numbers() -> None:
-    blob = np.zeros(4, np.uint8)
-    cache.check_strings(blob, np.arange(5, dtype=np.uint64))
-    for last in (5, (1 << 63) - 1, (1 << 63) + 1, (1 << 64) - 1):
-        with pytest.raises(ContainerError, match="5 bounds do not rise within a blob of 4 bytes"):
-            cache.check_strings(blob, np.array([0, 1, 2, 3, last], np.uint64))
-    with pytest.raises(ContainerError, match="0 bounds"):
-        cache.check_strings(blob, np.zeros(0, np.uint64))
+        columns_file.load(tmp_path / "x")
 
 
 def test_verify_names_a_record_in_one_line(tmp_path: Path) -> None:

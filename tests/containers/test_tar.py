@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from altered_index import alter
 from lmdb_containers import expected, sample, samples, sections, write
 from tar_sets import SHARD, build, contents
 
 from iofast import open_reader, open_writer
-from iofast.containers.columns_file import encode, read_header
 from iofast.containers.manifest import Description
-from iofast.containers.shards import read_manifest
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.containers.writer import Section
 from iofast.errors import ContainerError, UnfinishedError
@@ -134,16 +132,7 @@ ALTERED = [("jpg.offset", 1 << 47), ("jpg.length", 1 << 31), ("label", -2), ("wi
 def test_an_altered_index_whose_checksums_are_right(tmp_path: Path, column: str, value: int) -> None:
     """A value is checked when it is used, before memory is taken for it."""
     build(tmp_path / "x.tar", [sample(i) for i in range(6)])
-    index, manifest = tmp_path / "x.tar.index", read_manifest(tmp_path / "x.tar")
-    data, ((size, _),) = index.read_bytes(), manifest.index
-    header = read_header(lambda start, stop: data[start:stop], 0, size, "x")
-    every = {name: np.frombuffer(data, *own[:3]).copy() for name, own in header.columns.items()}
-    every.setdefault("position", np.arange(6, dtype=np.uint64))
-    every[column][4] = value
-    piece = b"".join(encode(header.members, every))
-    seal = read_header(lambda start, stop: piece[start:stop], 0, len(piece), "x").seal
-    index.write_bytes(piece)
-    (tmp_path / "x.tar.manifest").write_bytes(replace(manifest, index=((len(piece), seal),)).to_json())
+    alter(tmp_path / "x.tar", 4, {column: value})
     with open_reader(tmp_path / "x.tar") as reader:
         assert reader.record(3).fields["jpg"]
         with pytest.raises(ContainerError, match=r"of record 4 "):

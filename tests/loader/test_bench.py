@@ -59,7 +59,7 @@ def test_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_other_programs_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, used: float | None, said: bool
 ) -> None:
-    figures = SystemFigures(2.0, *[None] * 9, other_cores=used, busiest="pid 7, cc1")
+    figures = SystemFigures(2.0, *[None] * 4, other_cores=used, busiest="pid 7, cc1")
     monkeypatch.setattr("iofast.monitor.probe.machine_facts.SystemProbe.take", lambda *_: figures)
     assert main(["bench", str(folder), "--seconds", "0.01", "--workers", "1", "--json"]) == 0
     printed = capsys.readouterr()

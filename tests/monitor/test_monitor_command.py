@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import signal
@@ -138,20 +136,10 @@ class TestOnAndOn:
         assert found[0]["verdict"] == "unknown"
         assert found[-1]["verdict"] == "input-bound"
 
-    def test_csv_on_standard_output(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-        given()
-        assert run("--seconds", "1", "--csv", "-") == 0
-        text, error = capsys.readouterr()
-        rows = list(csv.DictReader(io.StringIO(text)))
-        assert rows[-1]["verdict"] == "input-bound"
-        assert "input-bound" in error  # the lines for people go where they do not mix
-
     def test_files(self, given: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         given()
-        files = ("--csv", str(tmp_path / "a.csv"), "--report", str(tmp_path / "a.html"))
-        assert run("--seconds", "1", "--quiet", *files) == 0
+        assert run("--seconds", "1", "--quiet", "--report", str(tmp_path / "a.html")) == 0
         assert capsys.readouterr() == ("", "")
-        assert "input-bound" in (tmp_path / "a.csv").read_text()
         assert "input-bound" in (tmp_path / "a.html").read_text()
 
     def test_what_held_longest_decides(self, given: Callable[..., None]) -> None:
@@ -283,8 +271,6 @@ class TestStartedProgram:
         (("--pid", "1", "--", "true"), "after --"),
         (("python", "train.py"), "iofast monitor -- python"),
         (("--",), "found nothing"),
-        (("--json", "--csv", "-"), "--csv -"),
-        (("--csv", "-", "--", "true"), "--csv -"),
         (("--screen", "--json"), "--screen"),
         (("--fail-on", "slow"), "input-bound, transfer-bound"),
         (("--prometheus", "x"), "--prometheus"),

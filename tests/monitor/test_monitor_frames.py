@@ -8,7 +8,7 @@ import pytest
 from monitor_stacks import Source, knowing, stack
 
 from iofast.monitor.probe.calls import Call, parse
-from iofast.monitor.probe.frames import features, frame_of
+from iofast.monitor.probe.frames import compiled, frame_of
 from iofast.monitor.probe.worker_tasks import feeds, task_of, thread_task
 from iofast.monitor.snapshot import Frame, WorkerTask
 
@@ -171,23 +171,16 @@ def test_where_the_host_waits_for_the_device(text: str, line: str, site: tuple[s
     assert (None if found is None else (found.file, found.line, found.call.removeprefix("."))) == site
 
 
-COMPILING = f"{LOOP};transform (~torch/_dynamo/convert_frame.py:2)"
-TRACEBACK = "format_stack (~torch/fx/traceback.py:9)"
-
-
 @pytest.mark.parametrize(
-    ("text", "flags"),
+    ("text", "flag"),
     [
-        (f"{LOOP};{STEP};_single_tensor_adam (~torch/optim/adam.py:456)", {"single_tensor_optimizer"}),
-        (f"{LOOP};{CONV}", {"convolutions"}),
-        (f"{LOOP};compile_wrapper (~torch/_dynamo/eval_frame.py:1)", {"compiled"}),
-        (f"{LOOP};inner (~torch/_compile.py:54);_fn (~torch/_dynamo/eval_frame.py:1)", set()),  # disabled
-        (f"{LOOP};{CONV};{TRACEBACK}", {"convolutions", "anomaly_detection"}),
-        (f"{COMPILING};{TRACEBACK}", {"compiled"}),
+        (f"{LOOP};compile_wrapper (~torch/_dynamo/eval_frame.py:1)", True),
+        (f"{LOOP};inner (~torch/_compile.py:54);_fn (~torch/_dynamo/eval_frame.py:1)", False),  # disabled
+        (f"{LOOP};transform (~torch/_dynamo/convert_frame.py:2)", True),
     ],
 )  # fmt: skip
-def test_flags(text: str, flags: set[str]) -> None:
-    assert features(stack(text).calls) == flags
+def test_what_is_compiled(text: str, flag: bool) -> None:
+    assert compiled(stack(text).calls) is flag
 
 
 PINS = "run (^threading.py:9);_pin_memory_loop (~torch/utils/data/_utils/pin_memory.py:52)"

@@ -12,7 +12,7 @@ import pytest
 from monitor_stacks import knowing, stack
 
 from iofast.monitor.probe.calls import Stack
-from iofast.monitor.probe.frames import features, frame_of
+from iofast.monitor.probe.frames import compiled, frame_of
 from iofast.monitor.probe.worker_tasks import task_of, thread_task
 from iofast.monitor.snapshot import Frame, WorkerTask
 
@@ -68,7 +68,7 @@ def test_none_of_them_is_compiled() -> None:
     """zero_grad() and Lightning's log() go through torch/_dynamo, where they are kept from being compiled."""
     dynamo = [one for one in RECORDED if any("torch/_dynamo/" in call.where for call in one.stack.calls)]
     assert {one.library.split()[0] for one in dynamo} >= {"lightning", "torchdata"}
-    assert not any("compiled" in features(one.stack.calls) for one in RECORDED)
+    assert not any(compiled(one.stack.calls) for one in RECORDED)
 
 
 def test_every_library_is_there() -> None:

@@ -14,7 +14,8 @@ from test_monitor_views import texts
 
 from iofast.errors import TargetError
 from iofast.monitor.render.chart import area, strip
-from iofast.monitor.render.history import NAMES, Point
+from iofast.monitor.render.figures import NAMES
+from iofast.monitor.render.history import Point
 from iofast.monitor.render.html_report import PageReport, html
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job

@@ -50,18 +50,6 @@ def main():
         loss = net(x).sum()
         loss.backward()
 """,
-    "futures in their order": """
-for future in [pool.submit(load, n) for n in range(100)]:  # batch
-    x = future.result()  # batch
-    net(x).sum().backward()
-""",
-    "tasks in their order": """
-async def train():
-    for task in asyncio.as_completed(tasks):  # batch
-        x = await task  # batch
-        loss = net(x).sum()
-        loss.backward()
-""",
     "gradients of all ranks": """
 while True:
     x = queue.get()  # batch
@@ -73,28 +61,6 @@ it = iter(loader)
 for step in range(n):
     x = next(it)  # batch
     net(x).sum().backward()
-""",
-    "a second loader": """
-for x in labelled:  # batch
-    more = next(unlabelled)  # batch
-    loss = net(x, more)
-    loss.backward()
-""",
-    "a buffer": """
-while True:
-    rows = []
-    while len(rows) < 8:
-        rows.append(queue.get())  # batch
-    loss = net(torch.stack(rows)).sum()
-    loss.backward()
-""",
-    "parts of a batch": """
-while True:
-    batch = queue.get()  # batch
-    optimizer.zero_grad()
-    for part in batch.split(4):
-        net(part).sum().backward()
-    optimizer.step()
 """,
     "many steps with a batch": """
 for x in batches():  # batch
@@ -120,17 +86,6 @@ class Trainer:
         for self.number in range(10):
             self.batch = self.queue.get()  # batch
             self.train_step(self.batch)
-""",
-    "a call that is given the batch": """
-for step in range(n):
-    state = update_step(state, next(batches))  # batch
-""",
-    "a function of the same file": """
-def update(parameters, batch):
-    return parameters - jax.grad(loss)(parameters, batch)
-
-for step in range(n):
-    parameters = update(parameters, queue.get())  # batch
 """,
     "asyncio": """
 async def train():
@@ -223,13 +178,13 @@ for x in loader:
 
 
 def batch_lines(text: str) -> set[int]:
-    """Where a call of the function `f` gets a batch."""
+    """Where a loop gets a batch."""
     loops = Loops(text)
     functions = {loop.function for loop in loops.loops}
     return {
         line
         for line in range(1, text.count("\n") + 2)
-        if any(loops.head_at(name, line) or loops.gets_at(name, line, "f") for name in functions)
+        if any(loops.head_at(name, line) or loops.gets_at(name, line) for name in functions)
     }
 
 
@@ -239,18 +194,12 @@ def test_where_a_loop_gets_its_batch(name: str) -> None:
     assert batch_lines(text) == {at for at, line in enumerate(text.split("\n"), 1) if line.endswith("# batch")}
 
 
-def test_the_call_that_trains_is_no_loader() -> None:
-    loops = Loops(SHAPES["a call that is given the batch"])
-    assert loops.gets_at("<module>", 3, "batches")
-    assert not loops.gets_at("<module>", 3, "update_step")
-
-
 def test_a_file_that_was_edited_since() -> None:
     """Its lines are another function's now."""
     loops = Loops(SHAPES["a future"])
-    assert loops.gets_at("main", 4, "result")
+    assert loops.gets_at("main", 4)
     assert loops.trains_at("main", 6)
-    assert not loops.gets_at("prepare", 4, "result")
+    assert not loops.gets_at("prepare", 4)
     assert not loops.trains_at("prepare", 6)
 
 

@@ -16,8 +16,8 @@ import pynvml
 import pytest
 from nvml import Ring, build, environment, write
 
-from iofast.monitor.probe import driver, nvml
-from iofast.monitor.probe.nvml import NvmlProbe, Reading, mean_busy
+from iofast.monitor.probe import nvml
+from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.snapshot import DeviceFigures
 
 ME = frozenset({os.getpid()})
@@ -64,127 +64,39 @@ def only(probe: NvmlProbe, seconds: float = 1.0) -> DeviceFigures:
 
 
 def test_what_a_gpu_tells(play: Play) -> None:
-    keys = (
-        "uuid=GPU-7 memory_total=1000 memory_used=300 power=350500 reasons=0x25 jpeg=12 node=1 rx=2097152 capability=86"
-    )
-    probe = play(f"""gpu 0 name=NVIDIA%20H100 {keys}
+    probe = play(f"""gpu 0 name=NVIDIA%20H100 uuid=GPU-7 memory_total=1000 memory_used=300 power=350500 reasons=0x25
         trace 0 steady 70
         pids 0 {os.getpid()},1""")
     time.sleep(0.12)
     figures = only(probe)
-    assert (figures.index, figures.name, figures.uuid, figures.mig) == (0, "NVIDIA H100", "GPU-7", False)
+    assert (figures.index, figures.name, figures.uuid) == (0, "NVIDIA H100", "GPU-7")
     assert figures.busy == pytest.approx(0.7)
     assert (figures.sm_active, figures.tensor_active) == (pytest.approx(0.56, abs=0.01), pytest.approx(0.28, abs=0.01))
-    assert (figures.dram_active, figures.pcie_rx_bytes) == (pytest.approx(0.35, abs=0.01), 2 << 20)
-    assert figures.pcie_bytes_per_s == pytest.approx(31.5e9, rel=0.01)
+    assert figures.dram_active == pytest.approx(0.35, abs=0.01)
     assert (figures.power_w, figures.power_limit_w) == (350.5, 700)
     assert (figures.memory_used, figures.memory_total) == (300, 1000)
-    assert (figures.throttle_reasons, figures.jpeg_busy, figures.numa_node) == (("power", "thermal"), 0.12, 1)
-    assert (figures.own, figures.others, figures.capability) == (True, 1, (8, 6))
+    assert (figures.throttle_reasons, figures.own, figures.others) == (("power", "thermal"), True, 1)
     assert probe.notes == ()
 
 
-def test_readings_of_a_sawtooth_have_the_times_at_which_it_was_busy(play: Play) -> None:
-    """Half a second on, half a second off, by the wall clock; readings are in monotonic time."""
-    probe = play("gpu 0 sample_ms=20\ntrace 0 sawtooth 1000 500")
-    offset = time.time() - time.monotonic()
-    now = time.monotonic()
-    readings = probe.readings(0, now - 2.0)
-    assert len(readings) in (100, 101)
-    assert all(reading.seconds == pytest.approx(0.02, abs=1e-5) for reading in readings)
-    assert all(now - 2.0 < reading.time_s <= time.monotonic() for reading in readings)
-    for reading in readings:
-        phase = (reading.time_s - reading.seconds / 2 + offset) % 1.0
-        assert reading.busy == (1.0 if phase < 0.5 else 0.0)
-    assert mean_busy(readings, now - 1.5, now - 0.5) == pytest.approx(0.5, abs=0.02)
-
-
-def test_an_interval_is_averaged_by_overlap() -> None:
-    readings = [Reading(1.0, 0.5, 0.0), Reading(1.5, 0.5, 1.0), Reading(2.0, 0.5, 0.5)]
-    assert mean_busy(readings, 0.5, 2.0) == pytest.approx(0.5)
-    assert mean_busy(readings, 0.75, 1.5) == pytest.approx(0.5 / 0.75)
-    assert mean_busy(readings, 1.8, 2.1) == pytest.approx(0.5)
-    assert mean_busy(readings, 1.9, 2.5) is None, "five sixths of it are not known yet"
-    assert mean_busy([], 0.0, 1.0) is None
-
-
-def test_busy_of_an_interval_and_of_the_last_period(play: Play) -> None:
-    probe = play(
-        "gpu 0 sample_ms=20\ntrace 0 sawtooth 200 60\ngpu 1\ntrace 1 steady 40\nerror nvmlDeviceGetSamples 1 3"
-    )
-    first, second = probe.devices(ME, 1.0)
-    assert first.busy == pytest.approx(0.3, abs=0.02)
-    assert second.busy == pytest.approx(0.4), "no samples: the driver's own last period stands in"
-    assert probe.readings(1, 0.0) == []
-    assert probe.notes == ("GPU 1: no busy samples: not supported by this GPU or its mode",)
-
-
-def test_a_live_program_drives_a_ring(play: Play, tmp_path: Path) -> None:
+def test_busy_is_the_mean_since_the_last_question(play: Play, tmp_path: Path) -> None:
     ring = Ring(tmp_path / "ring", capacity=50, period_us=10_000)
     end = time.time_ns() // 1000
     for number in range(80):  # more than it holds
-        ring.put(0.25, end - (79 - number) * 10_000)
+        ring.put(0.25 if number % 2 else 0.75, end - (79 - number) * 10_000)
     probe = play(f"gpu 0 ring={tmp_path}/ring")
-    assert only(probe, 0.3).busy == pytest.approx(0.25)
-    before = probe.readings(0, 0.0)[-1].time_s
+    assert probe._busy("of another", probe._handles()[0], 0.1) == pytest.approx(0.5)
     ring.put(1.0, end + 10_000)
+    ring.put(0.5, end + 20_000)
+    assert only(probe).busy == pytest.approx(0.75), "what was told before does not count again"
     ring.close()
-    time.sleep(0.01)
-    (fresh,) = probe.readings(0, before)
-    assert (fresh.busy, fresh.time_s) == (1.0, pytest.approx(before + 0.01, abs=1e-3))
 
 
-def test_before_hopper_there_is_no_gpm_and_bytes_come_from_the_counter(play: Play) -> None:
-    probe = play(f"gpu 0 rx=5000000000 rx_start={1 << 33}\ngpm 0 off")
-    time.sleep(0.15)
-    figures = only(probe, 0.5)
-    assert (figures.sm_active, figures.tensor_active, figures.dram_active) == (None, None, None)
-    assert figures.pcie_rx_bytes == pytest.approx(2.5e9, rel=0.25)
-    assert only(probe, 0.5).pcie_rx_bytes == figures.pcie_rx_bytes, "asked again at once, it says the same"
-    assert probe.notes == ("GPU 0: no SM, tensor and DRAM activity: NVML has them from Hopper on",)
-
-
-@pytest.mark.parametrize(("link", "known"), [("link_gen=1 link_width=1", True), ("link_gen=4 link_width=16", False)])
-def test_a_counter_of_32_bits(play: Play, link: str, known: bool) -> None:
-    """It wraps within the interval. A link that could make it go round twice leaves its difference unknown."""
-    probe = play(f"gpu 0 counter_bits=32 rx=200000000 rx_start={(1 << 32) - 10_000_000} {link}\ngpm 0 off")
-    time.sleep(0.15)
-    moved = only(probe).pcie_rx_bytes
-    assert ("PCIe bytes" in str(probe.notes)) is not known
-    assert moved == (pytest.approx(2e8, rel=0.25) if known else None)
-
-
-def test_the_counter_stands_in_until_gpm_has_two_samples(play: Play) -> None:
-    probe = play("gpu 0 rx=1048576")
-    assert only(probe).pcie_rx_bytes is None
-    time.sleep(0.12)
-    assert only(probe).pcie_rx_bytes == 1 << 20
-    assert probe.notes == ()
-
-
-def test_mig_instances_take_the_place_of_their_gpu(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = play(f"gpu 0 uuid=GPU-7 rx=2097152\ntrace 0 steady 60\nmig 0 2\npids 0 {os.getpid()}\ngpu 1\nmig 1 1")
-    time.sleep(0.12)
-    first, second, other = probe.devices(ME, 1.0)
-    assert [(d.index, d.uuid, d.mig) for d in (first, second)] == [(0, "MIG-0-GPU-7", True), (0, "MIG-1-GPU-7", True)]
-    assert first.busy == pytest.approx(0.6, abs=0.01), "by GPM: samples are refused"
-    assert first.sm_active == pytest.approx(0.48, abs=0.01)
-    assert (first.own, second.own, other.own) == (True, False, False)
-    assert first.memory_total == (1 << 34) // 8
-    assert "busy samples" not in str(probe.notes)
-    assert probe.processes() == {os.getpid(): {0}}
-    assert probe.readings(0, 0.0) == [], "of which of the two?"
-    (reading,) = probe.readings(0, 0.0, first.uuid)
-    assert (reading.busy, len(probe.readings(1, 0.0))) == (pytest.approx(0.6, abs=0.01), 1)
-
-
-def test_mig_that_is_switched_on_meanwhile(play: Play, script: Path) -> None:
-    probe = play("gpu 0")
-    assert not only(probe).mig
-    write(script, "gpu 0\nmig 0 1")
-    assert only(probe).mig
-    write(script, "gpu 0")
-    assert not only(probe).mig
+def test_without_samples_the_last_period_stands_in(play: Play) -> None:
+    probe = play("gpu 0\ntrace 0 steady 40\nerror nvmlDeviceGetSamples 0 3\ngpm 0 off")
+    figures = only(probe)
+    assert (figures.busy, figures.sm_active, figures.dram_active) == (pytest.approx(0.4), None, None)
+    assert probe.notes == ("GPU 0: no busy samples: not supported by this GPU or its mode",)
 
 
 def test_two_gpus_and_whose_they_are(play: Play) -> None:
@@ -194,7 +106,6 @@ def test_two_gpus_and_whose_they_are(play: Play) -> None:
     assert [(d.index, d.own, d.others) for d in (first, second)] == [(0, False, 1), (1, True, 1)]
     assert (first.busy, second.busy) == (1.0, pytest.approx(0.1))
     assert probe.processes() == {here: {0, 1}, os.getpid(): {1}}
-    assert probe.readings(1, time.monotonic() - 0.5)[-1].busy == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("pids", ["pids 0 4194303,4194302", "pids 0 -"])
@@ -209,79 +120,51 @@ def test_in_a_container_the_pids_may_be_those_of_the_machine(
     assert probe.processes() == {}
 
 
-def test_each_error_costs_its_own_figure_and_has_its_line(play: Play) -> None:
+def test_each_error_costs_its_own_figure_and_has_its_line(play: Play, script: Path) -> None:
     """A driver that is too old, a right that is missing, and an answer that comes again later."""
-    probe = play("""gpu 0 rx_start=9000000000
+    probe = play("""gpu 0
         error nvmlDeviceGetPowerUsage 0 NVML_ERROR_NOT_SUPPORTED
-        error nvmlDeviceGetJpgUtilization 0 NVML_ERROR_FUNCTION_NOT_FOUND
         error nvmlGpmMetricsGet * NVML_ERROR_FUNCTION_NOT_FOUND
         error nvmlDeviceGetMemoryInfo 0 NVML_ERROR_UNKNOWN
         error nvmlDeviceGetComputeRunningProcesses 0 NVML_ERROR_NO_PERMISSION""")
     time.sleep(0.12)
     figures = only(probe)
-    missing = (figures.power_w, figures.jpeg_busy, figures.sm_active, figures.memory_used, figures.own, figures.others)
-    assert missing == (None,) * 6
+    assert (figures.power_w, figures.sm_active, figures.memory_used, figures.own, figures.others) == (None,) * 5
     assert (figures.busy, figures.power_limit_w) == (1.0, 700)
     assert set(probe.notes) == {
         "GPU 0: no power: not supported by this GPU or its mode",
-        "GPU 0: no SM, tensor and DRAM activity, JPEG engine: the driver is too old",
+        "GPU 0: no SM, tensor and DRAM activity: the driver is too old",
         "GPU 0: no memory: the driver answers NVMLError_Unknown, code 999",
         "GPU 0: no processes: no permission",
     }
-
-
-def test_a_note_goes_when_the_answer_comes(play: Play, script: Path) -> None:
-    probe = play("gpu 0\nerror nvmlDeviceGetMemoryInfo 0 NVML_ERROR_UNKNOWN")
-    assert only(probe).memory_used is None
-    assert probe.notes != ()
     write(script, "gpu 0 ")
     assert only(probe).memory_used == 1 << 30
-    assert probe.notes == ()
+    assert "memory" not in str(probe.notes)
 
 
-def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path) -> None:
-    probe = play("gpu 0 uuid=GPU-7\ngpu 1 uuid=GPU-8")
+def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_RETRY_S", 0.0)
+    probe = play("gpu 0\ngpu 1")
     assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, 1.0]
-    write(script, "gpu 0 uuid=GPU-7\ngpu 1 uuid=GPU-8\nvanish 1")
-    assert probe.readings(1, 0.0) == []
-    for _ in range(2):
-        first, second = probe.devices(ME, 1.0)
-        assert (first.busy, second.uuid) == (1.0, "GPU-8")
-        told = (second.busy, second.sm_active, second.memory_used, second.power_w, second.own, second.pcie_rx_bytes)
-        assert told == (None,) * 6
-        assert "GPU 1: no figures at all: the GPU is lost" in str(probe.notes)
-    write(script, "gpu 0 uuid=GPU-7")  # and the driver no longer counts it
-    assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, None]
-    write(script, "gpu 0 uuid=GPU-7\ngpu 1 uuid=GPU-8")
-    time.sleep(0.12)
-    first, second = probe.devices(ME, 1.0)
-    assert (first.busy, second.busy, second.sm_active) == (1.0, 1.0, None), "its earlier sample says nothing any more"
+    write(script, "gpu 0\ngpu 1\nvanish 1")
+    assert [d.index for d in probe.devices(ME, 1.0)] == [0]
+    assert "GPU 1: no handle: the GPU is lost" in str(probe.notes)
+    write(script, "gpu 0\ngpu 1 ")
+    assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, 1.0]
     assert probe.notes == ()
 
 
 def test_a_driver_that_is_restarted(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_RETRY_S", 0.0)
+    monkeypatch.setattr(nvml, "_RETRY_S", 0.0)
     probe = play("gpu 0\nerror nvmlDeviceGetPowerUsage 0 NVML_ERROR_NOT_SUPPORTED")
     assert only(probe).busy == 1.0
+    write(script, "gpu 0\ngeneration 2\nerror nvmlInitWithFlags * NVML_ERROR_DRIVER_NOT_LOADED")
+    assert (probe.devices(ME, 1.0), probe.processes()) == ((), {})
+    assert probe.notes != ()
     write(script, "gpu 0\ngeneration 2")
-    assert probe.readings(0, 0.0) == []
-    assert probe.notes[-1] == "GPU 0: no figures at all: the driver was restarted"
-    assert (only(probe).busy, probe.notes) == (1.0, ())
-    write(script, "gpu 0\ngeneration 3\nerror nvmlInitWithFlags * NVML_ERROR_DRIVER_NOT_LOADED")
-    assert (probe.processes(), probe.readings(0, 0.0), only(probe).busy) == ({}, [], None)
-    assert "the driver is not loaded" in str(probe.notes)
-    write(script, "gpu 0\ngeneration 3")
     figures = only(probe)
     assert (figures.busy, figures.power_w) == (1.0, 200), "what the driver before refused is asked for again"
     assert probe.notes == ()
-
-
-def test_samples_of_an_earlier_driver_are_not_freed(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_RETRY_S", 0.0)
-    probe = play("gpu 0")
-    write(script, "gpu 0\ngeneration 2")
-    assert probe.readings(0, 0.0) == []
-    assert only(probe).busy == 1.0
 
 
 @pytest.mark.parametrize(
@@ -302,15 +185,12 @@ def test_no_probe_and_why(play: Play, script: Path, text: str, why: str) -> None
 
 
 def test_samples_that_cannot_be(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers have left empty places, values above 100 and times out of order in the buffer."""
-    probe = play("gpu 0")
-    now = time.time_ns() // 1000
-    times = [(now - 100_000, 50), (0, 90), (now - 300_000, 30), (now - 200_000, 400), (now + 60_000_000, 10), (now, 70)]
+    """Drivers have left empty places and values above 100 in the buffer."""
+    probe, now = play("gpu 0"), time.time_ns() // 1000 + 1_000_000
+    times = [(now - 100_000, 50), (0, 90), (now - 200_000, 400), (now, 70)]
     samples = [pynvml.c_nvmlSample_t(end, pynvml.c_nvmlValue_t(uiVal=value)) for end, value in times]
     monkeypatch.setattr(pynvml, "nvmlDeviceGetSamples", lambda *_: (1, samples))
-    assert [round(reading.busy, 2) for reading in probe.readings(0, 0.0)] == [0.3, 0.5, 0.7]
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetSamples", lambda *_: (1, samples[:1]))
-    assert probe.readings(0, 0.0) == [], "one sample does not say how long it is"
+    assert only(probe).busy == pytest.approx(0.6)
 
 
 def test_by_the_loader_of_the_system_as_users_have_it(library: Path, script: Path) -> None:

@@ -55,7 +55,7 @@ PROGRAMS = {
 def test_a_real_thread(doing: Doing) -> None:
     with running(PROGRAMS[doing]) as process:
         probe = ProcProbe(job_of(process.pid))
-        assert until(lambda: probe.look().doing is doing)
+        assert until(lambda: probe.look() is doing)
         for _ in range(20):
             time.sleep(0.002)
             probe.look()
@@ -95,9 +95,9 @@ def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
     probe = ProcProbe(job(10))
     (folder / "syscall").write_text("202 0x1" if os.uname().machine == "x86_64" else "98 0x1")
     look = probe.look()
-    assert (look.doing, probe.notes) == (Doing.FUTEX, {})
+    assert (look, probe.notes) == (Doing.FUTEX, {})
     (folder / "syscall").write_text("-1")
-    assert probe.look().doing is Doing.UNSEEN
+    assert probe.look() is Doing.UNSEEN
     assert "wchan" in probe.notes["wchan"]
 
 
@@ -108,7 +108,7 @@ def test_states(proc: ProcFolder, state: str, doing: Doing) -> None:
     proc.process(10)
     probe = ProcProbe(job(10))
     proc.state(10, state)
-    assert probe.look().doing is doing
+    assert probe.look() is doing
 
 
 def test_yama(proc: ProcFolder) -> None:
@@ -122,7 +122,7 @@ def test_a_name_may_hold_anything(proc: ProcFolder) -> None:
     proc.process(10, "evil) R 1 (x")
     probe = ProcProbe(job(10))
     (proc.path / "10" / "task" / "10" / "wchan").write_text("futex_do_wait")
-    assert probe.look().doing is Doing.FUTEX
+    assert probe.look() is Doing.FUTEX
     assert probe.take(1.0)[1][0].name == "evil) R 1 (x"
 
 
@@ -230,7 +230,7 @@ def test_exec_keeps_the_job() -> None:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        assert until(lambda: probe.look().doing is Doing.ASLEEP)
+        assert until(lambda: probe.look() is Doing.ASLEEP)
         assert probe.take(1.0)[1][0].pid == process.pid
         probe.close()
 
@@ -274,4 +274,4 @@ def foreign_look(target: Job) -> int:
     look = probe.look()
     _, (main,), _ = probe.take(1.0)
     expected = (Doing.UNSEEN, None, {"S": 1.0}, {"wchan", "io"})
-    return int((look.doing, main.read_bytes, main.states, set(probe.notes)) != expected)
+    return int((look, main.read_bytes, main.states, set(probe.notes)) != expected)

@@ -167,7 +167,6 @@ END
     }
     (site,) = figures.syncs
     assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
-    assert figures.single_tensor_optimizer
     assert {pid: at.place for pid, at in figures.stands.items()} == {
         job.pid: "`main`, train.py:7, for `next`",
         4194303: "`_worker_loop`, worker.py:1, for `multiprocessing.get`",

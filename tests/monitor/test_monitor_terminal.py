@@ -26,7 +26,7 @@ from test_monitor_views import shows, texts
 from iofast.monitor.findings import Advice
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import Doing, Job, Window
+from iofast.monitor.snapshot import Doing, Job, Looks
 
 SIZES = ((60, 20), (80, 24), (120, 40), (200, 60))
 TESTS = str(SUPPORT)
@@ -114,7 +114,7 @@ class TestLayout:
 
     def test_bounds_that_say_nothing_are_not_drawn(self) -> None:
         """Of "anything from 0 to 100 %" the middle would be a guess: the row has the bounds and no blocks."""
-        nothing = moment(devices=(), windows=(Window(1.0, None, 20, {Doing.UNSEEN: 1.0}),))
+        nothing = moment(devices=(), main=Looks(20, {Doing.UNSEEN: 1.0}))
         rows = [
             [line for line in text_of([one], 80, 24).splitlines() if line.startswith("stall     ")]
             for one in (nothing, moment())
@@ -140,10 +140,9 @@ def test_on_a_small_screen_both_changes_can_be_pasted() -> None:
 
 
 def test_sparkline() -> None:
-    assert sparkline([0.0, 0.5, 1.0, None, 2.0], 6, 1.0) == [" ▁▄▇ ▇"]
-    assert sparkline([0.25, 0.75, 1.0], 3, 1.0, 2) == [" ▃▇", "▄██"]
-    assert sparkline([1.0] * 9, 3, 0.0) == ["▁▁▁"]
-    assert sparkline([], 2, 1.0) == ["  "]
+    assert sparkline([0.0, 0.5, 1.0, None, 2.0], 6, 1.0) == " ▁▄▇ ▇"
+    assert sparkline([1.0] * 9, 3, 0.0) == "▁▁▁"
+    assert sparkline([], 2, 1.0) == "  "
 
 
 class TestOnATerminal:

@@ -14,7 +14,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, Span, simulate, snap
 from iofast.errors import OptionError
 from iofast.monitor.bounds import exposed, wilson
 from iofast.monitor.findings import Bound, Cause, Severity, StallBounds, Verdict
-from iofast.monitor.snapshot import Doing, Frame, Job, Looks, Snapshot, SyncSite, Tier, Window
+from iofast.monitor.snapshot import Doing, Frame, Job, Looks, Snapshot, SyncSite, Tier
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify, severity
@@ -39,7 +39,7 @@ SEEN: dict[str, dict[str, Any]] = {
 }
 
 
-def judged(kind: str, seed: int, reading: float, looks: tuple[int, int]) -> tuple[StallBounds, float]:
+def judged(kind: str, seed: int, looks: tuple[int, int]) -> tuple[StallBounds, float]:
     """Bounds, and the truth."""
     rng = random.Random(seed)
     compute, late = rng.choice([0.01, 0.04, 0.15]), rng.uniform(0, 0.9)
@@ -53,17 +53,16 @@ def judged(kind: str, seed: int, reading: float, looks: tuple[int, int]) -> tupl
             late_by = 8 * late_s if rng.random() < 0.125 else 0.0
         return [(host, R, FORWARD, ahead), (compute, *computing, True), (late_by, *waiting, works)]
 
-    run = simulate(step, rng, 30, reading, looks, **SEEN.get(kind, {}))
+    run = simulate(step, rng, 30, looks, **SEEN.get(kind, {}))
     stall = exposed(Training(run.snapshots))
     assert stall is not None
     return stall, run.stall
 
 
 @pytest.mark.parametrize("looks", [(20, 0), (20, 2)], ids=["proc", "stacks"])
-@pytest.mark.parametrize("reading", [0.02, 0.2])
-def test_the_true_stall_lies_within_the_bounds(reading: float, looks: tuple[int, int]) -> None:
+def test_the_true_stall_lies_within_the_bounds(looks: tuple[int, int]) -> None:
     """In at least 95 % of trainings of every kind; the bounds of a miss are off by no more than 3 points."""
-    found = [(kind, *judged(kind, seed, reading, looks)) for kind in KINDS for seed in range(4)]
+    found = [(kind, *judged(kind, seed, looks)) for kind in KINDS for seed in range(6)]
     off = {kind: max(stall.low - truth, truth - stall.high) for kind, stall, truth in found}
     missed = [kind for kind, stall, truth in found if not stall.low - 1e-3 <= truth <= stall.high + 1e-3]
     assert len(missed) <= 0.05 * len(found)
@@ -82,9 +81,9 @@ def test_bounds_hold_for_any_cycle(parts: list[tuple[float, Doing, bool]]) -> No
     spans = [(length, doing, frames[doing], busy or doing is X) for length, doing, busy in parts]
     for looks in ((20, 0), (20, 4)):
         run = simulate(
-            lambda rng: [(s * rng.uniform(0.9, 1.1), *rest) for s, *rest in spans], random.Random(1), 25, 0.1, looks
+            lambda rng: [(s * rng.uniform(0.9, 1.1), *rest) for s, *rest in spans], random.Random(1), 25, looks
         )
-        stall = exposed(Training(run.snapshots, Thresholds(confidence_z=3.0, chosen_z=3.5)))
+        stall = exposed(Training(run.snapshots, Thresholds(z=3.5)))
         assert stall is not None
         assert stall.low - 0.01 <= run.stall <= stall.high + 0.01
 
@@ -189,7 +188,7 @@ CASES: dict[str, tuple[list[Snapshot], Bound]] = {
         Bound.THROTTLED,
     ),
     "short": (training(5), Bound.UNKNOWN),
-    "no look": (training(idle=None, main=Looks(0, {}), windows=()), Bound.UNKNOWN),
+    "no look": (training(idle=None, main=Looks(0, {})), Bound.UNKNOWN),
     "wide": (training(doing={R: 0.5, X: 0.5}, idle=0.5, processes=(MAIN,)), Bound.UNKNOWN),
     "nothing": ([], Bound.IDLE),
     "asleep": (training(doing={A: 1.0}, idle=1.0, processes=(replace(MAIN, cpu_s=0.0),)), Bound.IDLE),
@@ -326,12 +325,10 @@ def anything(draw: st.DrawFn) -> Snapshot:
         others=draw(st.sampled_from([None, 0, 2])),
         memory_used=count,
         memory_total=count,
-        pcie_rx_bytes=count,
-        pcie_bytes_per_s=draw(st.sampled_from([None, 0.0, 1e9])),
         throttle_reasons=draw(st.sampled_from([(), ("power",), ("odd",)])),
         **figures,
     )
-    numbers = ("idle_cores", "throttled_s", "pressure_cpu", "pressure_io", "disk_busy")
+    numbers = ("idle_cores", "throttled_s", "other_cores")
     system = replace(SYSTEM, **{name: draw(MAYBE) for name in numbers}, memory_available=count)
     loader = replace(
         LOADER,
@@ -348,13 +345,11 @@ def anything(draw: st.DrawFn) -> Snapshot:
         phases=draw(st.sampled_from([{}, {"a": 0.0, "b": 9.0}])),
     )
     frames = draw(st.dictionaries(st.sampled_from(list(Frame)), SHARES, max_size=3))
-    window = Window(draw(st.sampled_from([0.0, 1.0])), draw(MAYBE), draw(st.sampled_from([0, 20])), doing)
     return Snapshot(
         time_s=draw(st.floats(0, 100)),
         seconds=draw(st.sampled_from([0.0, 1.0, 40.0])),
         job=Job(1, 2, "x"),
         main=Looks(draw(st.sampled_from([0, 20])), doing),
-        windows=(window,) * draw(st.integers(0, 2)),
         processes=tuple(processes),
         threads=(thread(draw(st.sampled_from(["pt_data_pin", "pt_autograd_0", "iofast-1"])), draw(SHARES)),)
         * draw(st.integers(0, 1)),
@@ -383,8 +378,8 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
 
 
 def test_thresholds_check_themselves() -> None:
-    with pytest.raises(OptionError, match=r"^Thresholds.gap: expected a number of at least 0, found -1$"):
-        Thresholds(gap=-1)
+    with pytest.raises(OptionError, match=r"^Thresholds.part: expected a number of at least 0, found -1$"):
+        Thresholds(part=-1)
     with pytest.raises(OptionError, match=r"notice <= bound <= severe, found 0.05, 0.3, 0.2"):
         Thresholds(bound=0.3)
     assert classify([snapshot(BUSY, 0.02)] * 3, thresholds=Thresholds(min_seconds=2)).bound is Bound.COMPUTE

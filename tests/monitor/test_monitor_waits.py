@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from dataclasses import replace
@@ -14,7 +13,6 @@ from monitor_moments import HOSTILE, busy, moment
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, training, worker
 
 from iofast.monitor.findings import Bound, Cause, Verdict
-from iofast.monitor.render.csv_view import CsvRows
 from iofast.monitor.render.html_report import html
 from iofast.monitor.render.json_view import JsonLines
 from iofast.monitor.render.lines import paragraphs
@@ -26,7 +24,7 @@ R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
 LINE = WaitSite("/u/train.py", 41, "batches", "queue.get", WaitSource.THREADS, True, 0.96)
 SAID = "the training thread waits in `batches`, train.py:41, for `queue.get`, 96% of the time"
 OTHERS = WaitSite("/u/train.py", 12, "main", "queue.put", WaitSource.THREADS, False, 0.96)
-CHILD = ProcessFigures(300, 1, "other", "feeder", 0.9, 0.0, {"R": 1.0}, 0, 0, 0, 0, 1)
+CHILD = ProcessFigures(300, 1, "other", "feeder", 0.9, 0.0, {"R": 1.0}, 0, 0, 0, 0)
 FORKED = worker(1, 0.02, name="python")
 
 
@@ -201,14 +199,11 @@ def test_every_view_has_the_line(text: str) -> None:
     site = replace(LINE, file=text or LINE.file, function=text or LINE.function, call=text or LINE.call)
     now = replace(moment(), verdict=judged(**fed(site)))
     assert now.verdict.tier is Tier.STACKS
-    told, rows = io.StringIO(), io.StringIO()
+    told = io.StringIO()
     JsonLines(told).update(now)
-    CsvRows(rows, keep_open=True).update(now)
     found = json.loads(told.getvalue())["waits"]
-    (row,) = csv.DictReader(io.StringIO(rows.getvalue()))
     assert found["line"] == 41
     assert found["share"] == pytest.approx(0.96)
-    assert float(row["waits_share"]) == pytest.approx(0.96)
     series = [line for line in exposition([now]).split("\n") if line.startswith("iofast_wait_ratio{")]
     assert len(series) == 1
     assert float(series[0].rpartition(" ")[2]) == pytest.approx(0.96)
@@ -222,7 +217,6 @@ def test_every_view_has_the_line(text: str) -> None:
             "loader": True,
             "share": pytest.approx(0.96),
         }
-        assert (row["waits_at"], row["waits_for"]) == ("/u/train.py:41", "queue.get")
         assert 'file="/u/train.py",line="41",function="batches",call="queue.get",source="threads"' in series[0]
         assert any(SAID in line for line in paragraphs(now))
         assert SAID in html([now], datetime.now(UTC))
@@ -230,10 +224,7 @@ def test_every_view_has_the_line(text: str) -> None:
 
 def test_no_view_has_a_line_that_is_not_there() -> None:
     now = moment(last=busy())
-    told, rows = io.StringIO(), io.StringIO()
+    told = io.StringIO()
     JsonLines(told).update(now)
-    CsvRows(rows, keep_open=True).update(now)
-    (row,) = csv.DictReader(io.StringIO(rows.getvalue()))
     assert json.loads(told.getvalue())["waits"] is None
-    assert row["waits_at"] == row["waits_for"] == row["waits_share"] == ""
     assert "iofast_wait_ratio" not in exposition([now])

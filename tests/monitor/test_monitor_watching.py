@@ -21,7 +21,6 @@ from proc_folder import running, until
 from iofast.monitor import bursts
 from iofast.monitor.bursts import Bursts
 from iofast.monitor.find import ProcessTable, find_jobs, job_of
-from iofast.monitor.probe.nvml import Reading
 from iofast.monitor.probe.proc import JobEnded
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import (
@@ -32,6 +31,7 @@ from iofast.monitor.snapshot import (
     StackFigures,
     SyncSite,
     WorkerTask,
+    idle_of,
 )
 from iofast.monitor.watching import Watch
 
@@ -126,7 +126,7 @@ def sleeper() -> Iterator[Job]:
 
 
 class Gpu:
-    """Stands for NvmlProbe: one GPU, busy by half, with a reading every 100 ms."""
+    """Stands for NvmlProbe: one GPU, busy by half."""
 
     notes = ("power is not told",)
 
@@ -145,11 +145,6 @@ class Gpu:
             "own": self.own,
         }
         return (DeviceFigures(**figures),)
-
-    def readings(self, index: int, since: float, uuid: str | None = None) -> list[Reading]:
-        assert (index, uuid) == (self.index, "u")
-        first = int(max(since, time.monotonic() - 3) * 10) + 1
-        return [Reading(at / 10, 0.1, 0.5) for at in range(first, int(time.monotonic() * 10) + 1)]
 
 
 LOADING = """
@@ -181,13 +176,11 @@ def test_a_training_that_waits(stacks: type[Stacks]) -> None:
         assert 2.99 < time.monotonic() - start < 10
         assert watch.cost_s - cost < 0.3, "a look takes 0.2 ms, thirty of them each second"
         watch.close()
-        windows = [window for each in found for window in each.windows]
-        total = sum(window.looks for window in windows)
-        assert sum(window.seconds for window in windows) == pytest.approx(sum(each.seconds for each in found), rel=0.1)
+        total = sum(each.main.samples for each in found)
         if total >= 30:  # else looks were dear here, and their share is chance
-            waits = sum(window.looks * window.doing.get(Doing.QUEUE, 0.0) for window in windows)
+            waits = sum(each.main.samples * each.main.shares.get(Doing.QUEUE, 0.0) for each in found)
             assert waits / total == pytest.approx(0.67, abs=0.25)
-        assert {window.idle for window in windows} == {0.5}
+        assert {idle_of(each) for each in found} == {0.5}
         assert {each.role for each in found[-1].processes} == {"main", "worker"}
         assert gpu.pids == {each.pid for each in found[-1].processes}
         assert any(each.stacks == SEEN for each in found)
@@ -232,7 +225,7 @@ def test_a_real_dataloader(tmp_path: Path) -> None:
     assert [each.role for each in first.processes] == ["main", "worker", "worker"]
     assert {each.name for each in first.processes[1:]} == {"pt_data_worker"}
     assert first.main.shares[Doing.QUEUE] > 0.4
-    assert all(window.idle is None for window in first.windows)
+    assert idle_of(first) is None
     if last.stacks is None and last.notes:
         pytest.skip("; ".join(last.notes))  # no py-spy, or not the right to look
     assert last.stacks is not None
@@ -251,7 +244,7 @@ def test_whose_device(sleeper: Job, own: bool | None, index: int, option: int | 
     gpu: Any = Gpu(own, index)
     with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off", gpu=option), gpu)) as watch:
         snapshots = [watch.interval(), watch.interval()]
-    assert {window.idle for each in snapshots for window in each.windows} == {idle}
+    assert {idle_of(each) for each in snapshots} == {idle}
 
 
 def test_paused_and_ended(sleeper: Job) -> None:

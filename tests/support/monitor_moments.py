@@ -21,10 +21,9 @@ from iofast.monitor.snapshot import (
     Tier,
     WaitSite,
     WaitSource,
-    Window,
 )
 
-SYSTEM = SystemFigures(8.0, 5.6, 0.0, 0.02, 0.0, 40_000_000_000, 12_000_000_000, 3_000_000, 0.04)
+SYSTEM = SystemFigures(8.0, 5.6, 0.0, 40_000_000_000, 3_000_000)
 HOSTILE = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred",
     "a\r\nb\tc\x00d\x7f\x9b31m",
@@ -49,8 +48,6 @@ def device(busy: float | None = 0.61, **changes: object) -> DeviceFigures:
         sm_active=None if busy is None else busy * 0.7,
         tensor_active=0.2,
         dram_active=0.3,
-        pcie_rx_bytes=1_000_000_000,
-        pcie_bytes_per_s=5e10,
         power_w=310.0,
         power_limit_w=700.0,
         memory_used=23_000_000_000,
@@ -64,7 +61,7 @@ def device(busy: float | None = 0.61, **changes: object) -> DeviceFigures:
 
 def process(pid: int, role: str, cpu_s: float) -> ProcessFigures:
     """A process that reads a little from the disk."""
-    return ProcessFigures(pid, 1, role, "python", cpu_s, 0.01, {"R": 1.0}, 1_400_000, 9_000_000, 0, 0, 4)
+    return ProcessFigures(pid, 1, role, "python", cpu_s, 0.01, {"R": 1.0}, 1_400_000, 9_000_000, 0, 0)
 
 
 def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
@@ -75,7 +72,6 @@ def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
         seconds=1.0,
         job=Job(4242, 77, text or "python train.py --data imagenet/train --epochs 90", 0, 1),
         main=Looks(20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),
-        windows=(Window(1.0, 1 - wave, 20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),),
         processes=(process(4242, "main", 0.4), *(process(4300 + i, "worker", 0.93) for i in range(2))),
         threads=(),
         system=SYSTEM,

@@ -19,23 +19,20 @@ from iofast.monitor.snapshot import (
     StackFigures,
     SystemFigures,
     ThreadFigures,
-    Window,
     WorkerTask,
 )
 
 JOB = Job(100, 5000, "python train.py")
-SYSTEM = SystemFigures(8.0, 4.0, 0.0, 0.0, 0.0, 64 << 30, 8 << 30, 0, 0.0)
-DEVICE = DeviceFigures(
-    0, "GPU", "GPU-0", 0.5, None, None, None, None, None, None, None, 10 << 30, 80 << 30, (), True, 0
-)
-MAIN = ProcessFigures(100, 5000, "main", "python", 0.5, 0.0, {"R": 0.5, "S": 0.5}, 0, 0, 0, 0, 10)
+SYSTEM = SystemFigures(8.0, 4.0, 0.0, 64 << 30, 0)
+DEVICE = DeviceFigures(0, "GPU", "GPU-0", 0.5, None, None, None, None, None, 10 << 30, 80 << 30, (), True, 0)
+MAIN = ProcessFigures(100, 5000, "main", "python", 0.5, 0.0, {"R": 0.5, "S": 0.5}, 0, 0, 0, 0)
 LOADER = LoaderFigures("train", "watched", 2, 4, 32, "cpu", 0, 10, 320, 0.1, 0.0, None, None, {}, False, {})
 
 
 def worker(number: int, cpu: float = 0.0, **changes: Any) -> ProcessFigures:
     """A loader's worker; `cpu` is its share of a second."""
     states = {"R": cpu, "S": 1.0 - cpu}
-    made = ProcessFigures(200 + number, 6000, "worker", "pt_data_worker", cpu, 0.0, states, 0, 1 << 20, 0, 0, 1)
+    made = ProcessFigures(200 + number, 6000, "worker", "pt_data_worker", cpu, 0.0, states, 0, 1 << 20, 0, 0)
     return replace(made, **changes)
 
 
@@ -52,20 +49,20 @@ def stacks(
 def snapshot(
     doing: dict[Doing, float] | None = None, idle: float | None = 0.5, time_s: float = 1.0, **changes: Any
 ) -> Snapshot:
-    """One second of a training with two workers, sampled 20 times, with one window of this second."""
+    """One second of a training with two workers, sampled 20 times. Its devices run nothing for the share `idle`."""
     doing = doing or {Doing.RUNNING: 0.5, Doing.QUEUE: 0.5}
     made = Snapshot(
         time_s=time_s,
         seconds=1.0,
         job=JOB,
         main=Looks(20, doing),
-        windows=(Window(1.0, idle, 20, doing),),
         processes=(MAIN, worker(1), worker(2)),
         threads=(),
         system=SYSTEM,
-        devices=() if idle is None else (replace(DEVICE, busy=1.0 - idle),),
     )
-    return replace(made, **changes)
+    devices = changes.pop("devices", () if idle is None else (DEVICE,))
+    devices = devices if idle is None else tuple(replace(one, busy=1 - idle) for one in devices)
+    return replace(made, devices=devices, **changes)
 
 
 def training(seconds: int = 40, **changes: Any) -> list[Snapshot]:
@@ -92,15 +89,13 @@ def simulate(
     step: Callable[[random.Random], Sequence[Span]],
     rng: random.Random,
     seconds: int = 40,
-    reading: float = 0.2,
     looks: Sequence[int] = (20, 0),
     processes: tuple[ProcessFigures, ...] | None = None,
     threads: tuple[ThreadFigures, ...] = (),
 ) -> Simulated:
     """Simulate consecutive steps and sample them like the probes.
 
-    `looks`: jittered samples per second of the thread's state and of its stack. `reading`: seconds between two readings
-    of the device.
+    `looks`: jittered samples per second of the thread's state and of its stack.
     """
     spans: list[tuple[float, float, Doing, Frame, bool]] = []
     now = 0.0
@@ -115,19 +110,14 @@ def simulate(
     for second in range(seconds):
         states = [(at, spans[_at(starts, at)]) for at in _times(second, looks[0], rng)]
         frames = [spans[_at(starts, at)][3] for at in _times(second, looks[1], rng)]
-        begins = [second + number * reading for number in range(round(1 / reading))]
-        every = [_window(begin, reading, spans, starts, states) for begin in begins]
-        idle = sum(window.idle or 0.0 for window in every) / len(every)
-        windows = tuple(replace(window, seconds=window.looks / looks[0]) for window in every if window.looks)
         doing = _shares([span[2] for _, span in states])
         made.append(
             snapshot(
                 time_s=float(second + 1),
                 main=Looks(len(states), doing),
-                windows=windows,
                 processes=(MAIN, worker(1), worker(2)) if processes is None else processes,
                 threads=threads,
-                devices=(replace(DEVICE, busy=1.0 - idle),),
+                idle=_idle(second, spans, starts),
                 stacks=stacks(_shares(frames), len(frames)) if frames else None,
             )
         )
@@ -146,14 +136,14 @@ def _at(starts: Sequence[float], at: float) -> int:
     return low
 
 
-def _window(start: float, length: float, spans: Any, starts: Sequence[float], states: Any) -> Window:
-    end, at, idle = start + length, _at(starts, start), 0.0
-    while at < len(spans) and spans[at][0] < end:
+def _idle(second: int, spans: Any, starts: Sequence[float]) -> float:
+    """Share of a second in which the device is idle."""
+    at, idle = _at(starts, second), 0.0
+    while at < len(spans) and spans[at][0] < second + 1:
         if not spans[at][4]:
-            idle += max(0.0, min(spans[at][1], end) - max(spans[at][0], start))
+            idle += max(0.0, min(spans[at][1], second + 1) - max(spans[at][0], second))
         at += 1
-    seen = [span[2] for time, span in states if start <= time < end]
-    return Window(length, min(1.0, idle / length), len(seen), _shares(seen))
+    return min(1.0, idle)
 
 
 def _shares(seen: Sequence[Any]) -> dict[Any, float]:

@@ -1,57 +1,92 @@
-"""Advice on how a late loader works: workers, threads, prefetch, handing over."""
+"""When advice on a late loader applies: packing, FastLoader, workers, reading ahead."""
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import ceil, floor
 
-from iofast.monitor.advice.rule import EVERY, INPUT, Match, Rule, on
 from iofast.monitor.advice.situation import Situation
-from iofast.monitor.findings import Cause, Phase
-from iofast.monitor.snapshot import WaitSource, WorkerTask
+from iofast.monitor.findings import Cause
+from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of
 
+OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
+SMALL_FILE = 1 << 20
 MOST_WORKERS = 64
-_UINT8 = "return uint8 tensors from __getitem__"
+_READING = (Cause.STORAGE, Cause.PAGE_CACHE)
 
 
-def _more_workers(now: Situation) -> Match | None:
-    """Not without a free core, and not if no worker works."""
-    workers, free = now.training.workers, now.free_cores
-    if workers is None or not workers.count or free is None:
+@dataclass(frozen=True)
+class Match:
+    """A rule applies: its figure, the predicted gain, and words for its texts."""
+
+    value: float | None
+    gain: float | None = None
+    words: Mapping[str, object] = field(default_factory=dict)
+    trigger: str = ""  # the rule's trigger unless given
+
+
+def pack_smaller(now: Situation) -> Match | None:
+    """Not if images are small already, and not if decoding is a small part of the work."""
+    size, known = now.file_bytes, bool(now.training.work)
+    decoding = now.work(WorkerTask.DECODE, WorkerTask.RESIZE)
+    little = decoding < now.thresholds.work
+    if size is not None and size < OVERSIZED:
         return None
-    waiting = now.caused_by(Cause.STORAGE)
-    if waiting and workers.busy >= now.thresholds.worker_asleep:
+    if known and little and not now.caused_by(*_READING):
         return None
-    # A worker that waits for storage needs no core of its own.
-    wanted = _enough(now, workers.count, free / max(workers.cpu, 0.1) if waiting else free + 0.5)
-    if wanted <= workers.count:
+    if size is None and (not known or little or now.fast_loader):  # FastLoader reads a packed file
         return None
-    why = f"wait {1 - workers.busy:.0%} of the time and more of them would wait side by side"
-    if not waiting:
-        why = f"are busy {workers.busy:.0%} of the time and {free:.1f} cores are idle{_each_rank(now)}"
-    words = {"count": workers.count, "why": why, "wanted": wanted}
-    return Match(workers.busy, min(now.wait_gain, wanted / workers.count), words)
+    words = {
+        "what": f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes",
+        "size": "" if size is None else f", images have {size / 1000:.0f} kB",
+        "unless": ", nor where images are that small already" if size is None else "",
+    }
+    return Match(decoding if known else size, now.relief, words, "decode" if known else "file_bytes")
 
 
-def _more_threads(now: Situation) -> Match | None:
-    """Not for loaders of processes, and not without a free core."""
-    count = max((one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"), default=0)
-    free = now.free_cores
-    if not count or free is None or (wanted := _enough(now, count, free + 0.5)) <= count:
+def pack_small_files(now: Situation) -> Match | None:
+    """Only for small files, and not if they should be packed smaller."""
+    size = now.file_bytes
+    if size is None or size > SMALL_FILE or pack_smaller(now) is not None:
         return None
-    words = {"count": count, "wanted": wanted, "each_rank": _each_rank(now)}
-    return Match(free, min(now.wait_gain, wanted / count), words)
+    return Match(size, now.wait_gain, {"kB": size / 1000})
 
 
-def _each_rank(now: Situation) -> str:
-    return " for each rank" if now.ranks > 1 else ""
+def fast_loader(now: Situation) -> Match | None:
+    """Not if FastLoader runs already, and not if the workers do what FastLoader does no faster."""
+    packing = pack_smaller(now) or (pack_small_files(now) if now.caused_by(*_READING) else None)
+    tasks = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
+    if now.fast_loader:
+        return None
+    if now.caused_by(*_READING):
+        why = f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file."
+        return None if packing is None else Match(now.low, now.wait_gain, {**_lines(now, packed=True), "why": why})
+    if now.training.work and now.work(*tasks) < now.thresholds.work:
+        return None
+    why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
+    if now.shares_cores:
+        why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
+    packed = packing is not None or now.file_bytes is None
+    return Match(now.low, now.relief, {**_lines(now, packed=packed), "why": why})
 
 
-def _enough(now: Situation, count: int, room: float) -> int:
-    """Number of workers that keeps up, by the upper bound of the stall and the room for more."""
-    return min(count + floor(room), ceil(count / max(0.02, 1.0 - now.high)), MOST_WORKERS)
+def _lines(now: Situation, *, packed: bool) -> dict[str, object]:
+    """Words for the lines that make a FastLoader, with the names of the program's own source."""
+    source = now.last.source if now.last is not None else None
+    own = source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
+    options = ["shuffle=True"] * own.shuffle + ["drop_last=True"] * own.drop_last
+    options += ['device="cuda"'] * bool(now.last is not None and now.last.devices)
+    return {
+        "own": own,
+        "options": "".join(f", {option}" for option in options),
+        "source": json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False),
+    }
 
 
-def _first_workers(now: Situation) -> Match | None:
+def first_workers(now: Situation) -> Match | None:
     """Not if a second process would have no core."""
     ours = any(one.kind == "FastLoader" and one.num_workers == 0 for one in now.training.loaders)
     if (now.fast_loader and not ours) or now.cores < 1.5:
@@ -63,46 +98,72 @@ def _first_workers(now: Situation) -> Match | None:
     return Match(now.low, min(now.wait_gain, beside), words)
 
 
-def _prefetch(now: Situation) -> Match | None:
+def more_workers(now: Situation) -> Match | None:
+    """Not without a free core, and not if no worker works."""
+    workers, free = now.training.workers, now.free_cores
+    threads = max((one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"), default=0)
+    count, waiting = workers.count if workers is not None else threads, now.caused_by(Cause.STORAGE)
+    if not count or free is None or (waiting and (workers is None or workers.busy >= now.thresholds.half)):
+        return None
+    # A worker that waits for storage needs no core of its own.
+    room = free / max(workers.cpu, 0.1) if waiting and workers is not None else free + 0.5
+    wanted = min(count + floor(room), ceil(count / max(0.02, 1.0 - now.high)), MOST_WORKERS)
+    if wanted <= count:
+        return None
+    each = " for each rank" if now.ranks > 1 else ""
+    name = "FastLoader" if workers is None else "DataLoader"
+    busy = f"are busy {workers.busy:.0%} of the time" if workers is not None else "are the limit"
+    why = f"{busy} and {free:.1f} cores are idle{each}"
+    if waiting and workers is not None:
+        why = f"wait {1 - workers.busy:.0%} of the time and more of them would wait side by side"
+    words = {"count": count, "what": "workers" if workers is not None else "threads", "why": why}
+    words["change"] = f"{name}(..., num_workers={wanted})"
+    return Match(workers.busy if workers is not None else free, min(now.wait_gain, wanted / count), words)
+
+
+def prefetch(now: Situation) -> Match | None:
     """Not if workers never rest: then they are too slow on average, and a buffer does not help."""
     workers, starved = now.training.workers, now.starved
-    if workers is None or workers.busy >= now.thresholds.worker_busy:
+    if workers is None or starved is None or starved < now.thresholds.part:
         return None
-    if starved is None or starved < now.thresholds.severe or now.caused_by(Cause.EPOCH_START, Cause.RANK_SKEW):
+    if workers.busy >= 0.85 or now.caused_by(Cause.EPOCH_START, Cause.RANK_SKEW):
         return None
     known = [one.prefetch for one in now.training.loaders if one.prefetch]
     factor = 4 * max(2, max(known, default=2) // max(1, workers.count))
     return Match(starved, now.wait_gain, {"factor": factor})
 
 
-def _persistent_workers(now: Situation) -> Match | None:
+def persistent_workers(now: Situation) -> Match | None:
     """Not while the same workers go on."""
-    gaps, starts = now.phase(Phase.BETWEEN), now.caused_by(Cause.EPOCH_START)
-    if now.fast_loader or (not starts and gaps < 0.02) or not now.renewed_workers:
+    value = now.figure("gap")[1]
+    return None if now.fast_loader or not now.renewed_workers or value is None else Match(value, now.wait_gain)
+
+
+def page_cache(now: Situation) -> Match | None:
+    """Read once before training what memory can hold; where it cannot, make it smaller."""
+    available = now.training.system(lambda one: one.system.memory_available)
+    trigger, value = now.figure("uncached", "major_faults", "worker_disk")
+    share = (
+        "" if value is None else f" to {value:.0%}" if trigger != "major_faults" else f" ({value:.0f} faults a second)"
+    )
+    left = "" if available is None else f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
+    short = available is not None and available < now.thresholds.memory_short
+    folder = "train.lmdb" if now.folder is None else shlex.quote(now.folder)
+    change = f"find {folder} -type f -exec cat {{}} + > /dev/null"
+    words = {"share": share, "left": left, "what": "make it smaller" if short else "read it once before training"}
+    words["change"] = f"iofast pack {now.images} train.lmdb --resize 256" if short else change
+    return Match(value, now.wait_gain, words, trigger)
+
+
+def stage(now: Situation) -> Match | None:
+    """Bytes come from an object store."""
+    asked = traffic_of(now.training.snapshots)
+    if asked is None or asked.hit_rate is None:
         return None
-    return Match(gaps, now.wait_gain if starts else None)
-
-
-def _collate(now: Situation) -> Match:
-    return Match(now.work(WorkerTask.COLLATE, WorkerTask.SEND), now.wait_gain)
-
-
-def _pin_thread(now: Situation) -> Match:
-    trigger, value = now.figure("pin_cpu", "pin")
-    share = "" if value is None else f", {value:.0%} of the time,"
-    return Match(value, now.wait_gain, {"share": share}, trigger)
-
-
-def _worker_threads(now: Situation) -> Match | None:
-    """Only if workers run several threads."""
-    workers = now.training.workers
-    return Match(workers.cpu) if workers is not None and workers.cpu >= 1.2 else None
-
-
-def _slow_rank(now: Situation) -> Match:
-    trigger, value = now.figure("rank_gap")
-    more = "" if value is None else f" {value:.0%} of the time longer than any other"
-    return Match(value, now.wait_gain, {"more": more}, trigger)
+    later = any((one.epoch or 0) >= 1 for one in now.training.loaders)
+    change = "export IOFAST_CACHE_SIZE=...  # in a later epoch it is too small" if later else "iofast stage URL"
+    rate = asked.bytes / now.training.seconds / 1e6
+    return Match(asked.hit_rate, now.wait_gain, {"rate": rate, "change": change})
 
 
 _BESIDE = {  # by what the loader is made of: why reading is slow, and the change
@@ -117,7 +178,7 @@ _BESIDE = {  # by what the loader is made of: why reading is slow, and the chang
 }
 
 
-def _reading_ahead(now: Situation) -> Match | None:
+def reading_ahead(now: Situation) -> Match | None:
     """Not if processes or another program read."""
     site = now.verdict.waits
     if site is None or not site.loader or site.source not in _BESIDE or now.training.workers is not None:
@@ -126,103 +187,7 @@ def _reading_ahead(now: Situation) -> Match | None:
     return Match(site.share, now.wait_gain, {"site": site, "why": why, "change": change})
 
 
-def _sender(now: Situation) -> Match | None:
+def sender(now: Situation) -> Match | None:
+    """The line that waits is known."""
     site = now.verdict.waits
     return None if site is None else Match(site.share, now.wait_gain, {"site": site})
-
-
-WORKER_RULES = (
-    Rule(
-        name="first_workers",
-        on=on(Cause.SINGLE),
-        match=_first_workers,
-        text="The training thread loads its samples itself, at least {value:.0%} of the time; nothing overlaps.",
-        change="{change}",
-        trigger="stall",
-    ),
-    Rule(
-        name="num_workers",
-        on=on(Cause.WORKERS, Cause.STORAGE),
-        match=_more_workers,
-        text="The {count} workers {why}.",
-        change="DataLoader(..., num_workers={wanted})",
-        trigger="worker_cpu",
-        risk="each worker holds its own copy of what the data set keeps in memory",
-    ),
-    Rule(
-        name="num_threads",
-        on=on(Cause.WORKERS),
-        match=_more_threads,
-        text="FastLoader's {count} threads are the limit and {value:.1f} cores are idle{each_rank}.",
-        change='FastLoader(..., num_workers={wanted})  # or "auto"',
-        trigger="idle_cores",
-    ),
-)
-LOADER_RULES = (
-    Rule(
-        name="prefetch_factor",
-        on=INPUT,
-        match=_prefetch,
-        text="Workers have nothing to do {value:.0%} of the time and are late at others: some batches take longer.",
-        change="DataLoader(..., prefetch_factor={factor})",
-        trigger="starved",
-        risk="memory for the batches that are ready",
-    ),
-    Rule(
-        name="persistent_workers",
-        on=EVERY,
-        match=_persistent_workers,
-        text="Workers are started anew for each epoch; {value:.0%} of the time is in intervals in which that happens.",
-        change="DataLoader(..., persistent_workers=True)",
-        trigger="gap",
-        risk="a data set that is changed between epochs must be changed in the workers",
-    ),
-    Rule(
-        name="collate",
-        on=on(Cause.COLLATE),
-        match=_collate,
-        text="Putting batches together and handing them over is {value:.0%} of what workers do.",
-        change=f"{_UINT8}, and turn them to float32 on the device",
-        trigger="collate",
-    ),
-    Rule(
-        name="pin_thread",
-        on=on(Cause.PIN),
-        match=_pin_thread,
-        text="One thread copies every batch to page-locked memory{share} and does not keep up.",
-        change=f"{_UINT8}: a quarter of the bytes of float32",
-        trigger="pin_cpu",
-    ),
-    Rule(
-        name="worker_threads",
-        on=on(Cause.CPU),
-        match=_worker_threads,
-        text="Each worker uses {value:.1f} cores: its library's threads compete with those of the other workers.",
-        change="cv2.setNumThreads(0)  # in worker_init_fn; or OMP_NUM_THREADS=1",
-        trigger="worker_cpu",
-    ),
-    Rule(
-        name="slow_rank",
-        on=on(Cause.RANK_SKEW),
-        match=_slow_rank,
-        text="This rank waits for its data{more}, and all others wait for this rank.",
-        change="compare its storage, its cores (taskset -p PID) and its share of the samples with another rank's",
-        trigger="rank_gap",
-    ),
-    Rule(
-        name="reading_ahead",
-        on=on(Cause.STORAGE),
-        match=_reading_ahead,
-        text="Training waits in `{site.function}` {value:.0%} of the time: {why}.",
-        change="{change}",
-        trigger="waits_at",
-    ),
-    Rule(
-        name="sender",
-        on=on(Cause.FEEDER),
-        match=_sender,
-        text="Another program sends the batches; training waits {value:.0%} of the time in `{site.call}`.",
-        change="look at that program where it runs: its processors, its storage, and the network between",
-        trigger="waits_at",
-    ),
-)

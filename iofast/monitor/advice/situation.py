@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from functools import cached_property
 
-from iofast.monitor.findings import Bound, Cause, Phase, Verdict
+from iofast.monitor.findings import Bound, Cause, Verdict
 from iofast.monitor.snapshot import Snapshot, WorkerTask
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training
@@ -62,14 +61,9 @@ class Situation:
         """Whether the verdict is input-bound by one of these causes."""
         return self.verdict.bound is Bound.INPUT and self.verdict.cause in causes
 
-    def phase(self, phase: Phase) -> float:
-        """Share of all time in a phase."""
-        whole = sum(self.verdict.phases.values())
-        return self.verdict.phases.get(phase, 0.0) / whole if whole else 0.0
-
     @property
     def fast_loader(self) -> bool:
-        threads = any(one.name.startswith("iofast") for shot in self.every.snapshots for one in shot.threads)
+        threads = self.every.thread_cpu("iofast") is not None
         return threads or any(loader.kind == "FastLoader" for loader in self.every.loaders)
 
     @property
@@ -101,21 +95,19 @@ class Situation:
     @property
     def renewed_workers(self) -> bool:
         """Whether some workers ended and others began."""
-        sets = [
-            alive
+        alive = [
+            {(each.pid, each.start_time) for each in one.processes if each.role == "worker"}
             for one in self.every.snapshots
-            if (alive := {(each.pid, each.start_time) for each in one.processes if each.role == "worker"})
         ]
+        sets = [workers for workers in alive if workers]
         every = set().union(*sets)
         return bool(sets) and bool(every - sets[0]) and bool(every - sets[-1])
 
     @property
     def starved(self) -> float | None:
         """Share of stack samples in which workers had nothing to do; None without stacks."""
-        seen = [one for one in self.training.stacks if one.worker_looks]
-        looks = sum(one.worker_looks for one in seen)
-        starved = sum(one.workers.get(WorkerTask.STARVED, 0.0) * one.worker_looks for one in seen)
-        return starved / looks if looks else None
+        looks = sum(one.worker_looks for one in self.training.stacks)
+        return 1.0 - self.training.work_looks / looks if looks else None
 
     def work(self, *tasks: WorkerTask) -> float:
         """Share of these tasks in the workers' work."""
@@ -127,7 +119,7 @@ class Situation:
         known = sorted(one.file_bytes for one in self.every.snapshots if one.file_bytes is not None)
         return known[len(known) // 2] if known else None
 
-    @cached_property
+    @property
     def folder(self) -> str | None:
         """Folder of the data: of all images if that is known, else that of most data files that were open."""
         known = [one.dataset_paths for one in self.every.snapshots if one.dataset_paths]
@@ -144,51 +136,13 @@ class Situation:
         return "FOLDER" if self.image_root is None else shlex.quote(self.image_root)
 
     @property
-    def idle(self) -> float:
-        """Share of time in which the device runs nothing; 0 without a device."""
-        return self.training.idle or 0.0
-
-    @property
     def host_idle(self) -> float:
         """Share of time in which the device idles, and not for want of a batch."""
-        return max(0.0, self.idle - self.high)
-
-    @property
-    def busy(self) -> float:
-        """Share of time in which the device is at work."""
-        return 1.0 - self.idle
-
-    @property
-    def sm_active(self) -> float | None:
-        return self.training.device(lambda device: device.sm_active)
-
-    @property
-    def convolutions(self) -> bool:
-        return any(one.convolutions for one in self.every.stacks)
+        return max(0.0, (self.training.idle or 0.0) - self.high)
 
     @property
     def compiled(self) -> bool:
         return any(one.compiled for one in self.every.stacks)
-
-    @property
-    def batch_size(self) -> int:
-        """Largest batch of the loaders that report; 0 without."""
-        return max((one.batch_size or 0 for one in self.training.loaders), default=0)
-
-    @property
-    def memory(self) -> float | None:
-        """Largest share of a device's memory in use; None if unknown."""
-        shares = [
-            one.memory_used / one.memory_total
-            for one in self.every.devices
-            if one.memory_used is not None and one.memory_total
-        ]
-        return max(shares, default=None)
-
-    def capable(self, capability: tuple[int, int]) -> bool | None:
-        """Whether all devices have at least this CUDA capability; None if unknown."""
-        known = [one.capability for one in self.every.devices if one.capability is not None]
-        return min(known) >= capability if known else None
 
 
 def gain(removed: float) -> float:

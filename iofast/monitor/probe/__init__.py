@@ -3,10 +3,10 @@
 states         what the kernel reports of processes and threads
 family         the processes below a training process, and its other ranks
 proc           the job's processes and threads: ProcProbe
-machine_facts  cores, quotas, pressure, disks, memory: SystemProbe
+machine_facts  cores, quotas, disks, memory: SystemProbe
 pages          loaders that report from inside: PagesProbe
 data_folders   where the data lies, by open files
-nvml           GPUs: NvmlProbe, on driver and counters
+nvml           GPUs: NvmlProbe
 stacks         Python stacks by py-spy: StackProbe, on calls (parsed stacks); waits, frames, worker_tasks (what they
-               show); feeds, loops, syntax (what the program's source adds)
+               show); feeds, loops (what the program's source adds)
 """

@@ -108,7 +108,7 @@ class Feeds:
         call, callee = calls[place], calls[place - 1].name if place else ""
         if call.user and self.source.loops(call).head_at(call.name, call.line):
             return True
-        if call.user and self.source.loops(call).gets_at(call.name, call.line, callee):
+        if call.user and self.source.loops(call).gets_at(call.name, call.line):
             return (wait is not None and wait.source is not WaitSource.NONE) or self._iterates(call, callee)
         if callee == "" or (call.path, call.name) not in self._training or not self._iterates(call, callee):
             return False

@@ -84,12 +84,6 @@ _COMPILED = re.compile(
     r".*/torchinductor_|torch/_inductor/|torch/_functorch/_aot_autograd/"
     r"|torch/_dynamo/(eval_frame\.py:compile_wrapper$|(convert_frame|symbolic_convert|output_graph)\.py:)"
 )
-_FEATURES = {  # by the name in StackFigures
-    "single_tensor_optimizer": re.compile(r"torch/optim/.*:_single_tensor_"),
-    "anomaly_detection": re.compile(r"torch/fx/traceback\.py:format_stack$"),  # of each operation, also by compilation
-    "convolutions": re.compile(r"torch/nn/modules/conv\.py:"),
-    "compiled": _COMPILED,
-}
 _SYNC_LINE = re.compile(
     r"\.(item|cpu|tolist|numpy|nonzero|synchronize)\(|\.to\(\s*(?:device\s*=\s*)?[\"']cpu|\b(print|float|int|bool)\([\w.\[\]]+\)"
 )
@@ -135,10 +129,9 @@ def frame_of(calls: Sequence[Call], feeds: Feeds) -> Seen:
     return _in_loop(calls, feeds, wait, seen)
 
 
-def features(calls: Sequence[Call]) -> set[str]:
-    """Names of the flags in StackFigures that these calls show."""
-    found = {name for name, pattern in _FEATURES.items() if any(pattern.match(c.label) for c in calls)}
-    return found - {"anomaly_detection"} if "compiled" in found else found
+def compiled(calls: Sequence[Call]) -> bool:
+    """Whether these calls run or make compiled code."""
+    return any(_COMPILED.match(c.label) for c in calls)
 
 
 def _entry(calls: Sequence[Call]) -> int | None:

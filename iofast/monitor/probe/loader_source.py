@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 from iofast.monitor.probe.feeds import SourceText
+from iofast.monitor.probe.loops import called
 from iofast.monitor.probe.states import command_line, folder, interpreted
-from iofast.monitor.probe.syntax import called
 from iofast.monitor.snapshot import LoaderSource
 
 _SIDE = re.compile(r"\b(?:RandomResizedCrop|RandomCrop|CenterCrop|Resize|resize)\(\s*[(\[]?\s*(\d{2,4})\b")

@@ -6,21 +6,17 @@ A stack does not show that a function is a generator, nor whose value is a batch
     while True:                    a loop that counts, or never ends, gets a batch at a line
         batch = queue.get()        whose value is used, later in the same turn, by the call that trains
 
-A loop trains if it calls `backward()`, an optimizer's `step()`, or a function that does, by its name or by its body in
-the same file. Calls in a nested loop over something else do not count: a loop over epochs is no training loop, nor is
-one that gets a job and trains for many steps. A loop that sends something to others gets answers from them, which look
-like batches, so it is left out.
+A loop trains if it calls `backward()`, an optimizer's `step()`, or a function of the same file that does. Calls in a
+nested loop over something else do not count: a loop over epochs is no training loop. A loop that sends something to
+others gets answers from them, which look like batches, so it has no such lines.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-from iofast.monitor.probe import syntax
-from iofast.monitor.probe.syntax import For, Function, Scope, called, calls
 
 _TRAINS = re.compile(r"((\w*_)?(backward|apply_gradients|apply_updates|value_and_grad|GradientTape)|grad)$")
 _TRAINS_BATCH = re.compile(  # where it gets a batch as an argument; train(job) may be a whole training
@@ -28,12 +24,14 @@ _TRAINS_BATCH = re.compile(  # where it gets a batch as an argument; train(job) 
     r"|partial_fit)$"
 )
 _OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)  # whose step() it is
-_NEXT = frozenset({"next", "anext", "__next__"})
 _SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+)$")
-_HANDLES = frozenset({"result", "get"})  # of a future, of an asynchronous result
+_COUNTS = frozenset({"range", "count", "trange"})
+_WRAPPERS = frozenset({"enumerate", "tqdm", "track", "islice", "zip", "reversed"})
 _DEEPEST = 8  # functions that call each other, from the loop to the call that trains
 
-Gets = dict[int, frozenset[str]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+For = ast.For | ast.AsyncFor
+Scope = For | ast.While | Function  # whose statements run once a turn, or once a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Loop:
     """A loop that trains, or a function that makes one step.
 
     head    lines of what it iterates over; none where it counts
-    gets    lines that get a batch, with the functions called there that take the batch
+    gets    lines that get a batch
     awaits  lines that wait in an asyncio loop, in order; `fed`: all of them wait for batches
     """
 
@@ -49,7 +47,7 @@ class Loop:
     first: int
     last: int
     head: range
-    gets: Gets
+    gets: frozenset[int]
     awaits: tuple[int, ...] = ()
     fed: bool = False
 
@@ -75,9 +73,9 @@ class Loops:
         """Whether a training loop iterates over what this line of a function makes."""
         return any(line in loop.head for loop in self._of(function))
 
-    def gets_at(self, function: str, line: int, callee: str) -> bool:
-        """Whether a training loop gets its batch by the call of `callee` at this line of a function."""
-        return any(line in loop.gets and callee not in loop.gets[line] for loop in self._of(function))
+    def gets_at(self, function: str, line: int) -> bool:
+        """Whether a training loop gets its batch at this line of a function."""
+        return any(line in loop.gets for loop in self._of(function))
 
     def trains_at(self, function: str, line: int) -> bool:
         """Whether this line of a function is in a training loop."""
@@ -89,18 +87,15 @@ class Loops:
 
     def run_at(self, line: int) -> list[Loop]:
         """The asynchronous training loops in what this line runs: `asyncio.run(train())`."""
-        if not any(loop.awaits for loop in self.loops):
-            return []
         nodes = [node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)]
-        statements = [node for node in nodes if node.lineno <= line <= syntax.last_line(node)]
-        if not statements:
+        statements = [node for node in nodes if node.lineno <= line <= _last_line(node)]
+        if not statements or not any(loop.awaits for loop in self.loops):
             return []
-        names = syntax.mentioned(min(statements, key=lambda node: syntax.last_line(node) - node.lineno))
+        names = _mentioned(min(statements, key=lambda node: _last_line(node) - node.lineno))
         functions = set[str]()
         while missing := (names & self._functions.keys()) - functions:
             functions |= missing
-            for name in missing:
-                names = names.union(*map(syntax.mentioned, self._functions[name]))
+            names = names.union(*(_mentioned(body) for name in missing for body in self._functions[name]))
         return [loop for loop in self.loops if loop.awaits and loop.function in functions]
 
     def _search(self, node: ast.AST, function: str, batch: frozenset[str]) -> None:
@@ -108,7 +103,7 @@ class Loops:
         for child in ast.iter_child_nodes(node):
             inside, known = function, batch
             if isinstance(child, Function):
-                inside, known = child.name, syntax.parameters(child)
+                inside, known = child.name, frozenset[str]()
             if isinstance(child, Scope):
                 known = self._add(child, inside, known)
             self._search(child, inside, known)
@@ -116,19 +111,25 @@ class Loops:
     def _add(self, scope: Scope, function: str, batch: frozenset[str]) -> frozenset[str]:
         """Add a scope if it trains; return the names of what it has got, for the loops in it."""
         head = range(0)
-        if isinstance(scope, For) and not syntax.is_counter(scope.iter):
-            if batch.isdisjoint(syntax.names(scope.iter)):  # no part of a batch
-                head = range(scope.lineno, syntax.last_line(scope.iter) + 1)
-            batch |= syntax.assigned(scope)
-        nodes = list(syntax.turn(scope, nested=True))
-        training = [call for call in calls(nodes) if self._trains(call)]
-        trains = any(call in training for call in calls(syntax.turn(scope, nested=False)))
-        if trains or (head and _reaches(syntax.assigned(scope), _statements(nodes), training)):
-            gets, batch = _gets(scope, nodes, training, batch, counting=not head)
+        if isinstance(scope, Function):
+            batch = frozenset(node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg))
+        elif isinstance(scope, For) and not _is_counter(scope.iter):
+            if batch.isdisjoint(_names(scope.iter)):  # no part of a batch
+                head = range(scope.lineno, _last_line(scope.iter) + 1)
+            batch |= _assigned(scope)
+        nodes = list(_turn(scope, nested=True))
+        training = [call for call in _calls(nodes) if self._trains(call)]
+        statements = [node for node in nodes if isinstance(node, ast.stmt)]
+        trains = any(call in training for call in _calls(_turn(scope, nested=False)))
+        if trains or (head and _reaches(_assigned(scope), statements, training)):
+            first = [scope] if isinstance(scope, ast.While) else []
+            gets = frozenset[int]()
+            if not head:
+                gets, batch = _gets(scope, [*first, *statements], training, batch)
             awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
             awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
             fed = all(line in head or line in gets for line in awaits)
-            self.loops.append(Loop(function, scope.lineno, syntax.last_line(scope), head, gets, tuple(awaits), fed))
+            self.loops.append(Loop(function, scope.lineno, _last_line(scope), head, gets, tuple(awaits), fed))
         return frozenset() if isinstance(scope, Function) else batch
 
     def _trains(self, call: ast.Call, depth: int = 0) -> bool:
@@ -142,80 +143,127 @@ class Loops:
             return True
         if name not in self._training and depth < _DEEPEST:
             self._training[name] = False  # functions may call each other
-            bodies = self._functions.get(name, ())
-            inner = (one for body in bodies for one in calls(syntax.turn(body, nested=False)))
+            inner = (one for body in self._functions.get(name, ()) for one in _calls(_turn(body, nested=False)))
             self._training[name] = any(self._trains(one, depth + 1) for one in inner)
         return self._training.get(name, False)
 
 
+def called(call: ast.Call) -> str:
+    """The name of the function, without the object in front of it; "" where it has none."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
 def _gets(
-    scope: Scope, nodes: Sequence[ast.AST], training: Sequence[ast.Call], batch: frozenset[str], *, counting: bool
-) -> tuple[Gets, frozenset[str]]:
+    scope: Scope, statements: Sequence[ast.stmt], training: Sequence[ast.Call], batch: frozenset[str]
+) -> tuple[frozenset[int], frozenset[str]]:
     """The lines of a scope that get a batch, and the names of the batch and of what is made of it."""
-    gets: Gets = {}
-    targets = syntax.assigned(scope)
-    counters = targets if counting else frozenset()
-    sends = any(
-        _SENDS.match(called(call)) and set(syntax.names(*call.args)) - counters for call in calls(ast.walk(scope))
-    )
-    statements: list[ast.stmt] = [scope] if isinstance(scope, ast.While) else []
-    statements += _statements(nodes)
+    counters, gets = _assigned(scope), set[int]()
+    if any(_SENDS.match(called(one)) and set(_names(*one.args)) - counters for one in _calls(ast.walk(scope))):
+        return frozenset(), batch
     for place, statement in enumerate(statements):
-        within = list(syntax.within(statement))
+        within = list(_within(statement))
         sources = [node for node in within if isinstance(node, ast.Call | ast.Await) and node not in training]
-        waits = any(called(call) in _NEXT for call in calls(sources))
-        if counting:
-            waits |= not sends and not _is_made_of(batch, statement, sources)
-        else:
-            waits |= any(_is_handle(node, targets) for node in sources)
-        takers = frozenset(  # update(state, next(batches))
-            called(call)
-            for call in calls(within)
-            if call in training and any(part in sources for each in call.args for part in ast.walk(each))
-        )
-        later = statements[place + 1 :]
-        if waits and (takers or (sources and _reaches(syntax.assigned(statement), later, training))):
-            batch |= syntax.assigned(statement)
-            for line in syntax.lines(statement):
-                gets[line] = gets.get(line, frozenset()) | takers
-        if batch & syntax.used(statement):
-            batch |= syntax.assigned(statement)
-    return gets, batch
-
-
-def _is_made_of(batch: frozenset[str], statement: ast.stmt, sources: Sequence[ast.expr]) -> bool:
-    """Whether a statement goes through a batch, or passes one to its calls."""
-    if isinstance(statement, For) and not batch.isdisjoint(syntax.names(statement.iter)):
-        return True
-    return any(not batch.isdisjoint(syntax.names(*call.args)) for call in calls(sources))
-
-
-def _is_handle(node: ast.expr, targets: frozenset[str]) -> bool:
-    """Whether this waits for a target of the loop: `future.result()`, `await task`."""
-    waited: ast.expr | None = node.value if isinstance(node, ast.Await) else None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
-        waited = node.func.value if node.func.attr in _HANDLES else None
-    return waited is not None and not targets.isdisjoint(syntax.variable(waited))
+        made = any(not batch.isdisjoint(_names(*call.args)) for call in _calls(sources))
+        if sources and not made and _reaches(_assigned(statement), statements[place + 1 :], training):
+            batch |= _assigned(statement)
+            expressions = [node for node in within if isinstance(node, ast.expr)]
+            gets.update(line for node in expressions for line in range(node.lineno, _last_line(node) + 1))
+        elif batch & _used(statement):
+            batch |= _assigned(statement)
+    return frozenset(gets), batch
 
 
 def _reaches(value: frozenset[str], later: Sequence[ast.stmt], training: Sequence[ast.Call]) -> bool:
     """Whether the value of these names goes into a call that trains. A value that is the loss itself is no batch."""
     first = value
     for statement in later:
-        if not value & syntax.used(statement):
+        if not value & _used(statement):
             continue
-        trains = [call for call in calls(syntax.within(statement)) if call in training and not _is_of_loss(call, first)]
-        if any(not value.isdisjoint(syntax.names(call)) for call in trains):
+        trains = [call for call in _calls(_within(statement)) if call in training and not _is_of_loss(call, first)]
+        if any(not value.isdisjoint(_names(call)) for call in trains):
             return True
-        value |= syntax.assigned(statement)
+        value |= _assigned(statement)
     return False
 
 
 def _is_of_loss(call: ast.Call, losses: frozenset[str]) -> bool:
     """Whether a call is the backward pass of one of these: `loss.backward()`, `accelerator.backward(loss)`."""
     of = [*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
-    return _TRAINS.match(called(call)) is not None and any(not losses.isdisjoint(syntax.variable(one)) for one in of)
+    return _TRAINS.match(called(call)) is not None and any(not losses.isdisjoint(_variable(one)) for one in of)
 
 
-def _statements(nodes: Sequence[ast.AST]) -> list[ast.stmt]:
-    return [node for node in nodes if isinstance(node, ast.stmt)]
+def _turn(scope: Scope, *, nested: bool) -> Iterator[ast.AST]:
+    """Nodes of one turn of a loop or one call of a function, in order, without the functions and loops in it.
+
+    With `nested` loops that count or never end are included.
+    """
+    queue: list[ast.AST] = [*([scope.test] if isinstance(scope, ast.While) else []), *scope.body]
+    queue.reverse()
+    while queue:
+        node = queue.pop()
+        counts = isinstance(node, ast.While) or (isinstance(node, For) and _is_counter(node.iter))
+        if isinstance(node, Function | ast.ClassDef | ast.Lambda) or (
+            isinstance(node, For | ast.While) and not (nested and counts)
+        ):
+            continue
+        yield node
+        queue.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def _within(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Nodes of a statement, without those of the statements in its body."""
+    queue: list[ast.AST] = [statement]
+    while queue:
+        node = queue.pop()
+        yield node
+        queue.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+
+
+def _is_counter(iterated: ast.expr) -> bool:
+    """Whether a loop over this counts, or goes through a literal."""
+    if not isinstance(iterated, ast.Call):
+        return isinstance(iterated, ast.Tuple | ast.List | ast.Constant)
+    if called(iterated) in _WRAPPERS and iterated.args:
+        return all(map(_is_counter, iterated.args if called(iterated) == "zip" else iterated.args[:1]))
+    return called(iterated) in _COUNTS
+
+
+def _assigned(statement: ast.stmt) -> frozenset[str]:
+    return _in_context(statement, ast.Store)
+
+
+def _used(statement: ast.stmt) -> frozenset[str]:
+    return _in_context(statement, ast.Load)
+
+
+def _in_context(statement: ast.stmt, context: type[ast.expr_context]) -> frozenset[str]:
+    """Names that a statement assigns to, or reads; without its body."""
+    nodes = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), context))
+    return frozenset(name for node in nodes for name in _variable(node))
+
+
+def _names(*nodes: ast.AST) -> Iterator[str]:
+    return (name for node in nodes for part in ast.walk(node) for name in _variable(part))
+
+
+def _variable(node: ast.AST) -> tuple[str, ...]:
+    """The name of a variable, or of an attribute of `self`; () for other nodes."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return (f"self.{node.attr}",)
+    return (node.id,) if isinstance(node, ast.Name) and node.id != "self" else ()
+
+
+def _mentioned(node: ast.AST) -> set[str]:
+    """Names of all variables and attributes in a node, also of objects other than `self`."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
+    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts}
+
+
+def _calls(nodes: Iterable[ast.AST]) -> list[ast.Call]:
+    return [node for node in nodes if isinstance(node, ast.Call)]
+
+
+def _last_line(node: ast.stmt | ast.expr) -> int:
+    return node.end_lineno or node.lineno

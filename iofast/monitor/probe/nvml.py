@@ -1,59 +1,43 @@
-"""The GPUs by NVML: `DeviceFigures` for each GPU or MIG instance, and busy readings with their times.
+"""The GPUs, by nvidia-ml-py: how busy they are, their memory, power, processes; None for what a driver does not answer.
 
 Busy is the share of time in which a kernel ran, however few of the SMs it used. The driver measures it in periods of
-1/6 s to 1 s, by product, rounds it to whole percent, and keeps about a hundred periods with their times, so asking once
-a second loses none. Over an interval the periods are averaged by their overlap: the mean is within half a percent,
-without the last period before "now".
-
-Sources, best first. Busy: the kept samples; GPM (on MIG, where samples are refused); the last period alone. Bytes from
-the host: GPM; the byte counter.
+1/50 to 1 s and keeps about a hundred of them, so their mean since the last question leaves nothing out. GPM (Hopper and
+later, without root) adds the shares of SMs, tensor cores and memory bandwidth at work.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import math
 import os
-import statistics
 import threading
 import time
-from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Any, Self
 
-from iofast.monitor.probe.driver import Driver, DriverError, Unit
-from iofast.monitor.probe.gpu_counters import Gpm, GpmFigures, Pcie
 from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import DeviceFigures
 
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
 _MEMORY_V2 = 0x02000028  # nvmlMemory_v2: without what the driver itself holds
-_COVERED = 0.5  # of an interval; samples that cover less do not speak for it
-_LEAD_S = 2.5  # samples are asked for from so long before: the length of one is the distance from the one before
-_CLOCK_SET_S = 0.005  # two clocks that are read one after the other differ by less
-_NODE_WORDS = 16  # of 64 bits: 1024 NUMA nodes
+_SM, _TENSOR, _DRAM = _METRICS = (2, 5, 10)  # NVML_GPM_METRIC_...
+_APART_S = 0.105  # GPM samples need 100 ms by the driver's clock, and some for the two clocks
 _INITIAL_NAMESPACE = 0xEFFFFFFC  # inode of the machine's own pid namespace (PROC_PID_INIT_INO in the kernel)
-_KEPT = 64  # readings of GPM that are kept for a device
 # Bits of the clock event reasons that slow a GPU down unintentionally: not idling, nor clocks set by an application.
-_THROTTLED = ((0x04 | 0x80, "power"), (0x20 | 0x40, "thermal"))
-_HARDWARE, _HARDWARE_NAMED = 0x08, 0x40 | 0x80  # hardware slowdown; where one of these is set too, it is the reason
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A stretch of `seconds` that ended at `time_s` (monotonic), in which the GPU was busy for the share `busy`."""
-
-    time_s: float
-    seconds: float
-    busy: float
-
-
-class _Counters:
-    """What earlier calls have read of one unit."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.gpm, self.pcie = Gpm(driver), Pcie(driver)
-        self.readings: deque[Reading] = deque(maxlen=_KEPT)  # by GPM, where there are no samples
+_THROTTLED = ((0x04 | 0x80, "power"), (0x20 | 0x40, "thermal"), (0x08, "hardware"))
+_NOT_SUPPORTED = {3, 13}  # by this GPU, or by this driver: such a question is asked once
+_NO_ANSWER_YET = {6, 21}  # not found, no data: an idle GPU has no samples
+_DRIVER_GONE = {1, 9, 18}  # uninitialised, not loaded, another version than the library's
+_RETRY_S = 5.0  # between attempts to open a driver that went away: opening takes a second
+_REASONS = {
+    3: "not supported by this GPU or its mode",
+    4: "no permission",
+    9: "the driver is not loaded",
+    12: "libnvidia-ml.so.1 was not found (in a container: start it with --gpus all)",
+    13: "the driver is too old",
+    15: "the GPU is lost (it fell off the bus, or was reset)",
+    18: "driver and library are of different versions (after an update: reboot)",
+}
 
 
 class NvmlProbe:
@@ -61,58 +45,50 @@ class NvmlProbe:
 
     note: str = ""  # of the class: why the last `open` returned None
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver, self._openings = driver, driver.openings
-        self._units: tuple[Unit, ...] = ()
-        self._counters: dict[str, _Counters] = {}  # by uuid
-        self._ahead = time.time() - time.monotonic()
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._notes: dict[tuple[str, str], str] = {}  # (GPU, figure): reason
+        self._refused: set[tuple[str, str]] = set()  # (GPU, function) that need not be asked again
+        self._seen_us: dict[str, int] = {}  # wall clock of the newest sample, by GPU
+        self._gpm: dict[str, tuple[Any, float, dict[int, float]]] = {}  # last sample, its time, last figures
+        self._gone, self._retry_at = False, 0.0
         self._lock = threading.RLock()
 
     @classmethod
     def open(cls) -> Self | None:
         """None where there is no driver or no GPU; then `NvmlProbe.note` says why."""
+        import pynvml  # type: ignore[import-untyped]  # only programs that watch GPUs pay for it
+
+        cls.note = ""
         try:
-            probe = cls(Driver())
-        except DriverError as error:
-            cls.note = str(error)
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            cls.note = f"GPUs are not seen: {_reason(error)}"
             return None
-        if not probe._enumerate():
+        probe = cls(pynvml)
+        if not probe.devices((), 1.0):
             cls.note = "; ".join(probe.notes) or "GPUs are not seen: the NVIDIA driver lists none"
             probe.close()
             return None
-        cls.note = ""
-        for unit in probe._units:  # the first of two samples
-            counters = probe._counters_of(unit)
-            counters.gpm.figures(unit)
-            counters.pcie.received(unit, None)
         return probe
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A line for each GPU and reason: which figures are missing, and why."""
+        lines: dict[tuple[str, str], list[str]] = {}
         with self._lock:
-            return self._driver.notes()
+            for (label, figure), reason in self._notes.items():
+                lines.setdefault((label, reason), []).append(figure)
+        return tuple(f"{label}: no {', '.join(figures)}: {reason}" for (label, reason), figures in lines.items())
 
     def devices(self, pids: Collection[int], seconds: float) -> tuple[DeviceFigures, ...]:
-        """Every GPU, or its MIG instances in its place, over the last `seconds`. `pids` are the job's processes.
+        """Every GPU over the last `seconds`. `pids` are the job's processes.
 
-        A GPU that vanishes or a driver that restarts raises nothing: its figures are None and there is a note.
+        A GPU that vanishes or a driver that restarts raises nothing: its figures are missing and there is a note.
         """
         with self._lock:
-            return tuple(self._device(unit, frozenset(pids), seconds) for unit in self._enumerate())
-
-    def readings(self, index: int, since: float, uuid: str | None = None) -> list[Reading]:
-        """Busy readings of GPU `index` that ended after `since` (monotonic), oldest first.
-
-        `uuid` picks one of several MIG instances, whose readings are as long as the time between calls of `devices`.
-        Empty where the driver has none, or where the instance is ambiguous.
-        """
-        with self._lock:
-            units = [unit for unit in self._units if unit.index == index and uuid in (None, unit.uuid)]
-            if len(units) != 1:
-                return []
-            readings = self._samples(units[0], since) or self._counters_of(units[0]).readings
-            return [reading for reading in readings if reading.time_s > since]
+            handles = self._handles().items()
+            return tuple(self._device(index, handle, frozenset(pids), seconds) for index, handle in handles)
 
     def processes(self) -> dict[int, set[int]]:
         """Indices of the GPUs on which a process has a context, by pid.
@@ -121,142 +97,139 @@ class NvmlProbe:
         """
         gpus: dict[int, set[int]] = {}
         with self._lock:
-            for unit in self._enumerate():
-                for pid in filter(_exists, self._pids(unit) or ()):
-                    gpus.setdefault(pid, set()).add(unit.index)
+            for index, handle in self._handles().items():
+                for pid in filter(_exists, self._pids(f"GPU {index}", handle) or ()):
+                    gpus.setdefault(pid, set()).add(index)
         return gpus
 
     def close(self) -> None:
         """Free what the driver holds for this probe."""
-        with self._lock:
-            for counters in self._counters.values():
-                counters.gpm.close()
-            self._driver.close()
+        with self._lock, contextlib.suppress(self._nvml.NVMLError):
+            for sample, _, _ in self._gpm.values():
+                self._free(sample)
+            self._gpm.clear()
+            self._nvml.nvmlShutdown()
 
-    def _enumerate(self) -> tuple[Unit, ...]:
-        self._units = self._driver.units()
-        if self._driver.openings != self._openings:  # samples of the driver before are lost, and cannot be freed
-            self._openings = self._driver.openings
-            self._counters.clear()
-        return self._units
+    def _handles(self) -> dict[int, Any]:
+        if self._gone and time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + _RETRY_S
+            self._gpm.clear()  # samples of the driver before are lost, and cannot be freed
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlInit()
+                self._gone = False
+                self._notes.clear()
+                self._refused.clear()
+        count = 0 if self._gone else self._ask("the driver", "list of GPUs", "nvmlDeviceGetCount") or 0
+        found = {at: self._ask(f"GPU {at}", "handle", "nvmlDeviceGetHandleByIndex", at) for at in range(count)}
+        return {index: handle for index, handle in found.items() if handle is not None}
 
-    def _counters_of(self, unit: Unit) -> _Counters:
-        if unit.uuid not in self._counters:
-            self._counters[unit.uuid] = _Counters(self._driver)
-        return self._counters[unit.uuid]
+    def _ask(self, label: str, figure: str, function: str, *arguments: Any) -> Any:
+        """The answer of a function of nvidia-ml-py, or None. `figure` names it in a note."""
+        if (label, function) in self._refused:
+            return None
+        try:
+            answer = getattr(self._nvml, function)(*arguments)
+        except self._nvml.NVMLError as error:
+            if error.value not in _NO_ANSWER_YET:
+                self._notes[label, figure] = _reason(error)
+            if error.value in _NOT_SUPPORTED:
+                self._refused.add((label, function))
+            self._gone |= error.value in _DRIVER_GONE
+            return None
+        except (AttributeError, ValueError):  # an older nvidia-ml-py; text that is not UTF-8
+            return None
+        self._notes.pop((label, figure), None)
+        return answer
 
-    def _device(self, unit: Unit, pids: frozenset[int], seconds: float) -> DeviceFigures:
+    def _device(self, index: int, handle: Any, pids: frozenset[int], seconds: float) -> DeviceFigures:
+        label = f"GPU {index}"
+
         def ask(figure: str, function: str, *arguments: Any) -> Any:
-            return self._driver.ask(unit, figure, function, unit.whole, *arguments)
+            return self._ask(label, figure, function, handle, *arguments)
 
-        counters = self._counters_of(unit)
-        gpm = counters.gpm.figures(unit)
-        if gpm.busy is not None and (not counters.readings or counters.readings[-1].time_s < gpm.time_s):
-            counters.readings.append(Reading(gpm.time_s, gpm.seconds, gpm.busy))
-        link, received = counters.pcie.link(unit), gpm.rx_bytes_per_s
-        if received is None:
-            received = counters.pcie.received(unit, link)
-        else:
-            self._driver.note(unit, "PCIe bytes", None)
-        power = ask("power", "nvmlDeviceGetPowerUsage")
-        limit = ask("power limit", "nvmlDeviceGetEnforcedPowerLimit")
-        memory = self._driver.ask(unit, "memory", "nvmlDeviceGetMemoryInfo", unit.handle, _MEMORY_V2)
-        jpeg = ask("JPEG engine", "nvmlDeviceGetJpgUtilization")
-        capability = ask("CUDA capability", "nvmlDeviceGetCudaComputeCapability")
-        own, others = self._owner(unit, pids)
-        figures = DeviceFigures(
-            index=unit.index,
-            name=unit.name,
-            uuid=unit.uuid,
-            busy=self._busy(unit, gpm, seconds),
-            sm_active=gpm.sm,
-            tensor_active=gpm.tensor,
-            dram_active=gpm.dram,
-            pcie_rx_bytes=None if received is None else round(received * seconds),
-            pcie_bytes_per_s=link,
+        power, limit = ask("power", "nvmlDeviceGetPowerUsage"), ask("power limit", "nvmlDeviceGetEnforcedPowerLimit")
+        memory = ask("memory", "nvmlDeviceGetMemoryInfo", _MEMORY_V2)
+        reasons = ask("clock limits", "nvmlDeviceGetCurrentClocksEventReasons") or 0
+        gpm = self._activity(label, handle)
+        own, others = self._owner(label, handle, pids)
+        return DeviceFigures(
+            index=index,
+            name=ask("name", "nvmlDeviceGetName") or "GPU",
+            uuid=ask("uuid", "nvmlDeviceGetUUID") or "",
+            busy=self._busy(label, handle, seconds),
+            sm_active=gpm.get(_SM),
+            tensor_active=gpm.get(_TENSOR),
+            dram_active=gpm.get(_DRAM),
             power_w=None if power is None else power / 1000,
             power_limit_w=None if limit is None else limit / 1000,
             memory_used=None if memory is None else memory.used,
             memory_total=None if memory is None else memory.total,
-            throttle_reasons=self._throttled(unit),
+            throttle_reasons=tuple(word for mask, word in _THROTTLED if reasons & mask),
             own=own,
             others=others,
-            mig=unit.instance is not None,
-            jpeg_busy=None if jpeg is None else min(1.0, jpeg[0] / 100),
-            # nvmlDeviceGetNumaNodeId names the node of the GPU's own memory instead
-            numa_node=_only_bit(ask("NUMA node", "nvmlDeviceGetMemoryAffinity", _NODE_WORDS, 0) or ()),
-            capability=None if capability is None else (capability[0], capability[1]),
         )
-        if self._driver.absent(unit):
-            self._counters.pop(unit.uuid).gpm.close()
-        return figures
 
-    def _busy(self, unit: Unit, gpm: GpmFigures, seconds: float) -> float | None:
-        until = time.monotonic()
-        busy = mean_busy(self._samples(unit, until - seconds), until - seconds, until)
-        if busy is None:
-            busy = gpm.busy
-        if busy is None and unit.instance is None:
-            rates = self._driver.ask(unit, "busy share", "nvmlDeviceGetUtilizationRates", unit.handle)
-            busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
-        return busy
+    def _busy(self, label: str, handle: Any, seconds: float) -> float | None:
+        """The mean of the driver's samples since the last call; without samples its last period."""
+        since = max(self._seen_us.get(label, 0), int((time.time() - 2 * seconds) * 1e6))
+        answer = self._ask(label, "busy samples", "nvmlDeviceGetSamples", handle, _UTILIZATION, since)
+        found = [each for each in answer[1] if each.timeStamp > since] if answer is not None else []
+        shares: list[float] = [each.sampleValue.uiVal / 100 for each in found if each.sampleValue.uiVal <= 100]
+        if shares:
+            self._seen_us[label] = max(each.timeStamp for each in found)
+            return sum(shares) / len(shares)
+        rates = self._ask(label, "busy share", "nvmlDeviceGetUtilizationRates", handle)
+        return None if rates is None or rates.gpu > 100 else rates.gpu / 100
 
-    def _samples(self, unit: Unit, since: float) -> list[Reading]:
-        """The driver's own samples; the first of them may have ended before `since`."""
-        if unit.instance is not None:
-            return []
-        ahead, latest = self._clocks(), time.time() + 1
-        last = max(0, round((since + ahead - _LEAD_S) * 1e6))
-        answer = self._driver.ask(unit, "busy samples", "nvmlDeviceGetSamples", unit.handle, _UTILIZATION, last)
-        if answer is None:
-            return []
-        ends = {s.timeStamp / 1e6: s.sampleValue.uiVal for s in answer[1] if s.sampleValue.uiVal <= 100}
-        return _with_lengths(sorted((end - ahead, value / 100) for end, value in ends.items() if 0 < end < latest))
+    def _activity(self, label: str, handle: Any) -> dict[int, float]:
+        """Shares of SMs, tensor cores and memory bandwidth since the last call, by metric; {} where GPM is missing."""
+        before = self._gpm.get(label)
+        if before is not None and time.monotonic() - before[1] < _APART_S:
+            return before[2]
+        figure = "SM, tensor and DRAM activity"
+        support = self._ask(label, figure, "nvmlGpmQueryDeviceSupport", handle)
+        if support is None or not support.isSupportedDevice:
+            return {}
+        sample = self._ask(label, figure, "nvmlGpmSampleAlloc")
+        if sample is None or self._ask(label, figure, "nvmlGpmSampleGet", handle, sample) is None:
+            self._free(sample)
+            return {}
+        values = {} if before is None else self._between(label, before[0], sample)
+        self._free(None if before is None else before[0])
+        self._gpm[label] = sample, time.monotonic(), values
+        return values
 
-    def _clocks(self) -> float:
-        """How far the wall clock is ahead of the monotonic one.
+    def _free(self, sample: Any) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            if sample is not None:
+                self._nvml.nvmlGpmSampleFree(sample)
 
-        It changes only when the clock was set, as a sample must have the same time whenever it is asked for.
-        """
-        ahead = time.time() - time.monotonic()
-        if abs(ahead - self._ahead) > _CLOCK_SET_S:
-            self._ahead = ahead
-        return self._ahead
+    def _between(self, label: str, first: Any, second: Any) -> dict[int, float]:
+        request = self._nvml.c_nvmlGpmMetricsGet_t()
+        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        request.sample1, request.sample2, request.numMetrics = first, second, len(_METRICS)
+        for metric, number in zip(request.metrics, _METRICS, strict=False):
+            metric.metricId = number
+        if self._ask(label, "SM, tensor and DRAM activity", "nvmlGpmMetricsGet", request) is None:
+            return {}
+        answers = [each for each in request.metrics[: len(_METRICS)] if each.nvmlReturn == 0]
+        return {each.metricId: min(1.0, max(0.0, each.value / 100)) for each in answers if math.isfinite(each.value)}
 
-    def _throttled(self, unit: Unit) -> tuple[str, ...]:
-        name = "nvmlDeviceGetCurrentClocksEventReasons"
-        if not hasattr(self._driver.nvml, name):
-            name = "nvmlDeviceGetCurrentClocksThrottleReasons"  # as it was called before driver 535
-        bits = self._driver.ask(unit, "clock limits", name, unit.whole) or 0
-        names = [word for mask, word in _THROTTLED if bits & mask]
-        if bits & _HARDWARE and not bits & _HARDWARE_NAMED:
-            names.append("hardware")
-        return tuple(names)
-
-    def _pids(self, unit: Unit) -> list[int] | None:
-        processes = self._driver.ask(unit, "processes", "nvmlDeviceGetComputeRunningProcesses", unit.handle)
+    def _pids(self, label: str, handle: Any) -> list[int] | None:
+        processes = self._ask(label, "processes", "nvmlDeviceGetComputeRunningProcesses", handle)
         return None if processes is None else [process.pid for process in processes]
 
-    def _owner(self, unit: Unit, pids: frozenset[int]) -> tuple[bool | None, int | None]:
+    def _owner(self, label: str, handle: Any, pids: frozenset[int]) -> tuple[bool | None, int | None]:
         """Whether the job is on the GPU, and how many other processes are; None where pids say nothing here."""
-        listed = self._pids(unit)
+        listed = self._pids(label, handle)
         if listed is None:
             return None, None
         own = not pids.isdisjoint(listed)
         if not own and in_container() and not any(map(_exists, listed)):  # the machine's pids, or none shown at all
             return None, None
         return own, len(set(listed) - pids)
-
-
-def mean_busy(readings: list[Reading], since: float, until: float) -> float | None:
-    """The mean over an interval, each reading weighed with its overlap; None where they cover less than half of it."""
-    covered = total = 0.0
-    for reading in readings:
-        overlap = min(reading.time_s, until) - max(reading.time_s - reading.seconds, since)
-        if overlap > 0:
-            covered += overlap
-            total += overlap * reading.busy
-    return total / covered if covered > 0 and covered >= _COVERED * (until - since) else None
 
 
 def in_container() -> bool:
@@ -267,21 +240,9 @@ def in_container() -> bool:
         return True
 
 
-def _with_lengths(samples: list[tuple[float, float]]) -> list[Reading]:
-    """Each (end, busy) with its length: the distance to the end before, or the usual one, after a gap and at first."""
-    gaps = [after[0] - before[0] for before, after in itertools.pairwise(samples)]
-    if not gaps:
-        return []  # one sample alone may stand for any time
-    usual = statistics.median(gaps)
-    lengths = [usual, *(gap if gap < 1.5 * usual else usual for gap in gaps)]
-    return [Reading(end, length, busy) for (end, busy), length in zip(samples, lengths, strict=True)]
-
-
-def _only_bit(words: Sequence[int]) -> int | None:
-    """The place of the only bit that is set in words of 64 bits."""
-    places = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
-    return places[0] if len(places) == 1 else None
-
-
 def _exists(pid: int) -> bool:
     return folder(pid).exists()
+
+
+def _reason(error: Any) -> str:
+    return _REASONS.get(error.value, f"the driver answers {type(error).__name__}, code {error.value}")

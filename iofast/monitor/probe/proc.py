@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from iofast.errors import IofastError
 from iofast.monitor.probe.family import Family, Kin
-from iofast.monitor.probe.machine_facts import numa_nodes
 from iofast.monitor.probe.states import Gone, ProcFiles, Stat, Thread, folder, parse_stat, read_stat, shares
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
@@ -30,13 +29,6 @@ _SELDOM_S: Final = 5.0  # and then one take in so many seconds
 
 class JobEnded(IofastError, ProcessLookupError):  # noqa: N818 (no failure: jobs end)
     """The watched process has ended, or its number belongs to another process now."""
-
-
-class ThreadSample(NamedTuple):
-    """What the training thread does at one time."""
-
-    time_s: float
-    doing: Doing
 
 
 class _Totals(NamedTuple):
@@ -81,8 +73,6 @@ class _Process(ProcFiles):
             read_calls_bytes=_more(now.io, before.io, b"rchar:"),
             write_bytes=_more(now.io, before.io, b"write_bytes:"),
             major_faults=max(0, stat.major_faults - before.stat.major_faults),
-            threads=stat.threads,
-            numa_node=None if stat.processor is None else numa_nodes().get(stat.processor),
         )
 
     def _read(self, stat: Stat) -> _Totals:
@@ -128,7 +118,7 @@ class ProcProbe:
         """Process ids of the loader's workers."""
         return tuple(each.kin.pid for each in self._kin.values() if each.kin.role == "worker")
 
-    def look(self) -> ThreadSample:
+    def look(self) -> Doing:
         """Look at the training thread, and at the states of some others."""
         now, main = time.monotonic(), self._main.thread
         with self._ending():
@@ -146,7 +136,7 @@ class ProcProbe:
                 f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
             )
-        return ThreadSample(now, doing)
+        return doing
 
     def _state(self, thread: Thread) -> str:
         """The state of a thread or process below; it is forgotten when it has ended."""

@@ -109,8 +109,7 @@ class StackCounts:
         self._syncs: Counter[SyncSite] = Counter()
         self._waits: Counter[WaitSite] = Counter()
         self._stands: dict[int, WaitSite] = {}
-        self._features: set[str] = set()
-        self._trains = False
+        self._trains = self._compiled = False
 
     @property
     def looks(self) -> int:
@@ -125,8 +124,8 @@ class StackCounts:
         self._syncs.update(other._syncs)
         self._waits.update(other._waits)
         self._stands |= other._stands
-        self._features |= other._features
         self._trains |= other._trains
+        self._compiled |= other._compiled
 
     def add_training(self, stack: Stack, pid: int) -> None:
         """Add a thread of the training process: its main thread trains, others may work for a loader."""
@@ -145,7 +144,7 @@ class StackCounts:
         if seen.inline:
             self._tasks[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
         self._trains |= seen.trains
-        self._features |= frames.features(stack.calls)
+        self._compiled |= frames.compiled(stack.calls)
 
     def _add_thread(self, stack: Stack) -> None:
         task = worker_tasks.thread_task(stack.calls, self._text)
@@ -196,10 +195,7 @@ class StackCounts:
             waits=tuple(replace(site, share=count / looks) for site, count in waits),
             stands=dict(self._stands),
             trains=self._trains,
-            single_tensor_optimizer="single_tensor_optimizer" in self._features,
-            anomaly_detection="anomaly_detection" in self._features,
-            convolutions="convolutions" in self._features,
-            compiled="compiled" in self._features,
+            compiled=self._compiled,
         )
 
 

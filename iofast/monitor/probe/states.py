@@ -23,22 +23,13 @@ Kind = TypeVar("Kind")
 
 _DEAD: Final = "ZXx"
 _BY_LETTER: Final = {"R": Doing.RUNNING, "D": Doing.DISK, "T": Doing.STOPPED, "t": Doing.STOPPED}
-# Parts of the names of the functions that a thread sleeps in, in kernels 4.15 to 6.18.
-_BY_FUNCTION: Final = {
-    "futex": Doing.FUTEX,
-    "poll": Doing.QUEUE,  # poll_schedule_timeout, ep_poll, do_epoll_wait
-    "select": Doing.QUEUE,
-    "unix_stream": Doing.QUEUE,
-    "pipe_read": Doing.QUEUE,  # anon_pipe_read since 6.15
-    "pipe_wait": Doing.QUEUE,
-}
-# Numbers of system calls, for kernels that hide the function. A read is not among them: its number does not say whether
-# it reads a pipe or a file.
-_BY_CALL: Final = {
-    "x86_64": {202: Doing.FUTEX, 449: Doing.FUTEX, **dict.fromkeys((7, 23, 232, 270, 271, 281, 441), Doing.QUEUE)},
-    "aarch64": {98: Doing.FUTEX, 449: Doing.FUTEX, **dict.fromkeys((22, 72, 73, 441), Doing.QUEUE)},
-}.get(platform.machine(), {})
-_READS: Final = {"x86_64": (0, 19), "aarch64": (63, 65)}.get(platform.machine(), ())
+# Parts of the names of the functions that a thread sleeps in, in kernels 4.15 to 6.18; anon_pipe_read since 6.15.
+_QUEUES: Final = ("poll", "select", "unix_stream", "pipe_read", "pipe_wait")
+# Numbers of system calls, for kernels that hide the function: locks, waits for a queue, reads.
+_CALLS: Final = {
+    "x86_64": ((202, 449), (7, 23, 232, 270, 271, 281, 441), (0, 19)),
+    "aarch64": ((98, 449), (22, 72, 73, 441), (63, 65)),
+}.get(platform.machine(), ((), (), ()))
 
 
 class Gone(Exception):  # noqa: N818 (no failure: threads end)
@@ -54,7 +45,6 @@ class Stat(NamedTuple):
     major_faults: int
     cpu_s: float
     ended_cpu_s: float  # of its children that ended
-    threads: int
     start_time: int
     processor: int | None
 
@@ -76,7 +66,6 @@ def parse_stat(raw: bytes) -> Stat:
             major_faults=int(fields[9]),
             cpu_s=(int(fields[11]) + int(fields[12])) / TICKS,
             ended_cpu_s=(int(fields[13]) + int(fields[14])) / TICKS,
-            threads=int(fields[17]),
             start_time=int(fields[19]),
             processor=int(fields[36]) if len(fields) > 36 else None,
         )
@@ -110,20 +99,22 @@ def command_line(pid: int) -> bytes:
 
 def interpreted(words: list[str]) -> str:
     """What an interpreter runs, by the words of its command: a script, a module, or the text after -c."""
-    at = 1
-    while at < len(words):
-        word = words[at]
+    rest = iter(words[1:])
+    for word in rest:
         if word in ("-m", "-c"):
-            return words[at + 1] if at + 1 < len(words) else ""
+            return next(rest, "")
         if not word.startswith("-"):
             return word
-        at += 2 if word in ("-W", "-X") else 1
+        if word in ("-W", "-X"):
+            next(rest, "")
     return words[0]
 
 
 def doing_by_function(function: str) -> Doing:
     """What a sleep in this function of the kernel means."""
-    return next((doing for part, doing in _BY_FUNCTION.items() if part in function), Doing.ASLEEP)
+    if "futex" in function:
+        return Doing.FUTEX
+    return Doing.QUEUE if any(part in function for part in _QUEUES) else Doing.ASLEEP
 
 
 def doing_by_call(line: str, thread: Path) -> Doing | None:
@@ -131,11 +122,12 @@ def doing_by_call(line: str, thread: Path) -> Doing | None:
     number, *arguments = line.split()
     if not number.isdigit():
         return Doing.RUNNING if number == "running" else None
-    if int(number) in _READS and arguments:
+    locks, queues, reads = _CALLS
+    if int(number) in reads and arguments:  # of a pipe or of a file
         with contextlib.suppress(OSError, ValueError):
             if os.readlink(thread / "fd" / str(int(arguments[0], 16))).startswith("pipe:"):
                 return Doing.QUEUE
-    return _BY_CALL.get(int(number), Doing.ASLEEP)
+    return Doing.FUTEX if int(number) in locks else Doing.QUEUE if int(number) in queues else Doing.ASLEEP
 
 
 class ProcFiles:
@@ -148,10 +140,9 @@ class ProcFiles:
     def read(self, name: str) -> bytes:
         """Raises Gone when the thread has ended, PermissionError when this user may not read, other OSError."""
         try:
-            file = self._open.get(name)
-            if file is None:
-                file = self._open[name] = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
-            raw = os.pread(file, 4096, 0)
+            if name not in self._open:
+                self._open[name] = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            raw = os.pread(self._open[name], 4096, 0)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
         if not raw and name == "stat":
@@ -201,9 +192,7 @@ class Thread(ProcFiles):
         if parse_stat(self.read("stat")).state == "R":  # it woke up between the two files
             return Doing.RUNNING
         with contextlib.suppress(OSError):  # needs the right to trace
-            doing = doing_by_call(self.read("syscall").decode(errors="replace"), self.folder)
-            if doing is not None:
-                return doing
+            return doing_by_call(self.read("syscall").decode(errors="replace"), self.folder) or Doing.UNSEEN
         return Doing.UNSEEN
 
     def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
@@ -211,10 +200,10 @@ class Thread(ProcFiles):
         with contextlib.suppress(Gone):
             self._stat = self.read("stat")
         before, self._cpu_s = self._cpu_s, parse_stat(self._stat).cpu_s
-        states, doings = shares(self.states), shares(self.doings)
+        taken = max(0.0, self._cpu_s - before), shares(self.states), shares(self.doings)
         self.states.clear()
         self.doings.clear()
-        return max(0.0, self._cpu_s - before), states, doings
+        return taken
 
     def scheduled(self) -> tuple[float, float] | None:
         """Seconds on a processor and waiting for one since its start; None where the kernel does not count them."""

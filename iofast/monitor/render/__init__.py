@@ -4,5 +4,5 @@ figures, history, moment    the model: numbers of an interval, history of a job,
 escape, wording             text of others made harmless; a verdict as sentences
 screen, layout, lines       for people: a live screen, plain lines
 html_report, chart, style   for people: one HTML page without scripts and network
-json_view, csv_view, prometheus, scalars    for programs: JSON, CSV, Prometheus, TensorBoard and W&B
+json_view, prometheus       for programs
 """

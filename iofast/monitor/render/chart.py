@@ -18,24 +18,27 @@ def area(points: Sequence[Point], low: int, high: int, scale: float) -> str:
 
     Stretches without values stay empty.
     """
-    if low == high:
-        return _frame(_shapes(points, low, high, scale, "area") + _axis(_end(points)), HEIGHT)
-    under = _shapes(points, low, low, scale, "under")
-    return _frame(under + _shapes(points, low, high, scale, "band") + _axis(_end(points)), HEIGHT)
-
-
-def _shapes(points: Sequence[Point], low: int, high: int, scale: float, kind: str) -> str:
     end = _end(points)
-    shapes = []
-    for run in _known(points, low, high):
-        upper = [(point, point.values[high] or 0.0) for point in run]
-        lower = [(point, 0.0 if low == high else point.values[low] or 0.0) for point in reversed(run)]
-        corners = [_corner(point, value, scale, end, first=True) for point, value in upper[:1]]
-        corners += [_corner(point, value, scale, end, first=False) for point, value in upper]
-        corners += [_corner(point, value, scale, end, first=False) for point, value in lower]
-        corners += [_corner(point, value, scale, end, first=True) for point, value in lower[-1:]]
-        shapes.append(f'<polygon class="{kind}" points="{" ".join(corners)}"/>')
-    return "".join(shapes)
+    layers = [(None, low, "area")] if low == high else [(None, low, "under"), (low, high, "band")]
+    shapes = [
+        f'<polygon class="{kind}" points="{_outline(run, lower, upper, scale, end)}"/>'
+        for lower, upper, kind in layers
+        for run in _known(points, low, high)
+    ]
+    return _frame("".join(shapes) + _axis(end), HEIGHT)
+
+
+def _outline(run: Sequence[Point], lower: int | None, upper: int, scale: float, end: float) -> str:
+    """Corners of a stretch: along its upper values and back along its lower ones, or along the axis."""
+    above = [(at, point.values[upper] or 0.0) for point in run for at in _ends(point)]
+    below = [(at, 0.0 if lower is None else point.values[lower] or 0.0) for point in run for at in _ends(point)]
+    tall = HEIGHT - _BOTTOM - 2
+    shares = ((at, min(1.0, max(0.0, value / scale)) if scale > 0 else 0.0) for at, value in above + below[::-1])
+    return " ".join(f"{_x(at, end):.1f},{2 + tall * (1 - share):.1f}" for at, share in shares)
+
+
+def _ends(point: Point) -> tuple[float, float]:
+    return point.start_s, point.start_s + point.seconds
 
 
 def strip(spans: Sequence[Span]) -> str:
@@ -79,12 +82,6 @@ def _known(points: Sequence[Point], low: int, high: int) -> list[list[Point]]:
 
 def _x(seconds: float, end: float) -> float:
     return _LEFT + (WIDTH - _LEFT - _RIGHT) * min(1.0, max(0.0, seconds / max(end, 1e-9)))
-
-
-def _corner(point: Point, value: float, scale: float, end: float, *, first: bool) -> str:
-    share = min(1.0, max(0.0, value / scale)) if scale > 0 else 0.0
-    tall = HEIGHT - _BOTTOM - 2
-    return f"{_x(point.start_s if first else point.start_s + point.seconds, end):.1f},{2 + tall * (1 - share):.1f}"
 
 
 def _axis(end: float) -> str:

@@ -1,7 +1,7 @@
 """Text of watched processes (command lines, paths, names of GPUs and loaders), made harmless for each kind of view.
 
-The name of a program may contain an escape sequence that rewrites the terminal, that of a file a formula or a
-`<script>`. `plain` returns one line of visible characters; the other functions add the escapes of their view.
+The name of a program may contain an escape sequence that rewrites the terminal, that of a file a `<script>`. `plain`
+returns one line of visible characters; the other functions add the escapes of their view.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ LONGEST = 400  # characters; longer text is cut
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, direction marks, surrogates, unassigned
 _MARKS = frozenset({"Mn", "Me"})
 _MARKS_IN_A_ROW = 2  # more combining marks than any script needs would draw over the lines above
-_FORMULA = ("=", "+", "-", "@", "|", "%")  # first characters of a formula in a spreadsheet
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
@@ -47,9 +46,3 @@ def page(text: str, longest: int = LONGEST) -> str:
 def label(text: str) -> str:
     """`text` for the value of a Prometheus label, without quotes."""
     return plain(text).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def cell(text: str) -> str:
-    """`text` for a cell of a CSV file, never a formula; the csv module adds quotes."""
-    line = plain(text)
-    return f"'{line}" if line.lstrip().startswith(_FORMULA) else line

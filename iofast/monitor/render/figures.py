@@ -26,7 +26,7 @@ class Figures:
 
 
 NAMES = tuple(field.name for field in fields(Figures))
-_EXACT = replace(THRESHOLDS, confidence_z=0.0, chosen_z=0.0)
+_EXACT = replace(THRESHOLDS, z=0.0)
 _LOADER_THREADS = ("pt_data_pin", "iofast")
 _LOT_S = 1.5 * PUBLISH_NS / 1e9  # a loader's page is written so often, or at the end of a step
 

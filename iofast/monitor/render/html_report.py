@@ -163,14 +163,11 @@ def _span(span: Span) -> str:
 def _devices(moment: Moment) -> str:
     rows = ""
     for device in own_devices(moment.snapshot.devices):
-        memory = ""
-        if device.memory_used is not None and device.memory_total:
-            memory = f"{device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"
         power = "" if device.power_w is None else f"{device.power_w:.0f} W"
-        cells = (f"GPU {device.index}", device.name, wording.percent(device.busy), memory, power)
+        busy = f"busy {wording.percent(device.busy)}"
+        cells = (f"GPU {device.index}", device.name, busy, wording.memory(device), power)
         rows += "<tr>" + "".join(f"<td>{page(cell)}</td>" for cell in cells) + "</tr>"
-    head = "<tr><th></th><th>name</th><th>busy</th><th>memory</th><th>power</th></tr>"
-    return f"<h2>Devices, in the last interval</h2><table>{head}{rows}</table>" if rows else ""
+    return f"<h2>Devices, in the last interval</h2><table>{rows}</table>" if rows else ""
 
 
 def _notes(moment: Moment) -> str:

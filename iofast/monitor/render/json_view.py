@@ -12,38 +12,30 @@ from typing import Any, TextIO
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
 
-SCHEMA = 1  # a new field keeps the number; a field removed or redefined raises it
+SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
 
 
 def to_json(moment: Moment) -> dict[str, Any]:
     """A moment as plain data: dictionaries, lists, strings, numbers, None."""
     job, snapshot, verdict = moment.job, moment.snapshot, moment.verdict
-    return {
+    judged = asdict(verdict)
+    found = {
         "schema": SCHEMA,
         "time": time.time(),
         "pid": job.pid,
-        "command": plain(job.command),
+        "command": job.command,
         "rank": job.rank,
         "world_size": job.world_size,
-        "verdict": verdict.bound.value,
-        "cause": None if verdict.cause is None else verdict.cause.value,
-        "severity": verdict.severity.value,
-        "stall": None if verdict.stall is None else _data(asdict(verdict.stall)),
-        "tier": verdict.tier.value,
-        "reason": plain(verdict.reason),
-        "waits": None if verdict.waits is None else _data(asdict(verdict.waits)),
-        "evidence": [_data(asdict(evidence)) for evidence in verdict.evidence],
-        "advice": [_data(asdict(advice)) for advice in verdict.advice],
-        "phases": _data(verdict.phases),
-        "seconds": verdict.seconds,
-        "steps": verdict.steps,
+        "verdict": judged.pop("bound"),
+        **judged,
         "interval": snapshot.seconds,
-        "figures": _data(asdict(moment.figures)),
-        "system": _data(asdict(snapshot.system)),
-        "devices": [_data(asdict(device)) for device in snapshot.devices],
-        "loaders": [_data(asdict(loader)) for loader in snapshot.loaders],
-        "notes": [plain(note) for note in snapshot.notes],
+        "figures": asdict(moment.figures),
+        "system": asdict(snapshot.system),
+        "devices": [asdict(device) for device in snapshot.devices],
+        "loaders": [asdict(loader) for loader in snapshot.loaders],
+        "notes": snapshot.notes,
     }
+    return {name: _data(value) for name, value in found.items()}
 
 
 def _data(value: Any) -> Any:

@@ -1,13 +1,13 @@
 """Lines of the live screen: a function of the moments and of the terminal's size.
 
-Parts get rows in the order of their worth: the verdict, timelines, the best advice, evidence, phases of a step and of
-the training, notes, then more of each. A terminal of 60×20 shows the most important ones, a large one shows all.
+Parts get rows in the order of their worth, so a terminal of 60×20 shows what matters and a large one everything.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import chain
 
 from rich.text import Text
 
@@ -17,13 +17,12 @@ from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import own_devices
 
 Lines = list[Text]
-_TALL = 32  # rows for one job from which timelines take two rows each
 _MOST_ADVICE = 5
 _MOST_CHANGED = 5  # lines of one piece of advice
 _WIDEST = 0.4  # width of bounds beyond which a timeline shows nothing and a verdict abstains
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
-_GAP = Text("")
+_FIGURE = 16  # columns of a timeline's present figure
 _ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "step", "phases", "notes")
 
 
@@ -36,35 +35,26 @@ def drawn(
     """
     width, height = size
     pressed = ("tab: next job  " if len(moments) > 1 else "") + "q: quit" if keys else ""
-    lines = [_head(moments[selected].history.seconds if moments else None, pressed, width)]
+    watched = f"  watching for {wording.clock(moments[selected].history.seconds)}" if moments else ""
+    room = max(0, width - len("iofast monitor") - len(pressed))
+    lines = [Text.assemble(("iofast monitor", "bold"), (f"{watched[:room]:<{room}}{pressed}", "dim"))]
     if len(moments) > 1:
         lines += _jobs(moments, selected, max(2, height // 6))
-    if moments:
-        lines += _fitted(moments[selected], width, height - len(lines))
-    else:
-        lines += [_GAP, Text(plain(message), "dim")]
+    lines += _fitted(moments[selected], width, height - len(lines)) if moments else [Text(plain(message), "dim")]
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
     return lines[:height]
 
 
-def _head(seconds: float | None, right: str, width: int) -> Text:
-    left = "iofast monitor"
-    watched = "" if seconds is None else f"  watching for {wording.clock(seconds)}"
-    room = width - len(left) - len(right)
-    return Text.assemble((left, "bold"), (f"{watched[:room]:<{max(0, room)}}", "dim"), (right, "dim"))
-
-
 def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
     first = min(max(0, selected - most // 2), max(0, len(moments) - most))
     lines = []
     for number, moment in enumerate(moments[first : first + most], first):
-        stall = moment.verdict.stall
+        stall, style = moment.verdict.stall, wording.style(moment.verdict)
         state = "ended" if moment.ended else wording.headline(moment.verdict)
         share = wording.NONE if stall is None else wording.bounds(stall.low, stall.high)
         mark = "▸ " if number == selected else "  "
-        style = wording.style(moment.verdict)
         parts = ((mark, "bold"), (f"{state:<32} ", style), (f"{share:>9}  ", style), wording.name(moment.job, 200))
         lines.append(Text.assemble(*parts, style="" if number == selected else "dim"))
     hidden = len(moments) - len(lines)
@@ -72,75 +62,61 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
 
 
 def _fitted(moment: Moment, width: int, height: int) -> Lines:
-    """The parts of one job that fit."""
-    verdict, timelines, gpus = _verdict(moment, width), _timelines(moment, width, 1), _devices(moment)
-    tall = _timelines(moment, width, 2) if height >= _TALL else timelines
-    pieces = [_advice(moment, number, width) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
-    advice = [[line for piece in pieces[:most] for line in piece] for most in (1, 2, _MOST_ADVICE)]
-    evidence, notes = _evidence(moment), _notes(moment, width)
-    job, phases = _part("", [wording.name(moment.job, 200)], "dim"), _phases(moment)
-    shown: dict[str, Lines] = {name: [] for name in _ORDER}
-    wishes = [
+    """The parts of one job that fit: each wish replaces what its part has so far, if there is room for it."""
+    verdict, room = _verdict(moment, width), max(1, width - _TITLE - 1)
+    advice = [_advice(moment, number, room) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
+    evidence = _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence])
+    notes = [line for note in moment.snapshot.notes for line in textwrap.wrap(plain(note), room)[:2]]
+    wishes: list[tuple[str, Lines]] = [
         ("verdict", verdict[:2]),
-        ("timelines", timelines),
-        ("advice", advice[0]),
-        ("job", job[:1]),
-        ("advice", advice[1]),
+        ("timelines", _timelines(moment, width)),
+        *((("advice", advice[0]),) if advice else ()),
+        ("job", [Text(wording.name(moment.job, 200), "dim")]),
+        ("advice", [*chain(*advice[:2])]),
         ("evidence", evidence[:2]),
         ("verdict", verdict),
-        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [], "")),
-        ("phases", phases),
-        ("notes", notes[:1]),
-        *((name, None) for name in ("verdict", "timelines", "advice", "evidence")),  # a blank line before it
+        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [])),
+        ("phases", _part("phases", [text] if (text := wording.phases(moment.verdict)) else [])),
+        ("notes", _part("note", notes[:1], "dim")),
         ("evidence", evidence),
-        ("notes", notes),
-        ("gpus", gpus),
-        ("timelines", tall),
-        ("advice", advice[2]),
-        *((name, None) for name in ("gpus", "phases", "notes")),
+        ("notes", _part("note", notes, "dim")),
+        ("gpus", _devices(moment)),
+        ("advice", [*chain(*advice)]),
     ]
-    spaced: set[str] = set()
+    shown: dict[str, Lines] = {name: [] for name in _ORDER}
     for name, lines in wishes:
-        wanted = shown | ({} if lines is None else {name: lines})
-        gaps = spaced | ({name} if lines is None else set())
-        if sum(len(part) + (part_name in gaps and bool(part)) for part_name, part in wanted.items()) <= height:
-            shown, spaced = wanted, gaps
-    placed: Lines = []
-    for name, part in shown.items():
-        placed += ([_GAP.copy()] if name in spaced and part else []) + part
-    return placed
+        if sum(map(len, shown.values())) - len(shown[name]) + len(lines) <= height:
+            shown[name] = lines
+    spare = height - sum(map(len, shown.values()))
+    parts = [part for part in shown.values() if part]
+    gaps = [[Text("")]] * len(parts) if spare >= len(parts) else [[]] * len(parts)
+    return [line for gap, part in zip(gaps, parts, strict=True) for line in (*gap, *part)]
 
 
 def _verdict(moment: Moment, width: int) -> Lines:
-    verdict = moment.verdict
-    style = wording.style(verdict)
-    cause = "" if verdict.cause is None else f"  {verdict.cause.value}"
-    judged = verdict.bound.sure
-    ended = "  the program has ended" if moment.ended else ""
-    badge = Text.assemble((f" {verdict.bound.value.upper()} ", f"bold reverse {style}"), (cause, f"bold {style}"))
-    badge.append(f"  {verdict.severity.value}" if judged and verdict.severity.value != "none" else "", style)
-    badge.append(ended, "bold")
-    lines = [badge, Text(wording.stall_text(verdict.stall), "" if judged else "dim")]
-    lines += [Text(line) for line in _wrapped(wording.explanation(verdict), width)[:3]]
+    verdict, style = moment.verdict, wording.style(moment.verdict)
+    severity = verdict.severity.value if verdict.bound.sure and verdict.severity.value != "none" else ""
+    badge = Text.assemble((f" {verdict.bound.value.upper()} ", f"bold reverse {style}"))
+    badge.append("" if verdict.cause is None else f"  {verdict.cause.value}", f"bold {style}")
+    badge.append(f"  {severity}", style)
+    badge.append("  the program has ended" if moment.ended else "", "bold")
+    lines = [badge, Text(wording.stall_text(verdict.stall), "" if verdict.bound.sure else "dim")]
+    lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:3]]
     return [*lines, Text(wording.basis(verdict), "dim")]
 
 
-def _timelines(moment: Moment, width: int, tall: int) -> Lines:
-    recent = list(moment.history.recent)
-    figure = 16
-    room = max(8, width - _TITLE - 2 - figure)
+def _timelines(moment: Moment, width: int) -> Lines:
+    room = max(8, width - _TITLE - 2 - _FIGURE)
+    recent = list(moment.history.recent)[-room:]
     lines: Lines = []
     for row in wording.rows(moment):
-        values = [_middle(getattr(now, row.low), getattr(now, row.high)) for now in recent[-room:]]
-        if all(getattr(now, row.low) is None for now in recent[-room:]):
+        if all(getattr(now, row.low) is None for now in recent):
             continue  # a note has the reason
-        known = [value for value in values if value is not None] or [1.0]
+        values = [_middle(getattr(now, row.low), getattr(now, row.high)) for now in recent]
+        scale = row.scale or max((value for value in values if value is not None), default=1.0)
         style = "yellow" if row.low == "stall_low" else "cyan"
-        rows = sparkline(values, room, row.scale or max(known), tall)
-        for number, line in enumerate(rows):
-            last = number == len(rows) - 1
-            title, now_text = (row.name, row.now) if last else ("", "")
-            lines.append(Text.assemble(f"{title:<{_TITLE}} ", (line, style), f" {now_text:>{figure}}"))
+        blocks = (sparkline(values, room, scale), style)
+        lines.append(Text.assemble(f"{row.name:<{_TITLE}} ", blocks, f" {row.now:>{_FIGURE}}"))
     return lines
 
 
@@ -149,20 +125,14 @@ def _middle(low: float | None, high: float | None) -> float | None:
     return None if low is None or high is None or high - low > _WIDEST else (low + high) / 2
 
 
-def sparkline(values: Sequence[float | None], width: int, scale: float, rows: int = 1) -> list[str]:
-    """`values` as `rows` lines of blocks, the newest at the right; `scale` is full height, None is empty."""
-    steps = 8 * rows - 1  # leaves a gap below the timeline above
-    levels = [0 if value is None else _level(value, scale, steps) for value in values[-width:]]
-    levels = [0] * (width - len(levels)) + levels
-    if rows == 1:
-        return ["".join([_BLOCKS[level] for level in levels])]
-    return ["".join([_BLOCKS[min(8, max(0, level - 8 * row))] for level in levels]) for row in reversed(range(rows))]
-
-
-def _level(value: float, scale: float, steps: int) -> int:
-    if value <= 0 or scale <= 0:
-        return 1  # a measured zero is the lowest block
-    return steps if value >= scale else int(value / scale * steps + 0.5) or 1
+def sparkline(values: Sequence[float | None], width: int, scale: float) -> str:
+    """`values` as blocks, the newest at the right; `scale` is full height, None is empty, 0 the lowest block."""
+    most = len(_BLOCKS) - 2  # leaves a gap below the timeline above
+    levels = [
+        0 if value is None else max(1, min(most, int(value / scale * most + 0.5))) if scale > 0 else 1
+        for value in values[-width:]
+    ]
+    return "".join(_BLOCKS[level] for level in levels).rjust(width)
 
 
 def _devices(moment: Moment) -> Lines:
@@ -171,22 +141,20 @@ def _devices(moment: Moment) -> Lines:
         parts = [f"busy {wording.percent(device.busy)}", f"SM {wording.percent(device.sm_active)}"]
         parts += [f"slowed by {', '.join(map(plain, device.throttle_reasons))}"] if device.throttle_reasons else []
         parts += ["not seen whose"] if device.own is None else []  # the rest may be cut at 80 columns
-        if device.memory_used is not None and device.memory_total:
-            parts.append(f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB")
+        parts += [text] if (text := wording.memory(device)) else []
         if device.power_w is not None:
             limit = "" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}"
             parts.append(f"{device.power_w:.0f}{limit} W")
-        title = f"GPU {device.index}" + (" MIG" if device.mig else "")
+        title = f"GPU {device.index}"
         lines.append(Text.assemble((f"{title:<{_TITLE}} ", "bold"), f"{plain(device.name, 24)}  {'  '.join(parts)}"))
     return lines
 
 
-def _advice(moment: Moment, number: int, width: int) -> Lines:
+def _advice(moment: Moment, number: int, room: int) -> Lines:
     advice = moment.verdict.advice[number]
     promise = wording.gain(advice)
     text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
-    lines = _part("" if number else "advice", _wrapped(text, width - _TITLE - 1)[:3], "")
-    room = max(1, width - _TITLE - 1)
+    lines = _part("" if number else "advice", textwrap.wrap(text, room)[:3])
     change = [part for line in wording.change(advice) for part in _folded(line, room)]
     return lines + _part("", change[:_MOST_CHANGED], "green")
 
@@ -200,28 +168,8 @@ def _folded(line: str, room: int) -> list[str]:
     return [*(f"{part}{on}" for part in parts[:-1]), parts[-1]]
 
 
-def _evidence(moment: Moment) -> Lines:
-    return _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence], "")
-
-
-def _phases(moment: Moment) -> Lines:
-    text = wording.phases(moment.verdict)
-    return _part("phases", [text] if text else [], "")
-
-
-def _notes(moment: Moment, width: int) -> Lines:
-    wrapped = [line for note in moment.snapshot.notes for line in _wrapped(plain(note), width - _TITLE - 1)[:2]]
-    return _part("note", wrapped, "dim")
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(1, width))
-
-
-def _part(title: str, texts: Sequence[str], style: str) -> Lines:
-    """Lines with a title beside the first one. The line of the job has no title and begins at the left."""
-    if not title and style == "dim":
-        return [Text(text, style) for text in texts]  # cut by `drawn`
+def _part(title: str, texts: Sequence[str], style: str = "") -> Lines:
+    """Lines with a title beside the first one."""
     titles = [title, *[""] * (len(texts) - 1)]
     pairs = zip(titles, texts, strict=False)
     return [Text.assemble((f"{name:<{_TITLE}} ", "bold"), (text, style)) for name, text in pairs]

@@ -6,11 +6,10 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 
 from iofast.errors import OptionError, because
 from iofast.monitor.render.escape import label
-from iofast.monitor.render.figures import Figures
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.snapshot import own_devices
 
@@ -36,69 +35,58 @@ HELP = {
 }
 
 
-class Metric(NamedTuple):
-    """One value of one series."""
-
-    name: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
+Metric = tuple[str, tuple[tuple[str, str], ...], float]  # name, labels, value
 
 
 def exposition(moments: Sequence[Moment]) -> str:
     """Metrics of live jobs in the text format; a figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
-    samples = [Metric("iofast_jobs", (), len(live)), *(sample for moment in live for sample in _samples(moment))]
+    samples = [("iofast_jobs", (), float(len(live))), *(sample for moment in live for sample in _samples(moment))]
     lines = []
     for name, words in HELP.items():
-        series = [sample for sample in samples if sample.name == name]
+        series = [(labels, value) for known, labels, value in samples if known == name]
         lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if series else []
-        for sample in series:
-            labels = ",".join(f'{key}="{label(value)}"' for key, value in sample.labels)
-            lines.append(f"{name}{{{labels}}} {sample.value!r}" if labels else f"{name} {sample.value!r}")
+        for labels, value in series:
+            text = ",".join(f'{key}="{label(each)}"' for key, each in labels)
+            lines.append(f"{name}{{{text}}} {value!r}" if labels else f"{name} {value!r}")
     return "\n".join(lines) + "\n"
 
 
 def _samples(moment: Moment) -> Iterator[Metric]:
     job, verdict, now = moment.job, moment.verdict, moment.figures
-    own = (
-        ("pid", str(job.pid)),
-        ("rank", "" if job.rank is None else str(job.rank)),
-        ("command", job.command[:_LONGEST]),
-    )
+    rank = "" if job.rank is None else str(job.rank)
+    own = (("pid", str(job.pid)), ("rank", rank), ("command", job.command[:_LONGEST]))
     cause = "" if verdict.cause is None else verdict.cause.value
     judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
-    yield Metric("iofast_verdict", own + judged, 1)
+    yield "iofast_verdict", own + judged, 1.0
     if verdict.stall is not None:
         tier = (*own, ("tier", verdict.stall.tier.value))
-        yield Metric("iofast_stall_low_ratio", tier, verdict.stall.low)
-        yield Metric("iofast_stall_high_ratio", tier, verdict.stall.high)
+        yield "iofast_stall_low_ratio", tier, verdict.stall.low
+        yield "iofast_stall_high_ratio", tier, verdict.stall.high
     if (site := verdict.waits) is not None:
         place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
-        what = (("call", site.call[:_LONGEST]), ("source", site.source.value))
-        yield Metric("iofast_wait_ratio", (*own, *place, *what), site.share)
-    yield from (Metric(name, own, value) for name, value in _rates(now) if value is not None)
+        yield "iofast_wait_ratio", (*own, *place, ("call", site.call[:_LONGEST]), ("source", site.source)), site.share
     total = sum(verdict.phases.values())
-    for phase, seconds in verdict.phases.items():
-        if total:
-            yield Metric("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
+    values: list[tuple[str, tuple[tuple[str, str], ...], float | None]] = [
+        ("iofast_images_per_second", own, now.images_per_s),
+        ("iofast_loader_cpu_cores", own, now.loader_cores),
+        ("iofast_main_cpu_cores", own, now.main_cores),
+        ("iofast_disk_read_bytes_per_second", own, now.disk_bytes_per_s),
+        *(
+            ("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
+            for phase, seconds in verdict.phases.items()
+            if total
+        ),
+    ]
     for device in own_devices(moment.snapshot.devices):
         labels = (*own, ("gpu", str(device.index)), ("uuid", device.uuid), ("name", device.name))
-        values = (
-            ("iofast_device_busy_ratio", device.busy),
-            ("iofast_device_sm_active_ratio", device.sm_active),
-            ("iofast_device_memory_used_bytes", device.memory_used),
-            ("iofast_device_power_watts", device.power_w),
-        )
-        yield from (Metric(name, labels, float(value)) for name, value in values if value is not None)
-
-
-def _rates(now: Figures) -> tuple[tuple[str, float | None], ...]:
-    return (
-        ("iofast_images_per_second", now.images_per_s),
-        ("iofast_loader_cpu_cores", now.loader_cores),
-        ("iofast_main_cpu_cores", now.main_cores),
-        ("iofast_disk_read_bytes_per_second", now.disk_bytes_per_s),
-    )
+        values += [
+            ("iofast_device_busy_ratio", labels, device.busy),
+            ("iofast_device_sm_active_ratio", labels, device.sm_active),
+            ("iofast_device_memory_used_bytes", labels, device.memory_used),
+            ("iofast_device_power_watts", labels, device.power_w),
+        ]
+    yield from ((name, labels, float(value)) for name, labels, value in values if value is not None)
 
 
 def address(text: str) -> tuple[str, int]:
@@ -115,9 +103,9 @@ class Endpoint(MomentView):
     def __init__(self, host: str, port: int) -> None:
         self._moments: dict[tuple[int, int], Moment] = {}
         self._text = exposition([])
-        family = _Server6 if ":" in host else _Server
+        family = type("_Server", (_Server,), {"address_family": socket.AF_INET6 if ":" in host else socket.AF_INET})
         try:
-            self._server = family((host, port), self._handler())
+            self._server: _Server = family((host, port), self._handler())
         except OSError as error:
             raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
         self.port: int = self._server.server_address[1]
@@ -160,7 +148,3 @@ class Endpoint(MomentView):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # an open connection must not block the end
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6

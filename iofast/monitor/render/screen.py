@@ -53,10 +53,10 @@ class Screen(MomentView):
         for old in [key for key, other in self._moments.items() if other.ended][:-_ENDED]:
             del self._moments[old]
         self._stale = True
-        self._redraw_now_and_then()
+        self._draw_news()
 
-    def _redraw_now_and_then(self) -> None:
-        """Draw if there is news; the news of several jobs are drawn together."""
+    def _draw_news(self) -> None:
+        """The news of several jobs are drawn together."""
         if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
             self.redraw()
 
@@ -82,7 +82,7 @@ class Screen(MomentView):
 
     def quits(self) -> bool:
         """Draw news and handle pressed keys; True if a key ends the monitor."""
-        self._redraw_now_and_then()
+        self._draw_news()
         for key in self._keys.pressed() if self._keys else "":
             if key in "qQ":
                 return True

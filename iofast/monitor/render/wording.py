@@ -7,7 +7,7 @@ from typing import NamedTuple
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import Job, Snapshot, SystemFigures, Tier
+from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier
 from iofast.monitor.training import Training
 
 MEANING = {
@@ -160,6 +160,13 @@ def clock(seconds: float) -> str:
 def percent(value: float | None) -> str:
     """A share in percent."""
     return NONE if value is None else f"{value:.0%}"
+
+
+def memory(device: DeviceFigures) -> str:
+    """A device's memory in use, and all of it; "" if unknown."""
+    if device.memory_used is None or not device.memory_total:
+        return ""
+    return f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"
 
 
 def rate(value: float | None) -> str:
