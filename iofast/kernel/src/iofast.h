@@ -163,9 +163,6 @@ typedef enum {
   IOF_PAD,
   IOF_PERMUTE,
   IOF_LUMA,
-  IOF_KEEP,
-  IOF_ADD,
-  IOF_SUM,
   /* Pillow's operations, bit for bit, where those above follow torch's tensors: work.PillowStep. */
   IOF_PILLOW_BRIGHTNESS,
   IOF_PILLOW_CONTRAST,
