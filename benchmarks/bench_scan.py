@@ -139,7 +139,8 @@ def anonymous() -> int:
 
 def plan_once(manifest: Path) -> None:
     """List, permute, fingerprint and store in this fresh process; print seconds of listing and of all, and bytes."""
-    from iofast.source import cache, stored
+    from iofast.containers import columns_file
+    from iofast.source import stored
     from iofast.source.scan import scan
 
     with watched() as whole:
@@ -148,16 +149,17 @@ def plan_once(manifest: Path) -> None:
         listing = time.perf_counter() - start
         source = source.shuffled(1)
         source.fingerprint()
-        cache.store(manifest.with_suffix(".index"), *stored.parts(source))
+        columns_file.store(manifest.with_suffix(".index"), *stored.parts(source))
     print(listing, whole.seconds, whole.memory)
 
 
 def open_once(manifest: Path) -> None:
     """Open the stored listing in this fresh process and read some rows; print seconds and bytes."""
-    from iofast.source import cache, stored
+    from iofast.containers import columns_file
+    from iofast.source import stored
 
     with watched() as taken:
-        members, arrays = cache.load(manifest.with_suffix(".index"), checked=False)
+        members, arrays = columns_file.load(manifest.with_suffix(".index"), checked=False)
         source = stored.source_of(manifest.parent, members, arrays)
         part = source.run(len(source) // 2, len(source) // 2 + READ)
         for index in range(len(part)):

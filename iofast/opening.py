@@ -37,6 +37,15 @@ _SETS: dict[str, type[ShardReader]] = {TAR: tar.TarReader} | dict.fromkeys(
     TFRECORD, tfrecord.TfrecordReader
 )  # containers of several files, by the suffix of the name given to `pack`
 
+# What opens a file, by its suffix; Parquet may also be a table of images, see `_kind`
+_KINDS: dict[str, str] = {
+    **dict.fromkeys((TAR, *COMPRESSED_TAR), "tar"),
+    **dict.fromkeys(TFRECORD, "tfrecord"),
+    **dict.fromkeys(LISTS, "list"),
+    LMDB: "lmdb",
+    ARROW: "table",
+}
+
 
 def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
     """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
@@ -96,7 +105,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         return _open_stored(name, foreign)
     if is_pattern(name):
         paths = expand(name)
-        if all(map(_is_table, paths)):
+        if all(os.path.splitext(path)[1].lower() in (ARROW, PARQUET) for path in paths) and not is_url(name):
             return _open_tables(paths, name, foreign)
         if not all(map(is_shard, paths)):
             raise OptionError(
@@ -122,14 +131,15 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         raise unreadable(place, error) from None
     if is_pointer(place, len(head)):
         raise ContainerError(f"{place} is {POINTER}")
+    kind = _kind(name)
     if is_lmdb(head):
         return _open_lmdb(place)
-    if _is_table(name) and is_container(place):
+    if kind == "table":
         return _open_tables([name], name, foreign)
-    if place.suffix.lower() in LISTS:
+    if kind == "list":
         return _open_folder(place, foreign)
-    if is_shard(place):
-        return open_shards([os.fspath(place)], os.fspath(place), foreign)
+    if kind in ("tar", "tfrecord"):
+        return open_shards([name], name, foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
 
 
@@ -179,17 +189,29 @@ def is_container(path: str | os.PathLike[str]) -> bool:
     check_access(place)
     if place.is_dir():
         return (place / "data.mdb").is_file() or _find_tables(place) is not None
-    if _is_table(place):
-        return place.suffix.lower() == ARROW or _has_images(place)
-    if place.suffix.lower() in LISTS:
-        return False
-    return is_shard(place) or place.suffix.lower() == LMDB or (place.is_file() and _is_lmdb_file(place))
+    kind = _kind(os.fspath(path))
+    return kind not in (None, "list") or (kind is None and place.is_file() and _is_lmdb_file(place))
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
     """Whether a path names a shard, by its suffix. Several shards are one set, not containers to be joined."""
-    name = os.path.basename(os.fspath(path)).lower()
-    return name.endswith((TAR, *COMPRESSED_TAR)) or tfrecord.is_named_so(name)
+    return _kind(os.fspath(path)) in ("tar", "tfrecord")
+
+
+def _kind(path: str) -> str | None:
+    """What opens a file of this name: one of `_KINDS`, or None. A Parquet file is read to know whether it has images.
+
+    Raises `SourceError` for one that cannot be read.
+    """
+    name = os.path.basename(path).lower()
+    suffix = next((each for each in (*COMPRESSED_TAR, os.path.splitext(name)[1]) if name.endswith(each)), "")
+    if tfrecord.is_named_so(name):
+        return "tfrecord"
+    if suffix == PARQUET and not is_url(path) and os.path.lexists(path):
+        from iofast.foreign.table_files import has_images  # here: own containers need no imports of others' formats
+
+        return "table" if has_images(path) else "list"
+    return _KINDS.get(suffix)
 
 
 def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
@@ -205,7 +227,7 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     from iofast.foreign.reader import ForeignReader
 
     options = ForeignOptions.of(foreign)
-    if all(tfrecord.is_named_so(os.path.basename(path).lower()) for path in paths):
+    if all(_kind(path) == "tfrecord" for path in paths):
         from iofast.foreign.tfrecord import TfrecordFiles
 
         return ForeignReader(name, TfrecordFiles(paths, options))
@@ -233,10 +255,6 @@ def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None
     return FolderReader(place)
 
 
-def _is_table(path: str | os.PathLike[str]) -> bool:
-    return os.path.splitext(path)[1].lower() in (ARROW, PARQUET) and not is_url(path)
-
-
 def _find_tables(place: Path) -> list[TableFile] | None:
     """The Arrow or Parquet files of a folder, None for any other path."""
     if not place.is_dir():
@@ -244,12 +262,6 @@ def _find_tables(place: Path) -> list[TableFile] | None:
     from iofast.foreign.table_files import find_tables  # here: own containers need no imports of others' formats
 
     return find_tables(place)
-
-
-def _has_images(place: Path) -> bool:
-    from iofast.foreign.table_files import has_images
-
-    return has_images(os.fspath(place))
 
 
 def _open_tables(

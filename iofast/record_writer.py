@@ -8,13 +8,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, SupportsIndex
 
-from iofast.containers.base import Description
-from iofast.containers.manifest import WHOLE, Manifest
+from iofast.containers.container_suffixes import LMDB
+from iofast.containers.folder_writer import FolderTarget
+from iofast.containers.manifest import MAX_COUNT, WHOLE, Description, Manifest
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import shard_bytes
-from iofast.containers.shards import ShardCut
 from iofast.containers.targets import target_of, writer_of
-from iofast.errors import ContainerError
+from iofast.containers.writer import TRANSACTION_BYTES, IndexedWriter, Section
+from iofast.errors import ContainerError, OptionError
 from iofast.record import (
     FIELD_OF_FORMAT,
     IMAGE_FIELDS,
@@ -54,10 +55,12 @@ def open_writer(
     Raises `TargetError` if `path` exists, cannot be written, or is being written by another process.
     """
     target = target_of(path, overwrite=overwrite)
+    if isinstance(target, FolderTarget):
+        raise OptionError(f"{os.fspath(path)} is a folder: expected a name that ends in .lmdb, .tar or .tfrecord")
     names = None if classes is None else tuple(classes)
-    return RecordWriter(
-        target, Description(classes=names, recipe=recipe), split, ShardCut(shard_bytes(shard_size, target))
-    )
+    size = shard_bytes(shard_size, target)
+    size = TRANSACTION_BYTES if target.path.suffix == LMDB else size
+    return RecordWriter(target, Description(classes=names, recipe=recipe), split, size)
 
 
 class RecordWriter:
@@ -66,17 +69,21 @@ class RecordWriter:
     `manifest` is None until the container is finished.
     """
 
-    def __init__(self, target: Target, description: Description, split: str, cut: ShardCut) -> None:
+    def __init__(self, target: Target, description: Description, split: str, size: int) -> None:
         self.manifest: Manifest | None = None
         self._target, self._description, self._split = target, description, split
-        self._count = 0
+        self._count, self._size = 0, size  # bytes of a section
+        self._entered: list[str] = []  # splits, in their order; the last one is open
+        self._sections = 0
         target.acquire()
         try:
             if target.interrupted:  # publish what an earlier run has finished; then it may have to be overwritten
                 target.complete()
                 target.acquire()
             target.clear()
-            self._writer = writer_of(target, description, cut)
+            writer = writer_of(target, description)
+            assert isinstance(writer, IndexedWriter)  # `open_writer` makes no folders
+            self._writer = writer
         except BaseException:
             target.release()
             raise
@@ -90,7 +97,9 @@ class RecordWriter:
         invalid record, of which nothing is stored.
         """
         encoded = {_checked(name): _encode(name, value) for name, value in fields.items()}
-        self._writer.write(self._count, encoded, self._describe(encoded), split or self._split)
+        info, split = self._describe(encoded), split or self._split
+        self._enter(split, encoded, info)
+        self._writer.write(self._count, encoded, info)
         self._count += 1
         return self._count - 1
 
@@ -117,6 +126,23 @@ class RecordWriter:
             except BaseException:
                 self.abort()
                 raise
+
+    def _enter(self, split: str, fields: Mapping[str, bytes], info: ImageInfo) -> None:
+        """Begin another section for a record of another split, or if the open one would grow beyond its size."""
+        is_open = self._entered[-1:] == [split]
+        if is_open and self._writer.size_with(self._count, fields, info) <= self._size:
+            return
+        if not is_open:
+            if split in self._entered:
+                raise ContainerError(f"split {split} was left and may not be entered again")
+            if self._entered and WHOLE in (split, *self._entered):
+                raise ContainerError(f"{WHOLE!r} means the union and cannot be one of several splits")
+        if self._entered:
+            self._writer.commit()
+        self._writer.begin(Section(self._sections, split, self._count, MAX_COUNT))
+        self._sections += 1
+        if not is_open:
+            self._entered.append(split)
 
     def _describe(self, fields: Mapping[str, bytes]) -> ImageInfo:
         label = _label(fields.get(LABEL_FIELD), self._description.classes)

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.changed import follow
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.errors import DecodeError, IofastError, OptionError
 from iofast.kernel import lossless, memory, pillow
 from iofast.kernel.contract import MAX_PIXELS

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.errors import DecodeError, IofastError
 from iofast.kernel import lossless, memory, pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status

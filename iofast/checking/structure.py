@@ -9,15 +9,19 @@ from numpy.typing import NDArray
 
 from iofast.checking.problems import Findings
 from iofast.containers.base import Entry, Reader
+from iofast.containers.columns import ABSENT
 from iofast.containers.fingerprint import Fingerprint
-from iofast.containers.index import ABSENT, BLOCK_ROWS
+from iofast.containers.indexed_reader import IndexedReader
 from iofast.errors import ContainerError
 
 STEP = 65_536  # rows of the index that are read together
 
 
 def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
-    """The dense indices with valid index rows. The others are reported, runs of rows as one problem."""
+    """The dense indices with valid index rows. The others are reported, and columns with another checksum."""
+    if isinstance(reader, IndexedReader):
+        for problem in reader.index.check():
+            findings.add(problem)
     found = [_sound(reader, findings, start, min(start + STEP, len(reader))) for start in range(0, len(reader), STEP)]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
@@ -36,18 +40,13 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
         if stop - start == 1:
             findings.add(str(error), start)
             return indices[:0]
-        if stop - start == BLOCK_ROWS and "CRC32C of rows" in str(error):  # these rows share a checksum
-            findings.add(f"records {start} to {stop - 1} cannot be read: {error}")
-            return indices[:0]
-        size = stop - start
-        half = max(BLOCK_ROWS * (size // BLOCK_ROWS // 2), BLOCK_ROWS) if size > BLOCK_ROWS else size // 2
-        middle = start + half
+        middle = (start + stop) // 2
         return np.concatenate([_sound(reader, findings, start, middle), _sound(reader, findings, middle, stop)])
     return indices
 
 
 def check_index(reader: Reader, findings: Findings) -> None:
-    """Check that positions rise, that both columns of labels agree, and that the fingerprint is right.
+    """Check that positions rise, and that the fingerprint is right.
 
     Every row of the index must be valid.
     """
@@ -56,7 +55,6 @@ def check_index(reader: Reader, findings: Findings) -> None:
     for start in range(0, len(reader), STEP):
         indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
         places = {name: reader.locate(indices, name) for name in reader.manifest.fields}
-        first = next(iter(places.values()))
         positions = reader.positions(indices).astype(np.int64)
         steps = np.flatnonzero(np.diff(positions, prepend=last) <= 0)
         for row in steps[:1].tolist():
@@ -65,10 +63,6 @@ def check_index(reader: Reader, findings: Findings) -> None:
         file = np.min([located.file for located in places.values()], axis=0)
         if file.max() == ABSENT:
             findings.add("it has no field at all", start + int(np.argmax(file)))
-        labels = reader.labels(indices)
-        for row in np.flatnonzero(labels != first.label)[:1].tolist():
-            found = f"{labels[row]} among the labels, {first.label[row]} in its own row"
-            findings.add(f"the index has two labels for it: {found}", start + row)
         sums = sums and all(located.crc is not None for located in places.values())
         if sums:
             fingerprint.add(

@@ -16,8 +16,8 @@ from iofast.checking.payloads import SLICE_BYTES, SLICE_RECORDS, PayloadCheck
 from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
+from iofast.containers.columns import ABSENT
 from iofast.containers.identity import is_ours, left_out
-from iofast.containers.index import ABSENT
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
 from iofast.machine import cores

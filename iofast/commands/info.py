@@ -85,13 +85,14 @@ def run(args: argparse.Namespace) -> int:
 def _unfinished(path: str) -> dict[str, Any] | None:
     """Return the JSON of a run in parts that is not finished; None if there is no such run."""
     from iofast.containers.targets import target_of
-    from iofast.packing.parts import load_parts, missing_parts
+    from iofast.packing.parts import missing_parts
+    from iofast.packing.plan import load_plan
 
     place = target_of(path)
-    plan = load_parts(place)
+    plan = load_plan(place)
     if plan is None or plan.parts is None:
         return None
-    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(place, plan.parts))}
+    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(place, plan))}
 
 
 def _words(parts: dict[str, Any]) -> str:

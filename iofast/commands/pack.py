@@ -124,7 +124,12 @@ def run(args: argparse.Namespace) -> int:
 
     workers = vars(args).get("workers")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # packing needs no threads of NumPy, and they disturb a fork
-    pool_of = IdlePool if vars(args).get("on") or vars(args).get("finish") else WorkerPool
+    idle = vars(args).get("on") or vars(args).get("finish")
+    if args.command == "convert":
+        from iofast.opening import is_container
+
+        idle = is_container(args.source)  # one process copies it
+    pool_of = IdlePool if idle else WorkerPool
     with pool_of(cores() if workers is None else workers, fork=True) as pool:
         report = _pack(args, pool)
     if args.json:
@@ -141,7 +146,7 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
 
     named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
     options = PackOptions(**named, foreign=foreign.options(args))
-    bar = Bar("iofast pack", visible=not args.quiet, typed=args.typed)
+    bar = Bar(f"iofast {args.command}", visible=not args.quiet, typed=args.typed)
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
         return pack(args.source, args.target, options, bar, pool)
 

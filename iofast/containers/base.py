@@ -1,11 +1,11 @@
-"""The interface of every container: `Reader` and `Writer`. docs/format.md specifies it for all containers at once."""
+"""The interface of every container that is read. docs/format.md specifies it for all containers at once."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Self
 
@@ -14,25 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, fetch_again
+from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import read_at
-from iofast.containers.index import ABSENT
 from iofast.containers.located import Located, dense
-from iofast.containers.manifest import Description, Manifest
-from iofast.containers.register import Register
+from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError, IofastError
 from iofast.kernel import Payloads
-from iofast.record import ImageInfo, Record, format_key, image_field
+from iofast.record import Record, format_key, image_field
 
 __all__ = [
     "UNREADABLE",
-    "Description",
     "Entry",
     "Failures",
-    "Kept",
     "Located",
     "Reader",
-    "Seen",
-    "Writer",
     "dense",
 ]
 
@@ -249,66 +244,3 @@ class Reader(ABC):
 def _read(fd: int, offset: int, length: int) -> bytes:
     """Bytes of a file, or with `fd` -1 of memory at this address."""
     return ctypes.string_at(offset, length) if fd == -1 else read_at(fd, offset, length)
-
-
-class Kept(NamedTuple):
-    """The work of an earlier run: number of records, and the position of the last one (-1 = none)."""
-
-    records: int
-    position: int
-
-
-# is called with positions of records that a writer has, in their order
-Seen = Callable[[Iterable[int]], object]
-
-
-class Writer(ABC):
-    """Writes records, in packing order, into a container that stays invisible until it is published.
-
-    `resumes`: another writer can continue this writer's work after an interruption. Otherwise the caller must keep the
-    records elsewhere to be able to resume.
-    """
-
-    resumes = False
-    _register: Register
-
-    @property
-    def committed(self) -> int:
-        """The last position that a resumed run would not write again; -1 if there is none."""
-        return -1
-
-    def resume(self, seen: Seen | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
-        """Adopt what an earlier run of the same records wrote before position `stop`; must be the first call.
-
-        `seen` is called with the positions of all adopted records, some at a time. The caller continues after
-        `Kept.position`.
-        """
-        return Kept(0, -1)
-
-    @abstractmethod
-    def join(self, part: Reader, seen: Seen | None = None) -> None:
-        """Append the records of `part`, a container of the same kind; they continue their splits.
-
-        `seen` is called with the positions of all records, some at a time. `part` must be readable until the container
-        is published.
-        """
-
-    @property
-    @abstractmethod
-    def files(self) -> dict[str, str]:
-        """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
-
-    @abstractmethod
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
-        """Append the record of `position` (greater than any before; holes are allowed).
-
-        Splits are contiguous: a split that was left cannot be entered again.
-        """
-
-    @abstractmethod
-    def finish(self, description: Description) -> Manifest:
-        """Write index and manifest and make everything durable. The container is complete, but unpublished."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Stop; only full shards remain usable, by `resume`."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.entries import FieldPlaces
+from iofast.containers.columns import FieldPlaces
 
 
 class Fingerprint:

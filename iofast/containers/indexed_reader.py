@@ -1,22 +1,25 @@
-"""The part of a Reader that works on the binary index: the same for LMDB and for sets of shards."""
+"""The part of a Reader that works on the columns of an index: the same for LMDB and for sets of shards."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.index import ABSENT, IMAGE_ROW
-from iofast.containers.index_view import IndexView, Rows
-from iofast.containers.located import Located, kind_numbers, kinds, misplaced, of_field, of_images
+from iofast.containers.columns import ABSENT, FACTS, columns_of, first_of, places_in
+from iofast.containers.index_view import IndexView
+from iofast.containers.located import Located, misplaced
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
-from iofast.record import KINDS, Record, format_key
+from iofast.record import KINDS, LONGEST_SIDE, RAW_FIELDS, Record, format_key
 from iofast.remote.urls import absolute, is_url
+
+_SHOWN = tuple(name for name in FACTS if name != "position")
 
 
 class OpenContainer(Protocol):
@@ -65,6 +68,11 @@ class IndexedReader(Reader, Generic[OpenedT]):
         """See `Reader.is_stored`."""
         return is_url(self.path)
 
+    @property
+    def index(self) -> IndexView:
+        """The columns of the index."""
+        return self._open().index
+
     def opening(self) -> object:
         """See `Reader.opening`."""
         return self._open()
@@ -72,38 +80,39 @@ class IndexedReader(Reader, Generic[OpenedT]):
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF and length 0.
 
-        256 random records of 1.28 million take about 0.2 ms.
+        256 random records of 1.28 million take about 0.1 ms.
         """
-        opened, fields = self._open(), self.manifest.fields
-        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
-        rows = opened.index.images(indices)
-        if field is not None and field not in fields:
-            raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
-        if field is None and not set(KINDS).intersection(fields):
-            raise KeyError(f"{self.path} has no image field, only {', '.join(fields)}")
-        return self._located(opened, indices, rows, field)
+        return self._located(indices, self._named(field), _SHOWN)
 
     def places(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
-        """See `Reader.places`: for a field that is no image, its section alone is read."""
-        if field in KINDS or field not in self.manifest.fields:
-            return self.locate(indices, field)
-        opened, indices = self._open(), np.ascontiguousarray(indices, np.int64).reshape(-1)
-        return self._located(opened, indices, np.zeros(len(indices), IMAGE_ROW), field)
+        """See `Reader.places`: only the columns of the field are read."""
+        return self._located(indices, self._named(field), ())
 
     def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
-        """See `Reader.labels`: only the sections of labels are read."""
-        return self._open().index.labels(np.ascontiguousarray(indices, np.int64).reshape(-1))
+        """See `Reader.labels`: only the column of labels is read."""
+        indices = _flat(indices)
+        facts = self._open().index.read(("label",), indices)
+        self._check_facts(facts, indices)
+        labels: NDArray[np.int32] = facts["label"]
+        return labels
 
     def positions(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         """See `Reader.positions`."""
-        return self._open().index.positions(np.ascontiguousarray(indices, np.int64).reshape(-1))
+        indices = _flat(indices)
+        positions: NDArray[np.uint64] = self._open().index.read(("position",), indices)["position"]
+        width = self.manifest.key_width
+        wrong = positions > np.uint64(min(10**width, 1 << 64) - 1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            found = f"the position {positions[row]} of record {indices[row]} is impossible: keys have {width} digits"
+            raise ContainerError(f"{self.path}: {found}")
+        return positions
 
     def record(self, index: int) -> Record:
         """One record with all its fields, every payload checked."""
-        opened, indices = self._open(), np.array([index], np.int64)
-        rows, fields = opened.index.images(indices), {}
+        indices, fields = np.array([index], np.int64), {}
         for name in self.manifest.fields:
-            located = self._located(opened, indices, rows, name)
+            located = self.places(indices, name)
             if located.file[0] != ABSENT:
                 fields[name] = self._read_located(located, name, check=True, failed=None)[0] or b""
         return Record(self._key(index), fields)
@@ -115,24 +124,60 @@ class IndexedReader(Reader, Generic[OpenedT]):
     def _key(self, index: int) -> str:
         return format_key(int(self.positions(np.array([index], np.int64))[0]), self.manifest.key_width)
 
-    def _located(self, opened: OpenedT, indices: NDArray[np.int64], rows: Rows, field: str | None) -> Located:
-        """The places of `field`, by default of the images, of the records with these image rows; checked."""
-        fields, file, kind = self.manifest.fields, opened.files_of(indices), kinds(rows)
-        located = of_images(indices, rows, file)
-        if field is None:
-            number = kind_numbers(fields)[kind]
-        else:
-            number = np.full(len(kind), fields.index(field), np.intp)
-            own = kind == (1 + KINDS.index(field) if field in KINDS else len(KINDS) + 1)
-            located = of_field(located, field, opened.index.places(indices, fields.index(field)), own, file)
-        self._relocate(opened, located, number)
+    def _named(self, field: str | None) -> list[str]:
+        """The fields that are looked for, the first one that a record has: `field`, or images."""
+        fields = self.manifest.fields
+        if field is not None and field not in fields:
+            raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
+        images = [name for name in KINDS if name in fields] if field is None else [field]
+        if not images:
+            raise KeyError(f"{self.path} has no image field, only {', '.join(fields)}")
+        return images
+
+    def _located(self, indices: NDArray[np.int64], fields: Sequence[str], facts: Sequence[str]) -> Located:
+        """The places of the first of `fields` that each record has, checked; columns that are not asked for are 0."""
+        opened, indices = self._open(), _flat(indices)
+        columns = opened.index.read([*facts, *(each for name in fields for each in columns_of(name))], indices)
+        self._check_facts(columns, indices)
+        number, own = np.zeros(len(indices), np.intp), places_in(columns, fields[0])
+        for following, name in enumerate(fields[1:], 1):
+            later = places_in(columns, name)
+            number[later.there & ~own.there] = following
+            own = first_of(own, later)
+        raw = np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
+        zeros = np.zeros(len(indices), np.int32)
+        located = Located(
+            indices=indices,
+            label=columns.get("label", zeros),
+            width=columns.get("width", zeros),
+            height=columns.get("height", zeros),
+            orientation=columns.get("orientation", zeros.astype(np.uint8)),
+            file=np.where(own.there, opened.files_of(indices), np.uint32(ABSENT)),
+            offset=own.offset,
+            length=own.length,
+            kind=raw[number],
+            crc=own.crc,
+        )
+        self._relocate(opened, located, fields, number)
         if (outside := misplaced(located, opened.sizes())) is not None:
             record, place = outside
             raise ContainerError(f"{self.path}: the index puts a payload of record {record} outside: {place}")
         return located
 
-    def _relocate(self, opened: OpenedT, located: Located, number: NDArray[np.intp]) -> None:
-        """Correct places that have changed since the container was indexed."""
+    def _check_facts(self, columns: Mapping[str, NDArray[Any]], indices: NDArray[np.int64]) -> None:
+        """Raise `ContainerError` for labels, sizes and orientations that no record has."""
+        classes = self.manifest.classes
+        top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
+        limits = {"label": (-1, top), "width": (0, LONGEST_SIDE), "height": (0, LONGEST_SIDE), "orientation": (1, 8)}
+        for name, (least, most) in limits.items():
+            column = columns.get(name)
+            if column is None or not column.size or least <= column.min() <= column.max() <= most:
+                continue
+            row = int(np.argmax((column < least) | (column > most)))
+            raise ContainerError(f"{self.path}: the {name} {column[row]} of record {indices[row]} is impossible")
+
+    def _relocate(self, opened: OpenedT, located: Located, fields: Sequence[str], number: NDArray[np.intp]) -> None:
+        """Correct places that have changed since the container was indexed; row i has `fields[number[i]]`."""
 
     def _open(self) -> OpenedT:
         opened = self._opened
@@ -142,3 +187,7 @@ class IndexedReader(Reader, Generic[OpenedT]):
                 raise ContainerError(f"{self.path} was replaced by another dataset since it was opened")
             self._opened = opened
         return opened
+
+
+def _flat(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(indices, np.int64).reshape(-1)

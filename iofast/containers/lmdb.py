@@ -2,15 +2,16 @@
 
 The index has the place of every payload in the file, so a batch is located without LMDB and read with `pread`. liblmdb
 is not used for reading: it refuses a second environment on one file in a process, does not survive a fork, and trusts
-every page of a file. Payloads of a file that was compacted or written to (its stamp differs) are looked up by key in
-its B-tree.
+every page of a file. Payloads of a file that was compacted or written to (its last transaction is another) are looked
+up by key in its B-tree.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -19,14 +20,14 @@ from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
 from iofast.containers.base import Entry
+from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, retried
-from iofast.containers.index import ABSENT, Stamp
 from iofast.containers.index_view import IndexView
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
 from iofast.containers.located import Located
-from iofast.containers.manifest import Manifest
+from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.kernel import Payloads
 from iofast.remote.urls import absolute
@@ -115,11 +116,11 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
     def _open_files(self) -> _OpenedFile:
         return _OpenedFile(self.path)
 
-    def _relocate(self, opened: _OpenedFile, located: Located, number: NDArray[np.intp]) -> None:
+    def _relocate(self, opened: _OpenedFile, located: Located, fields: Sequence[str], number: NDArray[np.intp]) -> None:
         """Look up every payload in a tree that has moved. One that is gone or changed fails its checksum."""
         if not opened.moved:
             return
-        fields, keys = self.manifest.fields, self.keys(located)
+        keys = self.keys(located)
         for row in np.flatnonzero(located.file != ABSENT).tolist():
             key = f"{keys[row]}.{fields[number[row]]}".encode()
             located.offset[row], located.length[row] = opened.tree.find(key) or (0, 0)
@@ -143,11 +144,9 @@ class _OpenedFile:
             self.data = open_bytes(path)  # a writer is at work, and the file may have grown
         self.tree = Tree(self.data, meta, path)
         self.manifest = self._read_manifest()
-        find = partial(_find_chunk, self.tree, path)  # a method would make a cycle and keep the file open
+        find = partial(_find_piece, self.tree, path)  # a method would make a cycle and keep the file open
         self.index = IndexView(self.data, self.manifest, find, path)
-        meta = self.tree.meta
-        stamp = self.index.stamp() if self.manifest.count else Stamp(meta.txnid, meta.last_page)
-        self.moved = stamp != (meta.txnid, meta.last_page)
+        self.moved = self.manifest.transaction != meta.txnid
         if not self.moved and meta.file_size > len(self.data):
             raise ContainerError(f"{path} is truncated: {len(self.data)} bytes, expected {meta.file_size}")
 
@@ -180,11 +179,12 @@ class _OpenedFile:
         text = self.data[place[0] : place[0] + place[1]]
         if not text.strip(b"\0"):
             raise UnfinishedError(f"{self.path} was never finished: its manifest is still empty")
-        return Manifest.from_json(text, self.path)
+        manifest = Manifest.from_json(text, self.path)
+        return replace(manifest, shards=(Shard("", manifest.count, len(self.data)),))
 
 
-def _find_chunk(tree: Tree, path: str, chunk: int) -> tuple[int, int]:
-    place = tree.find(index_key(chunk))
+def _find_piece(tree: Tree, path: str, piece: int) -> tuple[int, int]:
+    place = tree.find(index_key(piece))
     if place is None:
-        raise ContainerError(f"{path}: index chunk {chunk} is missing")
+        raise ContainerError(f"{path}: piece {piece} of the index is missing")
     return place

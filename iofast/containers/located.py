@@ -1,22 +1,15 @@
-"""`Located`: where payloads lie, as columns; and how rows of the binary index become such columns."""
+"""`Located`: where payloads lie, as columns."""
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.entries import FieldPlaces
-from iofast.containers.index import ABSENT, NOWHERE
-from iofast.containers.index_view import Rows
+from iofast.containers.columns import ABSENT, FieldPlaces
 from iofast.kernel import Payloads
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import KINDS, RAW_FIELDS
-
-_UPPER = np.int32(0x1F0000)  # bits 16 to 20 of a width or height
-_RAW_KINDS = np.array([0, *(1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in KINDS)], np.uint8)
 
 
 class Located(NamedTuple):
@@ -101,48 +94,6 @@ def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "recor
     if indices.size and not 0 <= indices.min() <= indices.max() < count:
         raise IndexError(f"{where}: indices {indices.min()} to {indices.max()} of {count} {what}")
     return indices
-
-
-@functools.lru_cache(maxsize=64)
-def kind_numbers(fields: tuple[str, ...]) -> NDArray[np.intp]:
-    """For each kind of image row the number of its field; 0 for no image, and for a field that is not there."""
-    return np.array([0, *(fields.index(name) if name in fields else 0 for name in KINDS)], np.intp)
-
-
-def of_images(indices: NDArray[np.int64], rows: Rows, file: NDArray[np.uint32]) -> Located:
-    """The columns of these image rows, whose records are in the files `file`; places are not checked yet."""
-    bits, kind = rows["place"], kinds(rows)
-    return Located(
-        indices=indices,
-        label=rows["label"].astype(np.int32),
-        width=rows["width"] | (bits >> 38).astype(np.int32) & _UPPER,
-        height=rows["height"] | (bits >> 43).astype(np.int32) & _UPPER,
-        orientation=(bits >> 48 & 7).astype(np.uint8) + np.uint8(1),
-        file=np.where(kind > 0, file, np.uint32(ABSENT)),
-        offset=bits & np.uint64(NOWHERE),
-        length=rows["length"].astype(np.uint64),
-        crc=rows["crc"].astype(np.uint32),
-        kind=_RAW_KINDS[kind],
-    )
-
-
-def kinds(rows: Rows) -> NDArray[np.uint8]:
-    """The kind of each image row: 1 + the place of its field in `record.KINDS`, 0 for no image."""
-    return (rows["place"] >> 51 & 7).astype(np.uint8)
-
-
-def of_field(
-    images: Located, name: str, places: FieldPlaces, own: NDArray[np.bool_], file: NDArray[np.uint32]
-) -> Located:
-    """The records of `of_images` with the places of their field `name`; `own` marks those whose image it is."""
-    raw = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
-    return images._replace(
-        file=np.where(own | places.there, file, np.uint32(ABSENT)),
-        offset=np.where(own, images.offset, places.offset),
-        length=np.where(own, images.length, places.length),
-        crc=np.where(own, np.asarray(images.crc, np.uint32), places.crc),
-        kind=np.full(len(own), raw, np.uint8),
-    )
 
 
 def misplaced(located: Located, sizes: NDArray[np.uint64]) -> tuple[int, str] | None:

@@ -21,8 +21,8 @@ LOCK = "lock"
 class LockedFolder:
     """The folder `path`, in which `target` is made. Raises `TargetError`, and `OSError` for errors of the system."""
 
-    def __init__(self, path: Path, target: Path) -> None:
-        self.path, self._target = path, target
+    def __init__(self, path: Path, target: Path, lock: str = LOCK) -> None:
+        self.path, self._target, self._name = path, target, lock
         self._lock = -1
 
     @property
@@ -54,7 +54,7 @@ class LockedFolder:
 
     def remove(self) -> None:
         """Remove and release the lock, and remove the folder, which must be empty."""
-        self.unlink(LOCK)
+        self.unlink(self._name)
         self.release()
         with contextlib.suppress(OSError):  # another run may already use the folder
             self.path.rmdir()
@@ -62,7 +62,7 @@ class LockedFolder:
     def empty(self, kept: Collection[str]) -> None:
         """Remove everything except the lock and the names in `kept`."""
         for path in list(self.path.iterdir()):
-            if path.name in kept or path.name == LOCK:
+            if path.name in kept or path.name == self._name:
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -82,20 +82,20 @@ class LockedFolder:
     def _open_lock(self) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            return os.open(self.path / LOCK, flags)
+            return os.open(self.path / self._name, flags)
         except FileNotFoundError:
             there = sorted(name for name in os.listdir(self.path) if not name.startswith(".nfs"))
             if there and LOCK not in there:  # each run makes its lock first and removes it last
                 raise TargetError(
                     f"{self.path} has {there[0]!r} but no {LOCK!r}, so iofast did not make it; move it elsewhere"
                 ) from None
-            return os.open(self.path / LOCK, flags | os.O_CREAT, 0o600)
+            return os.open(self.path / self._name, flags | os.O_CREAT, 0o600)
 
     def _take(self, lock: int) -> None:
         """Lock this file, unless another file is at its path by now. Raises `BusyError` if another run has it."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(self.path / LOCK, follow_symlinks=False)):
+            if os.path.samestat(os.fstat(lock), os.stat(self.path / self._name, follow_symlinks=False)):
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, b"%d\n" % os.getpid(), 0)
                 self._lock = lock

@@ -14,7 +14,7 @@ from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
-VERSION = 2
+VERSION = 3
 MAX_COUNT = 1 << 40  # also the most samples of an order
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
@@ -29,6 +29,7 @@ _SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 _FILE_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0\ud800-\udc7f\udd00-\udfff]*")
 _SHARD_MEMBERS = {"count", "name", "size"}
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_SEAL = re.compile(r"[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class Manifest:
     """Everything about a container that does not grow with its records and does not depend on the run that made it.
 
     `splits` maps a split's name to its `[start, stop)` ranges of dense indices; together they cover 0 … count once. A
-    set without splits has the one split "all". Raises `ContainerError` if a value contradicts docs/format.md.
+    set without splits has the one split "all". `index`: bytes of each piece of the index, and the CRC32C of its header;
+    `transaction`: LMDB's number of the transaction that wrote the manifest. Raises `ContainerError` if a value
+    contradicts docs/format.md.
     """
 
     count: int
@@ -58,6 +61,8 @@ class Manifest:
     recipe: Mapping[str, object] = field(default_factory=dict)
     seed: int | None = None
     key_width: int = KEY_WIDTH
+    index: tuple[tuple[int, str], ...] = ()
+    transaction: int | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -70,6 +75,11 @@ class Manifest:
         if self.seed is not None:
             _integer("seed", self.seed, 0, (1 << 64) - 1)
         _check_shards(self.shards, self.count)
+        for size, own in self.index:
+            if not (type(size) is int and 0 < size < 1 << 48 and _SEAL.fullmatch(own)):
+                raise ContainerError(
+                    f"a piece of the index cannot have {size!r:.80} bytes and the checksum {own!r:.80}"
+                )
         if not _FINGERPRINT.fullmatch(self.fingerprint):
             raise ContainerError(f"fingerprint is not sha256:<64 hex digits>, found {self.fingerprint!r}")
 
@@ -234,6 +244,13 @@ def _shard(item: Mapping[str, Any]) -> Shard:
     return Shard(_typed("shard name", item["name"], str), item["count"], item["size"])
 
 
+def _pieces(name: str, value: object) -> tuple[tuple[int, str], ...]:
+    pieces = [_typed(name, item, list) for item in _typed(name, value, list)]
+    if any(len(piece) != 2 for piece in pieces):
+        raise ContainerError(f"{name}: a piece must be [bytes, checksum]")
+    return tuple((_any_integer(name, size), _typed(name, own, str)) for size, own in pieces)
+
+
 def _or_none(read: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
     return lambda name, value: None if value is None else read(name, value)
 
@@ -244,10 +261,12 @@ _READ: Mapping[str, Callable[[str, object], Any]] = {
     "count": _any_integer,
     "fields": _strings,
     "fingerprint": lambda name, value: _typed(name, value, str),
+    "index": _pieces,
     "key_width": _any_integer,
     "recipe": lambda name, value: _typed(name, value, dict),
     "seed": _or_none(_any_integer),
     "shards": _shards,
     "splits": _splits,
+    "transaction": _or_none(_any_integer),
     "version": _any_integer,
 }

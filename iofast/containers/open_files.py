@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
 from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.columns import ABSENT
 from iofast.containers.descriptors import advice, bounded, keep
 from iofast.containers.file_bytes import FileBytes, read_at
-from iofast.containers.index import ABSENT
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel import Payloads
 from iofast.remote.urls import is_url

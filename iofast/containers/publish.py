@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from iofast import owned
 from iofast.containers.locked_folder import LOCK, LockedFolder
@@ -19,31 +18,33 @@ from iofast.errors import ContainerError, TargetError, because
 _log = logging.getLogger("iofast")
 
 MARKER = "publishing"
-PACK_PLAN = "plan.json"  # the plan of `pack` in the `.partial` folder
-COPY_PLAN = "copy.json"  # the plan of a copy
+PLAN = "plan.json"  # of the run whose work is in the folder
 
 _RESERVED = (".", "..", LOCK, MARKER)
-_MARKED = ("names", "staged", "replaced")
-_BESIDE = ("names", "replaced")  # of these: files beside the target
 
 
 class Target:
     """The place of a container that is being made: `<path>.partial/`, locked while this object is acquired.
 
     A `with` block has the lock. Leaving it keeps the staged files for a later run, unless `publish` or `discard` was
-    called. Every failure is a `TargetError` of one line.
+    called. Every failure is a `TargetError` of one line. `lock` names the lock: parts of a run have locks of their own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, lock: str = LOCK) -> None:
         self.path = Path(os.path.abspath(os.fspath(path)))
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.overwrite = overwrite
-        self._folder = LockedFolder(self.partial, self.path)
+        self._folder = LockedFolder(self.partial, self.path, lock)
 
     @property
     def going_on(self) -> str:
         """How to continue interrupted work, in words."""
         return f"the same command goes on from there; delete {self.partial} to start anew"
+
+    @property
+    def locked(self) -> bool:
+        """Whether this object has the lock."""
+        return self._folder.is_locked
 
     def acquire(self) -> None:
         """Check that the target may be written, make the folder, take the lock.
@@ -97,97 +98,60 @@ class Target:
         """Whether a file of this name beside the target can belong to it: no other is replaced or removed."""
         return name == self.path.name
 
-    def stage(self, name: str | None = None) -> Path:
-        """Where to make the file that will be called `name` (default: the target itself)."""
-        return self.partial / _plain(self.path.name if name is None else name)
-
     def note(self, name: str, members: Mapping[str, object]) -> None:
         """Write the file `name` of the folder, complete and durable, for a later run."""
         self._folder.write(name, json.dumps(members, sort_keys=True).encode())
 
-    def publish(
-        self,
-        names: Mapping[str, str] | Sequence[str] | None = None,
-        replaced: Sequence[str] = (),
-    ) -> None:
-        """Rename the staged files to their names beside the target, in this order, and remove the folder.
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What `note` wrote; None if there is no such file. Raises `TargetError` for another user's folder."""
+        self.check_folder()
+        with contextlib.suppress(OSError, ValueError):
+            members = json.loads((self.partial / name).read_bytes())
+            return members if isinstance(members, dict) else None
+        return None
 
-        Default: the target alone. A mapping gives staged names other names. The file that makes the set visible (the
-        manifest) must be the last one. `replaced` names files beside the target that are removed first: an old
-        manifest, then its shards. Once all names are final, a system error is only a warning.
+    def publish(self, files: Mapping[str, str], report: Mapping[str, object] | None = None) -> None:
+        """Rename staged files to their names beside the target, in this order, and remove the folder.
+
+        The file that makes the set visible (the manifest) must be the last one. Once it is, nothing raises: what could
+        not be cleaned up is a warning, and `complete` returns the `report` to a later run.
         """
-        staged = list(names or [self.path.name])
-        final = list(names.values()) if isinstance(names, Mapping) else staged
-        marker = {"names": final, "staged": staged, "replaced": list(replaced)}
-        self._check_names(marker)
+        marker = {"files": [list(pair) for pair in files.items()], "replaced": self._replaced()}
+        marker |= {"plan": self.read(PLAN), "report": report}
+        _check(marker, self)
         with self._errors("published"):
-            for name in staged:
-                owned.sync(self.stage(name))
+            for staged in files:
+                owned.sync(self.partial / staged)
             self.note(MARKER, marker)
-        self._carry_out(marker)
+            self._carry_out(marker)
+        self._end()
 
-    def complete(self) -> None:
-        """Finish a publication that was interrupted at any point."""
-        file = self.partial / MARKER
+    def complete(self) -> dict[str, Any] | None:
+        """Finish a publication that was interrupted at any point; returns the report that `publish` got."""
+        marker = self.read(MARKER)
         try:
-            with self._errors("published"):
-                marker = json.loads(file.read_bytes())
-            if not isinstance(marker, dict) or not marker.keys() >= set(_MARKED):
-                raise ValueError(f"it must be an object with {', '.join(_MARKED)}")
-            marker = {key: list(marker[key]) for key in _MARKED}
-            self._check_names(marker)
+            _check(marker, self)
         except (ValueError, KeyError, TypeError) as error:
-            raise ContainerError(f"{file} is damaged: {error}; delete its folder to begin anew") from None
-        self._carry_out(marker)
-
-    def _check_names(self, marker: Mapping[str, Sequence[str]]) -> None:
-        for name in itertools.chain.from_iterable(marker.values()):
-            _plain(name)
-        strange = [name for key in _BESIDE for name in marker[key] if not self.owns(name)]
-        if strange:
-            raise TargetError(
-                f"{self.partial} names {strange[0]!r}, which cannot be a file of {self.path.name}; delete the folder"
-            )
-        if len(marker["names"]) != len(marker["staged"]):
-            raise ContainerError(f"{len(marker['staged'])} staged files for {len(marker['names'])} names")
-
-    def _carry_out(self, marker: Mapping[str, Sequence[str]]) -> None:
+            where = self.partial / MARKER
+            raise ContainerError(f"{where} is damaged: {error}; delete its folder to begin anew") from None
+        assert marker is not None  # else `_check` had raised
         with self._errors("published"):
-            self._rename(marker)
-        try:
-            owned.sync(self.path.parent)
-            self.discard()
-        except OSError as error:  # the container is whole, and the marker stays for another run
-            self.release()
-            rest = f"run the same command again, or delete {self.partial}"
-            _log.warning("%s is published, but cleaning up failed: %s; %s", self.path, because(error), rest)
-
-    @contextlib.contextmanager
-    def _errors(self, done: str) -> Iterator[None]:
-        """Turn errors of the system into `TargetError`."""
-        try:
-            yield
-        except TargetError:
-            raise
-        except OSError as error:
-            raise TargetError(f"{self.path} cannot be {done}: {because(error)}") from None
+            self._carry_out(marker)
+        self._end()
+        report = marker.get("report")
+        return report if isinstance(report, dict) else None
 
     def clear(self) -> None:
         """Remove all work of an earlier run from the folder, except the lock."""
         self._folder.unlink(MARKER)  # first: without it no run publishes the rest
-        self._empty()
-
-    def _empty(self) -> None:
-        plans = (PACK_PLAN, COPY_PLAN)  # last: a run that is killed here knows by its plan that the marker is its own
-        self._folder.empty({MARKER, *plans})
-        for name in plans:
-            self._folder.unlink(name)
+        self._folder.empty({PLAN})
+        self._folder.unlink(PLAN)
 
     def discard(self) -> None:
         """Remove `<path>.partial/` with everything in it, and release the lock."""
         if not self._folder.is_locked:  # released before: the folder belongs to another run now
             return
-        self._empty()
+        self._folder.empty({MARKER})
         self._folder.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
         self._folder.remove()
 
@@ -202,17 +166,41 @@ class Target:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _rename(self, marker: Mapping[str, Sequence[str]]) -> None:
-        staged = dict(zip(marker["names"], marker["staged"], strict=True))
+    def _replaced(self) -> list[str]:
+        """Files beside the target that are removed first: an old manifest, then its shards."""
+        return []
+
+    def _carry_out(self, marker: Mapping[str, Any]) -> None:
         for name in marker["replaced"]:
-            if name in staged and not os.path.lexists(self.stage(staged[name])):
+            staged = [old for old, new in marker["files"] if new == name]
+            if staged and not os.path.lexists(self.partial / staged[0]):
                 continue  # this is the new file, renamed before the interruption
             (self.path.parent / name).unlink(missing_ok=True)
-        for name in marker["names"]:
+        for staged, name in marker["files"]:
             try:
-                os.rename(self.stage(staged[name]), self.path.parent / name)
+                os.rename(self.partial / staged, self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
+
+    def _end(self) -> None:
+        """Clean up after all names are final: an error of the system is only a warning."""
+        try:
+            owned.sync(self.path.parent)
+            self.discard()
+        except OSError as error:  # the container is whole, and the marker stays for another run
+            rest = f"{'run the same command again, or ' if self.interrupted else ''}delete {self.partial}"
+            self.release()
+            _log.warning("%s is published, but cleaning up failed: %s; %s", self.path, because(error), rest)
+
+    @contextlib.contextmanager
+    def _errors(self, done: str) -> Iterator[None]:
+        """Turn errors of the system into `TargetError`."""
+        try:
+            yield
+        except TargetError:
+            raise
+        except OSError as error:
+            raise TargetError(f"{self.path} cannot be {done}: {because(error)}") from None
 
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:
@@ -230,7 +218,16 @@ def existing_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _plain(name: str) -> str:
-    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in _RESERVED:
-        raise TargetError(f"{name!r} cannot be the name of a staged file")
-    return name
+def _check(marker: Mapping[str, Any] | None, target: Target) -> None:
+    """Raise unless a marker names plain files that belong to the target. It may be another program's, or hostile."""
+    if marker is None:
+        raise ValueError("it is no object")
+    staged, final = [str(old) for old, _ in marker["files"]], [str(new) for _, new in marker["files"]]
+    for name in (*staged, *final, *marker["replaced"]):
+        if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in _RESERVED:
+            raise TargetError(f"{name!r} cannot be the name of a staged file")
+    strange: Sequence[str] = [name for name in (*final, *marker["replaced"]) if not target.owns(name)]
+    if strange:
+        raise TargetError(
+            f"{target.partial} names {strange[0]!r}, which cannot be a file of {target.path.name}; delete the folder"
+        )

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.entries import EntryColumns
-from iofast.containers.index import Stamp
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
+from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, open_index, read_manifest
+from iofast.containers.writer import INDEX_SUFFIX
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.remote.urls import absolute, is_url
 
 LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
-_STEP = 4096  # rows of the index that are read together
 
 
 class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
@@ -53,16 +50,6 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
 
-    def entries(self, first: int, stop: int) -> Iterator[EntryColumns]:
-        """The records [first, stop) of the index."""
-        for start in range(first, stop, _STEP):
-            indices = np.arange(start, min(start + _STEP, stop), dtype=np.int64)
-            located = [self.locate(indices, name) for name in self.manifest.fields]
-            own = located[0]
-            places = [(name, at.field_places()) for name, at in zip(self.manifest.fields, located, strict=True)]
-            fields = {name: at for name, at in places if at.there.any()}
-            yield EntryColumns(self.positions(indices), own.label, own.width, own.height, own.orientation, fields)
-
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard and the key."""
         opened, key = self._open(), self._key(index)
@@ -87,8 +74,6 @@ class _OpenedSet:
             raise
         except OSError as error:
             raise ContainerError(f"{index} cannot be read: {because(error)}") from None
-        if manifest.count and self.index.stamp() != Stamp():
-            raise ContainerError(f"{index} is not the index of a set of shards: its stamp is {self.index.stamp()}")
         folder = path[: path.rindex("/") + 1]
         paths = [folder + shard.name for shard in manifest.shards]
         if any(not shard.name for shard in manifest.shards):

@@ -7,8 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from iofast.containers.locked_folder import LOCK
 from iofast.containers.publish import Target
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
+from iofast.containers.shards import MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
+from iofast.containers.writer import INDEX_SUFFIX
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.option import parse_size
 
@@ -16,8 +18,8 @@ from iofast.option import parse_size
 class ShardTarget(Target):
     """The place of a set of shards that is being made. `suffix` is that of its shards."""
 
-    def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
-        super().__init__(path, overwrite=overwrite)
+    def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, lock: str = LOCK) -> None:
+        super().__init__(path, overwrite=overwrite, lock=lock)
         self._described = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
         self._stem, self._suffix = self.path.name.removesuffix(suffix), suffix
         stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
@@ -40,27 +42,22 @@ class ShardTarget(Target):
         """Whether a finished set is at this path."""
         return self.path.with_name(self._described[0]).is_file()
 
-    def publish(
-        self,
-        names: Mapping[str, str] | Sequence[str] | None = None,
-        replaced: Sequence[str] = (),
-    ) -> None:
-        """Publish a set; it replaces the files in the manifest of the old set.
+    def publish(self, files: Mapping[str, str], report: Mapping[str, object] | None = None) -> None:
+        """Publish a set; see `Target.publish`. It replaces the files in the manifest of the old set.
 
         Raises `TargetError` if another file would be overwritten.
         """
-        named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
-        old = [*replaced, *self._replaced()]
-        strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
+        old = self._replaced()
+        strange = [name for name in files.values() if name not in old and os.path.lexists(self.path.with_name(name))]
         if strange:
             raise TargetError(
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
-        super().publish(names, old)
+        super().publish(files, report)
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name beside the target can belong to it; see `Target.owns`."""
-        return name in self._described or self._shard.fullmatch(name) is not None
+        return name in self._described or bool(self._shard.fullmatch(name))
 
     def taken(self, names: Sequence[str]) -> Iterator[str]:
         """Files that may belong to a set of this name; `train-val-000000.tar` may belong to `train-val.tar`."""

@@ -1,73 +1,33 @@
 """Sets of shards: names and patterns, and the files `<DST>.manifest` and `<DST>.index`.
 
-docs/format.md sections 3.2, 5, 6 and 8. Readers and writers of sets are in `shard_reader` and `shard_writer`.
+docs/format.md sections 3, 5, 6 and 8. Readers and writers of sets are in `shard_reader` and `shard_writer`.
 """
 
 from __future__ import annotations
 
-import bisect
 import glob
 import itertools
 import os
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
-import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
-
-from iofast.containers import index
 from iofast.containers.any_bytes import open_bytes
+from iofast.containers.columns_file import ALIGN
 from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index_view import IndexView
-from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import MARKER
 from iofast.errors import ContainerError, OptionError, SourceMissingError, StorageError, UnfinishedError
 from iofast.remote.urls import is_url
 
 MANIFEST_SUFFIX = ".manifest"
-INDEX_SUFFIX = ".index"
 SHARD_SIZE = 1_000_000_000  # bytes, by default
 MAX_SHARDS = 1_000_000  # in a pattern: {0..999999999999} must not fill the memory
 
-_MAGIC, _ALIGN = b"iofastIF", index.PADDING
-_HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
-_HEADER_SIZE = _HEADER.size + 4
-_U32 = struct.Struct("<I")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _SHARD = re.compile(r"(.*/)([^/]+?)-\d{5,6}(?:-of-\d{5})?(\.\w+)")  # folder, stem, suffix
 _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardCut:
-    """Where shards end, in addition to the ends of splits.
-
-    With `records`: after so many positions, counted from each of `starts`, so that a shard depends only on its own
-    records. Without: before the record that would make the shard larger than `size` bytes. Raises `OptionError`.
-    """
-
-    size: int = SHARD_SIZE
-    records: int | None = None
-    starts: tuple[int, ...] = (0,)
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or (self.records is not None and self.records < 1):
-            raise OptionError(f"a shard must have room for something, found {self.size} bytes, {self.records} records")
-
-    def between(self, last: int, position: int, size: int) -> bool:
-        """Whether a shard ends between the records at these positions; `size`: bytes of the shard with both."""
-        return size > self.size if self.records is None else self._cell(last) != self._cell(position)
-
-    def _cell(self, position: int) -> tuple[int, int]:
-        run = bisect.bisect_right(self.starts, position) - 1
-        return run, (position - self.starts[max(0, run)]) // (self.records or 1)
 
 
 def stem_with(stem: str, split: str) -> str:
@@ -161,7 +121,7 @@ def check_finished(path: str | os.PathLike[str]) -> None:
     except PermissionError:  # another user's
         there = set()
     manifest = path.name + MANIFEST_SUFFIX
-    if (there <= {LOCK} or (MARKER in there and manifest not in there)) and path.with_name(manifest).exists():
+    if (MARKER not in there or manifest not in there) and path.with_name(manifest).exists():
         return
     raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
 
@@ -172,63 +132,17 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         where = f"{os.fspath(path)}{MANIFEST_SUFFIX}"
         stored = open_bytes(where)
         return retried(stored, lambda: Manifest.from_json(stored[:], where))
-    path = Path(path)
-    file = path.with_name(path.name + MANIFEST_SUFFIX)
-    return Manifest.from_json(FileBytes(os.fspath(file))[:], os.fspath(file))
-
-
-def write_index(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write the chunks of a binary index as `<DST>.index`."""
-    starts = []
-    with path.open("wb") as file:
-        file.write(bytes(_HEADER_SIZE))
-        for chunk in chunks:
-            file.write(bytes(-file.tell() % _ALIGN))
-            starts.append(file.tell())
-            file.write(chunk)
-        write_directory(file, starts, file.tell())
-
-
-def write_directory(file: BinaryIO, starts: Sequence[int], end: int) -> None:
-    """Write the header and the directory of an index file whose chunks begin at `starts` and end at `end`."""
-    file.seek(end)
-    directory = struct.pack(f"<{len(starts) + 1}Q", *starts, end)
-    file.write(directory + _U32.pack(google_crc32c.value(directory)))
-    file.seek(0)
-    header = _HEADER.pack(_MAGIC, index.VERSION, 0, len(starts), end, 0)
-    file.write(header + _U32.pack(google_crc32c.value(header)))
+    file = f"{os.fspath(path)}{MANIFEST_SUFFIX}"
+    return Manifest.from_json(FileBytes(file)[:], file)
 
 
 def open_index(path: str | os.PathLike[str], manifest: Manifest) -> IndexView:
-    """Open `<DST>.index`; only its directory is read at once. Raises `ContainerError`."""
+    """Open `<DST>.index`; nothing is read yet. Raises `ContainerError`."""
     where = os.fspath(path)
-    data = open_bytes(where)
-    return retried(data, lambda: _index_in(data, manifest, where))
-
-
-def _index_in(data: FileBytes, manifest: Manifest, where: str) -> IndexView:
-    head = data[:_HEADER_SIZE]
-    if len(head) < _HEADER_SIZE or google_crc32c.value(head[:-4]) != _U32.unpack_from(head, _HEADER.size)[0]:
-        raise ContainerError(f"{where} is not an index, or the header at offset 0 is damaged: its CRC32C differs")
-    magic, version, _, count, offset, _ = _HEADER.unpack_from(head)
-    if (magic, version) != (_MAGIC, index.VERSION):
-        raise ContainerError(
-            f"{where} must begin with {_MAGIC!r} version {index.VERSION}, found {magic!r} version {version}"
-        )
-    if count != index.chunk_count(manifest.count):
-        raise ContainerError(f"{where} has {count} chunks, expected {index.chunk_count(manifest.count)}")
-    length = 8 * (count + 1)
-    directory = data[offset : offset + length + 4] if offset < len(data) else b""
-    if len(directory) < length + 4 or google_crc32c.value(directory[:-4]) != _U32.unpack_from(directory, length)[0]:
-        raise ContainerError(f"{where} is cut off, or its directory at offset {offset} is damaged: its CRC32C differs")
-    return IndexView(data, manifest, partial(_find_chunk, np.frombuffer(directory, "<u8", count + 1), where), where)
-
-
-def _find_chunk(starts: NDArray[np.uint64], where: str, chunk: int) -> tuple[int, int]:
-    start, end = int(starts[chunk]), int(starts[chunk + 1])
-    if start % _ALIGN or end < start:
-        raise ContainerError(f"{where}: index chunk {chunk} cannot lie at offsets {start} to {end}")
-    return start, end - start
+    starts = [0]
+    for size, _ in manifest.index:
+        starts.append(starts[-1] + size + -size % ALIGN)
+    return IndexView(open_bytes(where), manifest, lambda piece: (starts[piece], manifest.index[piece][0]), where)
 
 
 def _braces(pattern: str) -> Iterator[str]:

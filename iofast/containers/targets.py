@@ -7,34 +7,41 @@ import os
 from pathlib import Path
 
 from iofast.containers import tar, tfrecord
-from iofast.containers.base import Description
 from iofast.containers.container_suffixes import LMDB, TFRECORD, WRITTEN
+from iofast.containers.folder_writer import FolderTarget, FolderWriter
 from iofast.containers.lmdb import LmdbWriter
+from iofast.containers.locked_folder import LOCK
+from iofast.containers.manifest import Description
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shard_writer import ShardWriter
-from iofast.containers.shards import ShardCut
+from iofast.containers.writer import Writer
 from iofast.errors import OptionError
 from iofast.record import KEY_WIDTH
 
 _LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
 
 
-def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Target:
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, lock: str = LOCK) -> Target:
     """The place of a new container, by its suffix. Raises `OptionError` for an unknown suffix."""
     if "://" in os.fspath(path):  # the text is not quoted: it may have a secret
         raise OptionError("the target is a URL: only pack writes into an object store; write a local one and copy it")
     place = Path(os.fspath(path))
+    if os.fspath(path).endswith("/"):
+        if overwrite:
+            raise OptionError(
+                f"{os.fspath(path)} would be a folder, and folders are never overwritten: remove it first"
+            )
+        return FolderTarget(path)
     if place.suffix not in WRITTEN:
         suffix = meant(place.suffix) if place.suffix else LMDB
         hint = "" if suffix is None or not place.stem else f"; did you mean {place.with_suffix(suffix)}?"
         raise OptionError(
             f"the suffix of {os.fspath(path)!r} does not say what to make: expected {', '.join(WRITTEN)}, "
-            f"found {place.suffix or 'none'}{hint}"
+            f"or a / at the end for a folder of files, found {place.suffix or 'none'}{hint}"
         )
     if place.suffix == LMDB:
-        return Target(path, overwrite=overwrite)
-    return ShardTarget(path, place.suffix, overwrite=overwrite)
+        return Target(path, overwrite=overwrite, lock=lock)
+    return ShardTarget(path, place.suffix, overwrite=overwrite, lock=lock)
 
 
 def meant(suffix: str) -> str | None:
@@ -50,13 +57,13 @@ def meant(suffix: str) -> str | None:
     return None
 
 
-def writer_of(
-    target: Target, description: Description, cut: ShardCut | None = None, key_width: int = KEY_WIDTH
-) -> LmdbWriter | ShardWriter:
-    """The writer that stages the container of an acquired target; `finish` must get the same `description`."""
-    folder, name = target.partial, target.path.name
+def writer_of(target: Target, description: Description, key_width: int = KEY_WIDTH, name: str = "") -> Writer:
+    """The writer of an acquired target, or of a part of it called `name`; `finish` must get the same `description`."""
+    folder, name = target.partial, name or target.path.name
+    if isinstance(target, FolderTarget):
+        return FolderWriter(folder, name, key_width, description.classes)
     if target.path.suffix == LMDB:
-        return LmdbWriter(target.stage(), key_width=key_width)
+        return LmdbWriter(folder, name, key_width)
     if target.path.suffix in TFRECORD:
-        return tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
-    return tar.TarWriter(folder, name, cut=cut, key_width=key_width)
+        return tfrecord.TfrecordWriter(folder, name, description, key_width)
+    return tar.TarWriter(folder, name, key_width)

@@ -7,14 +7,13 @@ import json
 import os
 from collections.abc import Mapping
 
-from iofast.containers.base import Description
-from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
+from iofast.containers.manifest import MAX_CLASS_NAME, Description, Manifest
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
-from iofast.containers.shards import ShardCut, stem_with
+from iofast.containers.shards import stem_with
 from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
-from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
+from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, JSON_FIELD, MAX_FIELD_NAME, ImageInfo, image_field
 
 LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
@@ -79,20 +78,20 @@ class TfrecordWriter(ShardWriter):
         folder: str | os.PathLike[str],
         name: str,
         description: Description,
-        *,
-        cut: ShardCut | None = None,
-        key_width: int = KEY_WIDTH,
+        key_width: int,
     ) -> None:
         self.suffix = os.path.splitext(name)[1]
         self._classes, self._base = description.classes, _label_base(description)
-        super().__init__(folder, name, cut=cut, key_width=key_width)
+        super().__init__(folder, name, key_width)
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+    def write(
+        self, position: int, fields: Mapping[str, bytes], info: ImageInfo, crcs: Mapping[str, int] | None = None
+    ) -> None:
         """Append the record of `position`; see `Writer.write`. It must fit one protobuf message, 2 GiB."""
         size = sum(len(payload) + _OF_A_FIELD for payload in fields.values() if isinstance(payload, bytes))
         if size + _OF_A_RECORD > MAX_DATA:
             raise ContainerError(f"record {position} has {size} bytes, more than one TFRecord can hold: {MAX_DATA}")
-        super().write(position, fields, info, split)
+        super().write(position, fields, info, crcs)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest; see `ShardWriter.finish`. Raises `ContainerError` for another description."""
@@ -117,18 +116,19 @@ class TfrecordWriter(ShardWriter):
         if filename:
             features["image/filename"] = filename
         example = encode(features)
-        offsets = [HEAD + example.places[feature] for _, feature in sorted(zip(fields, names, strict=True))]
+        offsets = {field: HEAD + example.places[feature] for field, feature in zip(fields, names, strict=True)}
         length = HEAD + example.length + FOOT
         return EncodedRecord([head(example.length), *example.pieces, foot(example.crc)], length, offsets)
 
-    def _end(self, size: int) -> bytes:  # noqa: ARG002
+    def _closing(self, size: int) -> bytes:  # noqa: ARG002
         return b""
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:
         return f"{stem_with(stem, split)}-{number:05d}-of-{total:05d}{self.suffix}"
 
-    def _own_shape(self) -> tuple[object, ...]:
-        return self._classes, self._base
+    def _shape(self) -> list[object]:
+        classes = None if self._classes is None else list(self._classes)
+        return [*super()._shape(), classes, self._base]
 
 
 def _label_base(description: Description) -> int:

@@ -18,51 +18,36 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.index import ABSENT
+from iofast.containers.any_bytes import stored_stamps
+from iofast.containers.columns import type_of, usual_of
+from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
-from iofast.errors import ContainerError, SourceError
+from iofast.errors import ContainerError, SourceError, unreadable
 from iofast.foreign.options import ForeignOptions
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, check_field
-from iofast.remote.urls import absolute, resolved
+from iofast.record import JSON_FIELD, LABEL_FIELD
+from iofast.remote.urls import absolute, is_url, resolved
 from iofast.source.arrays import Strings
-from iofast.source.cache import (
-    Arrays,
-    cache_file,
-    cached,
-    check_columns,
-    check_members,
-    check_strings,
-    is_settled,
-    load,
-    stamps,
-)
+from iofast.source.cache import CachedIndex, cache_file, cached, load
+from iofast.source.text_files import check_file
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
 MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field
 MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
-NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
-COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
-PARTS = {"file": "<u4", "offset": "<u8", "length": "<u8"}  # of a place; formats with checksums also have `crc`
 _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
-_MEMBERS = (
-    *("fields", "dtypes", "label_from_index", "classes", "class_order"),
-    *("splits", "left_out", "names_seen", "state"),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignIndex:
+@dataclass(frozen=True, kw_only=True)
+class ForeignIndex(CachedIndex):
     """Columns with one row per record.
 
-    `arrays` contains label, width, height, orientation and format (see `FORMATS`) of the image; `file.n`, `offset.n`,
-    `length.n` and, in formats with checksums, `crc.n` of field n; and `starts`, the number of records before each
-    file. A scan sets `fingerprint` only if the format defines one; `open_index` sets `stamps` and `scanned`.
+    `arrays` has the columns of an index of iofast (`containers.columns`), without checksums in most formats; `format`
+    of the image (see `FORMATS`); and `starts`, the number of records before each file. A scan sets `fingerprint` only
+    if the format defines one; `open_index` sets `state`, `stamps` and `scanned`.
     """
 
     arrays: Arrays = field(repr=False)
     fields: tuple[str, ...]
-    dtypes: tuple[str, ...] = ()  # of each field: a binary number of this type, or "" for a payload
     keys: Strings | None = None  # None: keys are positions
     json: Strings | None = None  # payloads of a field `json` that is in no file; empty for a record without it
     label_from_index: bool = True  # the field `cls` is made from the column `label`; it is in no file
@@ -72,13 +57,19 @@ class ForeignIndex:
     left_out: tuple[str, ...] = ()  # sentences about contents of the files that no record has
     names_seen: tuple[str, ...] = ()  # names of the members or features in the files, up to `MAX_NAMES`
     state: tuple[int, ...] = ()  # further numbers that change when the files do
-    fingerprint: str = ""
     stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64), repr=False)  # size, time
-    scanned: tuple[int, int] = (0, 0)  # begin and end of the scan in ns since 1970
-    file: Path | None = None  # the mapped file in the cache
 
     def __len__(self) -> int:
         return len(self.arrays["label"])
+
+    @property
+    def changes(self) -> NDArray[np.int64]:
+        """See `CachedIndex.changes`."""
+        return self.stamps[:, 1]
+
+    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The number of the file with each record."""
+        return (np.searchsorted(self.arrays["starts"], indices, "right") - 1).astype(np.uint32)
 
     @property
     def labelled(self) -> bool:
@@ -117,6 +108,7 @@ class Format(ABC):
     """The files of one data set in another program's format. Pickled with its reader."""
 
     name: ClassVar[str]
+    has_checksums: ClassVar[bool] = False
     names_are_fixed: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
@@ -138,9 +130,9 @@ class Format(ABC):
         """See `ForeignIndex.state`."""
         return ()
 
-    def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of readable bytes of each file, from sizes and times of all files."""
-        return stamped[: len(self.paths), 0]
+    def is_readable(self, stamped: NDArray[np.int64]) -> bool:  # noqa: ARG002
+        """Whether everything that an index of files with these sizes and times refers to is there."""
+        return True
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
         """The files; opening one that changed since it was indexed raises `ContainerError`."""
@@ -165,35 +157,59 @@ class Same:
 
 
 def open_index(data: Format) -> ForeignIndex:
-    """Return the cached index of these files, or build it if there is none or a file changed.
+    """Return the cached index of these files, or build it if there is none or a file changed; see `cached`.
 
-    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time, never
-    an error. Raises `SourceError` for a file that is missing or being written, `ContainerError` for bytes that
-    contradict the format.
+    Raises `SourceError` for a file that is missing or being written, `ContainerError` for bytes that contradict the
+    format.
     """
-    called = time.time_ns()
     before, state = stamps(data.paths), data.state()
 
-    def valid(file: Path) -> ForeignIndex | None:
-        index = _loaded(file, data)
-        if index is None or not np.array_equal(index.stamps, before) or index.state != state:
-            return None
-        # an index that may have missed a change is valid only for a call that began before its scan
-        return index if is_settled(index.stamps[:, 1], index.scanned) or index.scanned[0] >= called else None
+    def is_current(index: ForeignIndex) -> bool:
+        return np.array_equal(index.stamps, before) and index.state == state and data.is_readable(before)
 
-    return cached(_file(data), valid, lambda: _build(data, before, state), _parts, lambda file: _loaded(file, data))
+    return cached(_file(data), ForeignIndex, is_current, lambda: _build(data, before, state))
 
 
 def reopen_index(data: Format, fingerprint: str) -> ForeignIndex:
     """Return the cached index with this fingerprint, or open the files again if it is gone."""
-    file = _file(data)
-    index = None if file is None else _loaded(file, data)
+    index = load(_file(data), ForeignIndex)
     return index if index is not None and index.fingerprint == fingerprint else open_index(data)
+
+
+def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
+    """Size (bytes) and last change (ns) of each file, int64 (N, 2). Raises `SourceError` for a missing file.
+
+    An object has a number of its version in place of the time.
+    """
+    urls = [path for path in paths if is_url(path)]
+    found = dict(zip(urls, stored_stamps(urls), strict=True)) if urls else {}
+    for path in paths:
+        if path not in found:
+            try:
+                check_file(path)
+                status = os.stat(path)
+            except OSError as error:
+                raise unreadable(path, error) from None
+            found[path] = status.st_size, status.st_mtime_ns
+    return np.array([found[path] for path in paths], np.int64).reshape(-1, 2)
 
 
 def number_of(image_format: str) -> int:
     """The index in `FORMATS` of a `kernel.Header.format`."""
     return _NUMBER.get(image_format.lower(), 0)
+
+
+def joined(files: Sequence[Arrays]) -> Arrays:
+    """The columns of the records of all files, one after another, and `starts`."""
+    counts = [len(own["position"]) for own in files]
+    if sum(counts) > MAX_RECORDS:
+        raise ContainerError(f"{sum(counts)} records are too many")
+    arrays: Arrays = {"starts": np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)}
+    for name in dict.fromkeys(name for own in files for name in own if name != "position"):
+        none = (usual_of(name), type_of(name)) if name != "format" else (0, np.uint8)
+        own = [each[name] if name in each else np.full(count, *none) for each, count in zip(files, counts, strict=True)]
+        arrays[name] = np.concatenate(own)
+    return arrays
 
 
 def few_names(names: Iterable[Collection[str]]) -> tuple[str, ...]:
@@ -218,106 +234,17 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
         raise SourceError(f"{where} was written to while it was indexed: wait until writing ends")
     if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
-    if not index.dtypes:
-        index = replace(index, dtypes=("",) * len(index.fields))
     whole = replace(index, state=state, stamps=before, scanned=(began, time.time_ns()))
     return replace(whole, fingerprint=index.fingerprint or _fingerprint(index))
 
 
 def _fingerprint(index: ForeignIndex) -> str:
     """A hash of the index. It does not change with a payload that keeps its size: there are no checksums."""
-    digest = hashlib.sha256(json.dumps([index.fields, index.dtypes, index.classes, index.splits]).encode())
-    for name, array in sorted((index.arrays | _texts(index)).items()):
+    digest = hashlib.sha256(json.dumps([index.fields, index.classes, index.splits]).encode())
+    for name, array in sorted(index.arrays.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array).data)
+    for strings in (index.keys, index.json):
+        digest.update(b"" if strings is None else strings.bounds.tobytes())
+        digest.update(b"" if strings is None else strings.blob)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _texts(index: ForeignIndex) -> Arrays:
-    arrays: Arrays = {}
-    for name, strings in (("keys", index.keys), ("json", index.json)):
-        if strings is not None:
-            arrays |= {f"{name}.blob": np.frombuffer(strings.blob, np.uint8), f"{name}.bounds": strings.bounds}
-    return arrays
-
-
-def _parts(index: ForeignIndex) -> tuple[dict[str, object], Arrays]:
-    members: dict[str, object] = {name: getattr(index, name) for name in (*_MEMBERS, "fingerprint", "scanned")}
-    return members, index.arrays | _texts(index) | {"stamps": index.stamps.reshape(-1)}
-
-
-def _loaded(file: Path, data: Format) -> ForeignIndex | None:
-    try:
-        members, arrays = load(file)
-        stamped = arrays.pop("stamps").reshape(-1, 2)
-        keys, json = (_strings(arrays, name) for name in ("keys", "json"))
-        texts = {name: tuple(map(str, members[name])) for name in ("dtypes", "left_out", "names_seen")}
-        began, ended = members["scanned"]
-        index = ForeignIndex(
-            arrays,
-            tuple(check_field(name) for name in members["fields"]),
-            keys=keys,
-            json=json,
-            label_from_index=bool(members["label_from_index"]),
-            classes=None if members["classes"] is None else tuple(map(str, members["classes"])),
-            class_order=members["class_order"],
-            splits=tuple((str(name), int(start), int(stop)) for name, start, stop in members["splits"]),
-            fingerprint=members["fingerprint"],
-            stamps=stamped,
-            state=tuple(map(int, members["state"])),
-            scanned=(int(began), int(ended)),
-            file=file,
-            **texts,
-        )
-        _check(index, data)
-    except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return None  # missing, damaged or of another version: build it again
-    return index
-
-
-def _strings(arrays: Arrays, name: str) -> Strings | None:
-    if f"{name}.bounds" not in arrays:
-        return None
-    blob, bounds = arrays.pop(f"{name}.blob"), arrays.pop(f"{name}.bounds")
-    check_strings(blob, bounds)
-    return Strings(blob.data, bounds)
-
-
-def _check(index: ForeignIndex, data: Format) -> None:
-    """Raise `ContainerError` for values that no scan produces; a file in the cache is not trusted."""
-    count, arrays = len(index), index.arrays
-    places = [f"{part}.{n}" for n in range(len(index.fields)) for part in PARTS]
-    lengths = {len(arrays[name]) for name in (*COLUMNS, *places)}
-    texts = {len(strings) for strings in (index.keys, index.json) if strings is not None}
-    starts, numbers = arrays["starts"], {name for name, dtype in zip(index.fields, index.dtypes, strict=True) if dtype}
-    files = len(data.paths)
-    valid = lengths == {count} and texts <= {count} and set(index.dtypes) <= {"", *NUMBERS}
-    valid &= len(index.stamps) == files and not numbers.intersection(IMAGE_FIELDS)
-    valid &= len(starts) > 0 and not starts[0] and not (np.diff(starts) < 0).any() and len(starts) <= files
-    valid &= not (arrays["format"] >= len(FORMATS)).any()
-    if not valid:
-        raise ContainerError(f"{index.file} is no index of {data.paths[0]}")
-    check_members(
-        count,
-        index.fingerprint,
-        fields=sorted(index.fields),
-        splits=index.splits,
-        classes=index.classes,
-        class_order=index.class_order,
-    )
-    check_columns(arrays, files)
-    sizes = np.maximum(data.sizes(index.stamps), 0).astype(np.uint64)
-    for n, dtype in enumerate(index.dtypes):
-        _check_places(index, n, sizes, np.dtype(dtype).itemsize if dtype else None)
-
-
-def _check_places(index: ForeignIndex, n: int, sizes: NDArray[np.uint64], exact: int | None) -> None:
-    file, offset, length = (index.arrays[f"{part}.{n}"] for part in PARTS)
-    crc = index.arrays.get(f"crc.{n}")
-    there = file != ABSENT
-    end = sizes[np.where(there, file, 0)]
-    wrong = there & ((offset > end) | (length > end - np.minimum(offset, end)))
-    if exact is not None:
-        wrong |= ~there | (length != exact)
-    if wrong.any() or (crc is not None and len(crc) != len(file)):
-        raise ContainerError(f"{index.file}: field {index.fields[n]} lies beyond its file")

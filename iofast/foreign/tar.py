@@ -18,19 +18,17 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.any_bytes import open_bytes
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile
 from iofast.errors import ContainerError, DecodeError, IofastError, because
 from iofast.foreign.cached_index import (
-    COLUMNS,
     MAX_NAMES,
-    MAX_RECORDS,
-    PARTS,
     ForeignIndex,
     Format,
     NamedPart,
     few_names,
+    joined,
     may_be_there,
 )
 from iofast.foreign.options import ForeignOptions
@@ -41,17 +39,16 @@ from iofast.record import (
     LABEL_FIELD,
     MAX_PAYLOAD,
     RAW_FIELDS,
+    ImageInfo,
     check_field,
     image_field,
     raw_length,
 )
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.in_threads import in_threads
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _IMAGES = tuple(f".{name}" for name in ("jpeg", *IMAGE_FIELDS))  # ends of fields whose key was cut at an earlier dot
-_COLUMNS = {"label": "i", "width": "i", "height": "i", "orientation": "B"}
 
 
 class TarShards(Format):
@@ -67,11 +64,16 @@ class TarShards(Format):
         """Read the headers of all members, several shards at a time."""
         scans = [_ShardScan(path, self.names) for path in self.paths]
         in_threads(lambda shard, _: scans[shard].run(), len(scans), " shards", "indexing", chunk=1)
-        fields = tuple(sorted({name for scan in scans for name in scan.slots}))
-        arrays = _arrays(scans, fields)
+        fields = tuple(sorted({name for scan in scans for name in scan.fields}))
+        count, members = sum(len(scan.rows) for scan in scans), sum(scan.members for scan in scans)
+        if len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
+            found = f"{count} records with {len(fields)} different fields"
+            raise ContainerError(f"{self.paths[0]} …: {found} are too many")
+        arrays = joined([scan.rows.arrays() for scan in scans])
+        arrays["format"] = np.zeros(count, np.uint8)
         return ForeignIndex(
-            arrays,
-            fields,
+            arrays=arrays,
+            fields=fields,
             keys=Strings.join((scan.keys, scan.ends) for scan in scans),
             label_from_index=self.names.label_from_index,
             left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
@@ -100,7 +102,7 @@ class TarShards(Format):
 
 
 class _ShardScan:
-    """The records of one shard. Members have columns of their own: record, slot of the field, offset, length."""
+    """The records of one shard, and their fields."""
 
     def __init__(self, path: str, names: TarNames) -> None:
         self.path, self.names = path, names
@@ -108,11 +110,10 @@ class _ShardScan:
 
     def _begin(self) -> None:
         self.left_out, self.replaced, self.dotted = 0, 0, ""
-        self.columns = {name: array(code) for name, code in _COLUMNS.items()}
-        self.count, self.keys, self.ends = 0, bytearray(), array("Q")
-        self.slots: dict[str, int] = {}
+        self.rows, self.members, self.keys, self.ends = RowsBuilder(), 0, bytearray(), array("Q")
+        self.fields: set[str] = set()
         self.names_seen: set[str] = set()
-        self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
+        self._legal: set[str] = set()  # names of fields
         self._key, self._own, self._hashes = "", dict[str, Member](), array("q")
         self._label: Member | None = None  # of the current record, if the options name a label member
 
@@ -133,20 +134,19 @@ class _ShardScan:
 
     def _read(self, members: Iterable[Member], tar: TarFile) -> None:
         for member in members:
-            self._add(member, tar)
+            if not is_meta(member.name):
+                parts = key_and_name(member.name)
+                if parts is None:
+                    self.left_out += 1
+                    continue
+                if parts[0] != self._key:
+                    self._end_record(tar)
+                    self._key = parts[0]
+                self._add(member, parts[1])
         self._end_record(tar)
 
-    def _add(self, member: Member, tar: TarFile) -> None:
-        if is_meta(member.name):
-            return
-        parts = key_and_name(member.name)
-        if parts is None:
-            self.left_out += 1
-            return
-        key, own = parts
-        if key != self._key:
-            self._end_record(tar)
-            self._key = key
+    def _add(self, member: Member, own: str) -> None:
+        """Add a member of the current record."""
         if own not in self.names_seen and len(self.names_seen) < MAX_NAMES:
             self.names_seen.add(own)
         if own == self.names.label:
@@ -157,17 +157,19 @@ class _ShardScan:
             return
         if name in self._own:
             where = f"at offsets {self._own[name].offset} and {member.offset}"
-            raise ContainerError(f"{self.path}: {key} has the field {name} twice, {where}")
-        try:
-            check_field(name)
-        except ContainerError:
-            self.left_out += 1
-            return
+            raise ContainerError(f"{self.path}: {self._key} has the field {name} twice, {where}")
+        if name not in self._legal:
+            try:
+                check_field(name)
+            except ContainerError:
+                self.left_out += 1
+                return
+            if len(self._legal) >= MAX_FIELDS:
+                found = f"more than {MAX_FIELDS} different fields, at offset {member.offset}"
+                raise ContainerError(f"{self.path}: {found}; {_division(member.name)}")
+            self._legal.add(name)
         if member.size > MAX_PAYLOAD:
             raise ContainerError(f"{self.path}: {member.name} has {member.size} bytes, more than {MAX_PAYLOAD}")
-        if len(self._own) >= MAX_FIELDS or (len(self.slots) >= MAX_FIELDS and name not in self.slots):
-            found = f"more than {MAX_FIELDS} different fields, at offset {member.offset}"
-            raise ContainerError(f"{self.path}: {found}; {_division(member.name)}")
         self._own[name] = member
 
     def _end_record(self, tar: TarFile) -> None:
@@ -180,19 +182,14 @@ class _ShardScan:
         if not self.dotted and image_field(own) is None:
             self.dotted = next((own[name].name for name in own if name.endswith(_IMAGES)), "")
         try:
-            row = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
+            info = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
         except ContainerError as error:
             raise ContainerError(f"{self.path}: {self._key}: {error}") from None
         if self.names.label_from_index:
             own.pop(LABEL_FIELD, None)
-        for name, member in own.items():
-            self.record.append(self.count)
-            self.slot.append(self.slots.setdefault(name, len(self.slots)))
-            self.offset.append(member.offset)
-            self.length.append(member.size)
-        for column, value in zip(self.columns.values(), row, strict=True):
-            column.append(value)
-        self.count += 1
+        self.fields.update(own)
+        self.members += len(own)
+        self.rows.add(len(self.rows), info, [(name, member.offset, member.size, 0) for name, member in own.items()])
         self.keys += self._key.encode("utf-8", "replace") + b"\0"
         self.ends.append(len(self.keys))
 
@@ -207,10 +204,8 @@ def _division(name: str) -> str:
     return f"a key ends at the first dot, so {name!r} is the field {own!r} of {key!r}"
 
 
-def _describe(
-    own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile
-) -> tuple[int, int, int, int]:
-    """Return label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
+def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile) -> ImageInfo:
+    """Label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
     members: dict[str, Any] = {}
     image = image_field(own)
     wanted = names.json is not None or labelled is None or image in RAW_FIELDS
@@ -230,39 +225,16 @@ def _describe(
     if image in RAW_FIELDS:
         width, height = _integer(members.get("width")), _integer(members.get("height"))
         if width > 0 and height > 0 and raw_length(width, height) == own[image].size:
-            return label, width, height, 1
+            return ImageInfo(label, width, height)
     if image not in IMAGE_FIELDS:
-        return label, 0, 0, 1
+        return ImageInfo(label)
     place = own[image]
     try:
         header = kernel.probe(lambda start, count: tar.read(place.offset + start, count), place.size)
     except DecodeError:
-        return label, 0, 0, 1
-    return label, header.width, header.height, header.orientation
+        return ImageInfo(label)
+    return ImageInfo(label, header.width, header.height, header.orientation)
 
 
 def _integer(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
-
-
-def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
-    """Concatenate the columns of all shards. Raises `ContainerError` for far more fields than members fill."""
-    counts = np.array([scan.count for scan in scans], np.int64)
-    count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts
-    if count > MAX_RECORDS or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
-        raise ContainerError(f"{scans[0].path} …: {count} records with {len(fields)} different fields are too many")
-    arrays: Arrays = {
-        name: np.concatenate([np.array(scan.columns[name], COLUMNS[name]) for scan in scans]) for name in _COLUMNS
-    }
-    arrays |= {"format": np.zeros(count, np.uint8), "starts": starts}
-    for n in range(len(fields)):
-        arrays |= {f"{part}.{n}": np.zeros(count, kind) for part, kind in PARTS.items()}
-        arrays[f"file.{n}"][:] = ABSENT
-    for file, (scan, start) in enumerate(zip(scans, starts.tolist(), strict=True)):
-        record, slot = np.array(scan.record, np.intp) + start, np.array(scan.slot, np.uint16)
-        for name, own in scan.slots.items():
-            rows, n = np.flatnonzero(slot == own), fields.index(name)
-            arrays[f"file.{n}"][record[rows]] = file
-            arrays[f"offset.{n}"][record[rows]] = np.array(scan.offset, np.uint64)[rows]
-            arrays[f"length.{n}"][record[rows]] = np.array(scan.length, np.uint64)[rows]
-    return arrays

@@ -74,4 +74,4 @@ def key_and_name(path: str) -> tuple[str, str] | None:
 
 def is_meta(path: str) -> bool:
     """Whether WebDataset ignores this member."""
-    return _META.match(path) is not None
+    return path.startswith("__") and _META.match(path) is not None

@@ -8,7 +8,7 @@ class _Context: ...  # a capsule
 _Work = tuple[int, int, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer]
 
 def new_context(
-    filter: int, fast: int, strict: int, clip: int, max_pixels: int, max_bytes: int, way: int, /
+    filter: int, exact: int, fast: int, strict: int, clip: int, max_pixels: int, max_bytes: int, way: int, /
 ) -> _Context: ...
 def decode_batch(
     context: _Context,
@@ -19,6 +19,7 @@ def decode_batch(
     orientations: Buffer,
     indexed: Buffer | None,
     boxes: Buffer,
+    spans: Buffer | None,
     flips: Buffer,
     out: Buffer,
     status: Buffer,

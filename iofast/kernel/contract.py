@@ -16,7 +16,7 @@ from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")
 ALIASED = "bilinear-aliased"  # interpolate between the four nearest pixels, whatever the reduction
-ALL_FILTERS = (*FILTERS, ALIASED)  # in the order of the native kernel's numbers
+ALL_FILTERS = (*FILTERS, ALIASED, "hamming")  # in the order of the native kernel's numbers
 MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
 MAX_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
 LARGE = 1 << 24  # pixels; above, memory matters more than time: make fewer copies and keep no scratch memory
@@ -166,6 +166,8 @@ class StatusError(Exception):
 class DecodeOptions:
     """Options that apply to every row of a batch. Raises `OptionError` for unknown filters and limits out of range.
 
+    exact   resample in Pillow's arithmetic: pixels equal those of `crop` and `resize` of the installed Pillow.
+            `fast` then has no effect
     fast    permit DCT scaling by libjpeg-turbo where the scaled crop still covers the output and scaling is faster.
             Our own decoder never scales: it takes less time without it
     strict  fail on damaged or truncated image data, even where a decoder could guess the rest
@@ -179,6 +181,7 @@ class DecodeOptions:
     max_pixels: int = MAX_PIXELS
     max_bytes: int = MAX_BYTES
     clip: bool = False
+    exact: bool = False
 
     def __post_init__(self) -> None:
         _one_of("filter", self.filter, ALL_FILTERS)

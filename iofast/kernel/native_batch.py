@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import __version__ as PILLOW
 
 from iofast.errors import OptionError
 from iofast.kernel import _native, contract, twin
@@ -28,6 +29,8 @@ from iofast.kernel.contract import (
 )
 from iofast.kernel.parts import check_parts
 
+# Pillow's order of the passes, in the numbers of the C code.
+_ARITHMETIC = 2 if int(PILLOW.split(".")[0]) >= 13 else 1
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
@@ -61,6 +64,7 @@ class Context:
         check_decoder(decoder)
         self._open: _native._Context | None = _native.new_context(
             ALL_FILTERS.index(options.filter),
+            _ARITHMETIC if options.exact else 0,
             options.fast,
             options.strict,
             options.clip,
@@ -104,20 +108,29 @@ def decode_batch(
     start: int,
     stop: int,
     finish: Finish | None = None,
+    spans: NDArray[np.float32] | None = None,
 ) -> None:
     """Decode rows [start, stop) without the GIL. Arguments, results and errors are those of `twin.decode_batch`.
 
     With `finish`, whose row i belongs to row i of `out`, each image is finished while it is in the cache, and `out` has
     the type in `finish`.
+
+    If the context's options are `exact`, row i equals, to the last bit, the installed Pillow's
+    `image.crop((x0, y0, x1, y1)).resize((virtual width, height), filter).crop(window)` of the upright RGB image. With
+    `spans` (N, 4), also exact only, it is `.resize(size, filter, box=spans[i])` of that crop: x0, y0, x1, y1 counted
+    from the region's corner. So `image.resize(size, filter, box=box)` has the whole image as its region and the box as
+    its span. Rows that only Pillow can decode then get `Status.UNSUPPORTED`. The order of the two passes is the
+    installed Pillow's. A gray JPEG gives Pillow's `L` three times.
     """
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     work, number = _work_columns(finish)
+    _check_spans(context.options, spans, len(out))
     for part, first, last in by_check(source, start, stop):
         _check(part, boxes, flips, status, _type(finish), out)
-        _native.decode_batch(context.handle, *part, boxes, flips, out, status, first, last, work, number)
+        _native.decode_batch(context.handle, *part, boxes, spans, flips, out, status, first, last, work, number)
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
-    if not len(left):
+    if not len(left) or spans is not None:
         return
     decoded = out if finish is None else np.zeros(out.shape, np.uint8)
     twin.decode_rows(context.options, source, boxes, flips, decoded, status, left.tolist())
@@ -208,6 +221,15 @@ def _check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Seq
     for column, dtype in zip(columns, dtypes, strict=True):
         if column is not None and column.dtype != dtype:
             raise OptionError(f"{call}: expected an array of {np.dtype(dtype)}, found {column.dtype}")
+
+
+def _check_spans(options: DecodeOptions, spans: NDArray[np.float32] | None, count: int) -> None:
+    if spans is None:
+        return
+    _check_dtypes("decode_batch", (spans,), (np.float32,))
+    if not options.exact or spans.shape != (count, 4):
+        found = f"{spans.shape} and exact={options.exact}"
+        raise OptionError(f"spans must have the shape ({count}, 4), in a context with exact=True, found {found}")
 
 
 def _check(

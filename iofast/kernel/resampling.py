@@ -10,8 +10,17 @@ from PIL import Image
 
 from iofast.kernel.contract import ALIASED
 
-FILTERS = {name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos")}
-_REACH = {"nearest": 0, "box": 0.5, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # source pixels on each side at scale 1
+_NAMES = ("nearest", "box", "bilinear", "bicubic", "lanczos", "hamming")
+FILTERS = {name: Image.Resampling[name.upper()] for name in _NAMES}
+# Source pixels on each side at scale 1.
+_REACH = {
+    "nearest": 0,
+    "box": 0.5,
+    "bilinear": 1,
+    "bicubic": 2,
+    "lanczos": 3,
+    "hamming": 1,
+}  # source pixels on each side at scale 1
 _HUGE = 1 << 26  # pixels; of a larger virtual image only the window is computed
 
 

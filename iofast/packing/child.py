@@ -22,6 +22,8 @@ from typing import IO
 from iofast.errors import WorkerError
 from iofast.packing.messages import Frames, Message, encode
 
+PIPE = 1 << 20  # bytes that a worker's pipe holds
+
 
 def default_command() -> tuple[str, ...]:
     """The command of a worker. -P keeps modules in the user's folder, such as `json.py`, from being imported."""
@@ -42,7 +44,6 @@ class ChunkJob:
     careful: bool = False
     skip: dict[int, str] = field(default_factory=dict)
     suspects: set[int] = field(default_factory=set)
-    journal: Path = field(default_factory=Path)  # the worker's journal when the job was sent
 
     def message(self) -> Message:
         return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
@@ -85,7 +86,6 @@ class Child:
     feed: IO[bytes]
     answers: IO[bytes]
     log: IO[bytes]  # its stderr; unlike a pipe, a file cannot fill up and block the worker
-    journal: Path = field(default_factory=Path)
     jobs: deque[ChunkJob] = field(default_factory=deque)
     frames: Frames = field(default_factory=Frames)
     unsent: bytearray = field(default_factory=bytearray)
@@ -97,6 +97,8 @@ class Child:
     def __post_init__(self) -> None:
         os.set_blocking(self.feed.fileno(), False)
         os.set_blocking(self.answers.fileno(), False)
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or beyond a user's limit
+            fcntl.fcntl(self.answers.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
 
     def send(self, message: Message) -> None:
         """Queue one frame; `flush` writes it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,27 +23,26 @@ _START_UP = 0.3  # seconds until the first image, on any machine of today
 def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
     """The report of a dry run, with its `estimate`. Nothing is written beside the target."""
     images = len(work.source)
-    sample = [work.first + index for index in estimate.spread(images, _SAMPLE * work.workers)]
+    sample = estimate.spread(images, _SAMPLE * work.workers)
     failures = Failures(images, images, target)
-    with tempfile.TemporaryDirectory(prefix="iofast-") as folder:
-        pace = _Pace()
-        for done in pool.results(work.setup(), Path(folder), _jobs(work, sample)):
-            pace.note(done)
-            for failure in work.failures(done):
-                failures.add(failure)
+    pace = _Pace()
+    for done in pool.results(work.setup(), _jobs(work, sample)):
+        pace.note(done)
+        for failure in work.failures(done):
+            failures.add(failure)
     good = max(1, len(sample) - len(failures) - pace.left_out)
     payload = pace.bytes_out / good
     admitted = images - images * pace.left_out // len(sample)
-    room = estimate.Room.of(work, target)
+    size = estimate.Room(target.suffix).container(admitted, payload)
     expected = Estimate(
         sample=len(sample),
-        bytes_out=room.container(admitted, payload),
+        bytes_out=size,
         seconds=_START_UP + images / pace.rate(len(sample)),
-        bytes_peak=room.peak(admitted, payload),
+        bytes_peak=size,
         bytes_free=shutil.disk_usage(existing_folder(target.parent)).free,
     )
     return replace(
-        work.report(target, failures, 0, 0),
+        work.report(target, failures, (), 0, 0),
         left_out=pace.left_out,
         bytes_in=int(pace.bytes_in / good * admitted),
         errors_file=None,
@@ -54,7 +52,7 @@ def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
 
 def _jobs(work: PackWork, sample: list[int]) -> Iterator[ChunkJob]:
     """The sample in jobs so small that all workers end at about the same time."""
-    size = max(1, min(work.plan.chunk, len(sample) // (8 * work.workers)))
+    size = max(1, min(work.chunk, len(sample) // (8 * work.workers)))
     return (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
 
 
@@ -71,7 +69,7 @@ class _Pace:
         self._first = self._last if self._jobs == 0 else self._first
         self._jobs += 1
         self.bytes_in += done.bytes_in
-        self.bytes_out += done.bytes_out
+        self.bytes_out += sum(len(payload) for record in done.records for payload in record.fields.values())
         self.left_out += done.left_out
 
     def rate(self, images: int) -> float:

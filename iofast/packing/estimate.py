@@ -6,27 +6,22 @@ import contextlib
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers.container_suffixes import LMDB, TAR
 from iofast.containers.publish import Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
-from iofast.containers.shards import SHARD_SIZE
+from iofast.containers.writer import TRANSACTION_BYTES
 from iofast.errors import IofastError, StorageError
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.option import parse_size
 from iofast.packing.pack_work import PackWork
-from iofast.packing.plan import CHUNK_BYTES
-from iofast.packing.pool import JOURNAL
 from iofast.packing.sample import make_record
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB
-_ROW = 200  # bytes of a record's keys and index row, and of its head in the journal
+_ROW = 250  # bytes of a record's keys, of its columns in the index, and in the rows of its section
 _TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 512 bytes and is padded to 512
 _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
-_NOTES = 150  # bytes of a record's entry beside its shard
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
 _UNPACKED = 12  # bytes of pixels per byte of a JPEG of two bits a pixel, which is quality 90
 _TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only if the disk might be too small, or the set for one shard
@@ -57,75 +52,50 @@ def mean_size_in_memory(source: Source, recipe: TranscodeRecipe) -> float:
 
 
 class Room(NamedTuple):
-    """What determines the size of a container: suffix, workers, and the size of a shard.
-
-    `shard` is in bytes; `records` is the number of records of a shard, None while only the bytes are known.
-    """
+    """What determines the size of a container beside its payloads: its suffix."""
 
     suffix: str
-    workers: int
-    shard: int = 0
-    records: int | None = None
-
-    @classmethod
-    def of(cls, work: PackWork, target: Path) -> Room:
-        """The room for the container that `work` makes at `target`."""
-        shard, records = parse_size(work.options.shard_size or SHARD_SIZE), work.plan.shard_records
-        return cls(target.suffix, work.workers, shard, records or work.options.shard_records)
 
     def container(self, images: int, payload: float) -> int:
-        """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
+        """Bytes of the records in the container, of about `payload` bytes each, all fields together, and its rows."""
         rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
         each = {LMDB: rounding, TAR: _TAR_FIELDS * (512 + 256)}.get(self.suffix, _EXAMPLE)
         return int(images * (payload + each + _ROW)) + (16 if self.suffix == LMDB else 2) * _PAGE
 
     def record(self, payloads: Sequence[int]) -> int:
-        """Bytes of a record with these payloads in a shard."""
+        """Bytes of a record with these payloads in a section."""
         if self.suffix == TAR:
             return sum(512 + size + -size % 512 for size in payloads)
-        return _EXAMPLE + sum(payloads)
-
-    def peak(self, images: int, payload: float) -> int:
-        """Most bytes on disk at one time: LMDB needs journal and container complete, shards the journals of one."""
-        journals = int(images * (payload + _ROW))
-        if self.suffix != LMDB:
-            shard = self.shard if self.records is None else int(self.records * (payload + _ROW))
-            journals = min(journals, shard + 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
-        return self.container(images, payload) + journals
+        return (0 if self.suffix == LMDB else _EXAMPLE) + sum(payloads)
 
 
 def require_space(work: PackWork, target: Target) -> None:
     """Raise `TargetError` unless the disk can take everything; files in `<DST>.partial/` already count."""
-    images, room, staged = len(work.source), Room.of(work, target.path), 0
-    for entry in os.scandir(target.partial):
-        status = entry.stat()
-        if entry.name.startswith(("journal-", "shard-", "rows-")):
-            staged += status.st_size
+    images, room = len(work.source), Room(target.path.suffix)
+    staged = sum(entry.stat().st_size for entry in os.scandir(target.partial))
     bound = _bound(work)
-    if bound is None or room.peak(images, bound) > shutil.disk_usage(target.partial).free + staged:
+    if bound is None or room.container(images, bound) > shutil.disk_usage(target.partial).free + staged:
         sizes = [sum(each) for each in _sampled(work)]
         mean = sum(sizes) / len(sizes) if sizes else mean_source_size(work.source)
-        require_free(target.partial, room.peak(images, mean) - staged)
+        require_free(target.partial, room.container(images, mean) - staged)
 
 
-def shard_records(work: PackWork, target: Target) -> int | None:
-    """Return how many records a shard gets at most, or None for a target without shards.
+def section_records(work: PackWork, target: Target) -> int:
+    """How many positions a section gets: a shard of the wanted size, a transaction of LMDB.
 
     The number is decided once, from a sample that every run of the same source takes.
     """
-    if not isinstance(target, ShardTarget):
-        return None
-    if work.plan.shard_records is not None:  # of the plan that all parts share
-        return work.plan.shard_records
-    if work.options.shard_records is not None:
-        return work.options.shard_records
-    source, size, room = work.source, shard_bytes(work.options.shard_size, target), Room.of(work, target.path)
+    options, source, room = work.options, work.source, Room(target.path.suffix)
+    if options.shard_records is not None:
+        return options.shard_records
+    is_shards = isinstance(target, ShardTarget)
+    size = shard_bytes(options.shard_size, target) if is_shards else TRANSACTION_BYTES
     bound = _bound(work)
     if bound is not None and not source.columns and room.container(len(source), bound) <= size:
         return max(1, len(source))
     records = [room.record(sizes) for sizes in _sampled(work)]
     mean = sum(records) / len(records) if records else room.record([int(mean_source_size(source))])
-    return max(1, int(size / mean))
+    return max(1, int(size / max(1.0, mean)))
 
 
 def _bound(work: PackWork) -> float | None:

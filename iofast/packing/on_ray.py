@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from iofast.containers.publish import PACK_PLAN, Target
+from iofast.containers.publish import PLAN, Target
 from iofast.containers.shards import is_pattern
 from iofast.errors import IofastError, OptionError, TargetError, WorkerError, reason_of
 from iofast.machine import cores
@@ -32,11 +32,11 @@ def pack_on_ray(parts: PackParts, pack: _Pack, pool: WorkerPool, progress: PackP
     except ImportError:
         raise OptionError("on=ray needs Ray, which is not installed: pip install 'iofast[ray]'") from None
     started, resumed, processors = time.monotonic(), 0, 0
-    if not parts.is_published:
+    if not parts.place.interrupted:
         work, going_on = parts.work(None), parts.place.going_on
         count = work.plan.parts or 1
-        missing = [PackPart(number, count) for number in parts.missing(count)]
-        resumed = len(work.source) - sum(len(parts.of(part, work).source) for part in missing)
+        missing, sections = [PackPart(number, count) for number in parts.missing(work)], work.sections()
+        resumed = len(work.source) - sum(each.stop - each.start for part in missing for each in part.of(sections))
         progress.begin(len(work.source), resumed)
         try:
             processors = _pack_all(ray, parts, pack, missing, progress) if missing else 0
@@ -92,7 +92,7 @@ def _connect(ray: Any, on: str) -> None:
 
 def pack_in_task(pack: _Pack, sources: list[str], target: str, options: PackOptions, workers: int) -> PackReport:
     """Pack one part in a process of Ray."""
-    if not (Target(target).partial / PACK_PLAN).exists():  # a task of a lost driver: it must not begin a new run
+    if not (Target(target).partial / PLAN).exists():  # a task of a lost driver: it must not begin a new run
         raise TargetError(f"{target} has no plan for part {options.part}: it was finished or removed meanwhile")
     with WorkerPool(workers) as pool:
         return pack(sources, target, options, PackProgress(), pool)

@@ -1,8 +1,7 @@
-"""One packing run: jobs for workers, progress, and the report."""
+"""The work of one packing run: jobs for workers, and the report."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from iofast.containers import journal
-from iofast.containers.base import Description
+from iofast.containers.manifest import Description
+from iofast.containers.writer import Finished, Section
 from iofast.foreign.options import ForeignOptions
 from iofast.packing.child import ChunkJob
 from iofast.packing.failures import Failures, PackFailure
@@ -21,20 +20,20 @@ from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import Done
 from iofast.packing.report import PackReport
 from iofast.packing.sample import Image
-from iofast.record import KEY_WIDTH
+from iofast.record import key_width
 from iofast.source import Source
 from iofast.source.listing import printable
+
+MAX_CHUNK = 32  # images
+CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
+_CHUNKS = 64  # at least so many, so that a small source keeps all workers busy
 
 
 @dataclass(slots=True)
 class PackWork:
-    """The packing of `source` (in packing order), and its progress.
+    """The packing of `source` (in packing order). Positions count its images.
 
-    `finished` maps chunks that an earlier run has done to the journal and offset of their block, or to None if their
-    records are in the container. `again` counts their images that had failed. `begun`: there is work to resume.
-    Positions are the container's: the first image has `first`.
-    `sampled`: payload sizes of a sample, see `estimate`. `whole` is the number of images of the whole run if this is
-    the work of one of its parts, else None.
+    `mean_size`: bytes of an image in a worker's memory. `sampled`: payload sizes of a sample, see `estimate`.
     """
 
     names: Sequence[str]  # the sources as given by the user
@@ -42,42 +41,24 @@ class PackWork:
     options: PackOptions
     plan: PackPlan
     workers: int
-    bytes_in: int = 0
-    begun: bool = False
-    finished: dict[int, tuple[Path, int] | None] = field(default_factory=dict)
-    again: int = 0
-    first: int = 0
-    key_width: int = KEY_WIDTH
-    whole: int | None = None
-    bytes_whole: int | None = None  # bytes of all image files, if an earlier run has stored them
+    mean_size: float
     sampled: list[list[int]] | None = None
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def resumed(self) -> int:
-        """The number of images done by an earlier run."""
-        return sum(len(self.span(chunk)) for chunk in self.finished) - self.again
+    def key_width(self) -> int:
+        """Digits of the keys."""
+        return key_width(len(self.source))
 
-    def span(self, chunk: int) -> range:
-        """The positions of a chunk."""
-        start, stop = self.plan.span(chunk)
-        return range(self.first + start, self.first + stop)
+    def sections(self) -> list[Section]:
+        """The sections of the whole run."""
+        return self.plan.sections()
 
-    def find_finished(self, folder: Path, written: int, *, remove: bool) -> None:
-        """Find the chunks that an earlier run has finished; the first `written` are in the container already.
-
-        With `remove`, journals without other chunks are removed; workers begin new ones.
-        """
-        self.finished = dict.fromkeys(range(written))
-        for path in sorted(folder.glob("journal-*")):
-            wanted = False
-            for chunk, where in journal.scan(path).items():
-                # repeat a chunk with a failure: the file may be readable now
-                if written <= chunk < self.plan.chunks and not journal.read_block(path, where.offset).failures:
-                    self.finished.setdefault(chunk, (path, where.offset))
-                    wanted = True
-            if remove and not wanted:
-                path.unlink()
+    @property
+    def chunk(self) -> int:
+        """The most images of a chunk."""
+        by_size = int(CHUNK_BYTES / max(1.0, self.mean_size))
+        return max(1, min(MAX_CHUNK, len(self.source) // _CHUNKS, by_size))
 
     def setup(self) -> dict[str, object]:
         """The set-up message of every worker."""
@@ -97,29 +78,27 @@ class PackWork:
         """The origin of samples, for this process."""
         return origin_of(self.setup())
 
-    def jobs(self) -> Iterator[ChunkJob]:
-        """Jobs for all chunks that are not finished."""
-        todo = (chunk for chunk in range(self.plan.chunks) if chunk not in self.finished)
-        return (self.job(chunk, self.span(chunk)) for chunk in todo)
+    def chunks(self, section: Section) -> list[range]:
+        """The positions of each chunk of a section."""
+        step = self.chunk
+        return [range(start, min(start + step, section.stop)) for start in range(section.start, section.stop, step)]
+
+    def jobs(self, sections: Sequence[Section]) -> Iterator[ChunkJob]:
+        """Jobs for the chunks of these sections, in order. A job is called by its first position."""
+        return (self.job(own[0], own) for section in sections for own in self.chunks(section))
 
     def job(self, chunk: int, positions: Iterable[int]) -> ChunkJob:
         """A job for images at increasing positions."""
-        rows, split = [], 0
-        for position in positions:
-            index = position - self.first
-            while index >= self.source.splits[split][2]:
-                split += 1
-            rows.append(self._row(index, split))
-        return ChunkJob(chunk, rows)
+        return ChunkJob(chunk, [self._row(position) for position in positions])
 
     def image(self, index: int) -> Image:
         """The image at `index` of the source, as in a job."""
-        return Image(*self._row(index, 0))
+        return Image(*self._row(index))
 
-    def _row(self, index: int, split: int) -> tuple[Any, ...]:
+    def _row(self, index: int) -> tuple[Any, ...]:
         """The members of `sample.Image`, without trailing ones that have their default."""
         source = self.source
-        row = (self.first + index, split, source.label(index), os.fsdecode(source.path(index)))
+        row = (index, source.label(index), os.fsdecode(source.path(index)))
         if source.container is not None:
             return (*row, (), {}, source.row(index))
         if not source.columns and source.objects is None:
@@ -133,42 +112,33 @@ class PackWork:
     def failures(self, done: Done) -> Iterator[PackFailure]:
         """The failed images of a chunk."""
         for position, reason in done.failed:
-            yield PackFailure(position, printable(self.source.path(position - self.first)), reason)
+            yield PackFailure(position, printable(self.source.path(position)), reason)
 
     def description(self) -> Description:
         """The description for the container's writer."""
         source, options = self.source, self.options
         return Description(source.classes, source.class_order, recipe(options), options.shuffle)
 
-    def report(self, target: Path, failures: Failures, packed: int, size: int) -> PackReport:
-        """The report. Images that were neither packed nor failed count as left out, except in a dry run."""
-        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures)
+    def report(self, target: Path, failures: Failures, done: Iterable[Finished], size: int, resumed: int) -> PackReport:
+        """The report of finished sections, whose container has `size` bytes; an earlier run had done `resumed`."""
+        done = list(done)
         return PackReport(
             source=", ".join(self.names),
             target=os.fspath(target),
             images=len(self.source),
-            packed=packed,
+            packed=sum(each.count for each in done),
             failed=len(failures),
-            left_out=left_out,
+            left_out=sum(each.notes["left_out"] for each in done),
             classes=None if self.source.classes is None else len(self.source.classes),
             unlabelled=self.source.unlabelled,
             splits={name: stop - start for name, start, stop in self.source.splits},
-            bytes_in=self.bytes_in + self._finished_bytes() if self.bytes_whole is None else self.bytes_whole,
+            bytes_in=sum(each.notes["bytes_in"] for each in done),
             bytes_out=size,
             seconds=time.monotonic() - self.started,
             workers=self.workers,
-            resumed=self.resumed,
+            resumed=resumed,
             errors=failures.causes(),
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
             notes=self.source.notes,
         )
-
-    def _finished_bytes(self) -> int:
-        """Bytes of the source files of chunks that an earlier run finished."""
-        total = 0
-        for chunk in self.finished:
-            for position in self.span(chunk):
-                with contextlib.suppress(OSError):
-                    total += self.source.size(position - self.first)
-        return total

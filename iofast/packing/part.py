@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from iofast.containers.publish import Target
+from iofast.containers.writer import Section
 from iofast.errors import OptionError
 
 MAX_PARTS = 1_000_000
@@ -51,30 +50,17 @@ class PackPart(NamedTuple):
             )
         return part
 
-    def span(self, splits: tuple[tuple[str, int, int], ...], records: int) -> tuple[int, int]:
-        """The images [start, stop) of this part: an equal run of the shards of up to `records` images each."""
-        shards = self.shards(splits, records)
-        first, last = (shards * number // self.total for number in (self.number - 1, self.number))
-        return _start_of(first, splits, records), _start_of(last, splits, records)
-
-    @staticmethod
-    def shards(splits: tuple[tuple[str, int, int], ...], records: int) -> int:
-        """The number of shards of up to `records` images each; no shard has images of two splits."""
-        return sum(-(-(stop - start) // records) for _, start, stop in splits)
-
-    def path(self, place: Target) -> Path:
-        """The path of its container."""
-        return place.partial / f"part-{self.number:06d}{place.path.suffix}"
+    def of(self, sections: Sequence[Section]) -> Sequence[Section]:
+        """Its sections: an equal run of all."""
+        first, last = (len(sections) * number // self.total for number in (self.number - 1, self.number))
+        return sections[first:last]
 
 
-def _start_of(shard: int, splits: tuple[tuple[str, int, int], ...], records: int) -> int:
-    """The first image of a shard; of one behind the last, the number of images."""
-    for _, start, stop in splits:
-        shards = -(-(stop - start) // records)
-        if shard < shards:
-            return start + shard * records
-        shard -= shards
-    return splits[-1][2]
+def parts_of(sections: Sequence[Section], missing: Sequence[Section], count: int) -> tuple[int, ...]:
+    """The numbers of the parts, of `count`, that have one of the missing sections."""
+    lost = {each.number for each in missing}
+    parts = (PackPart(number, count) for number in range(1, count + 1))
+    return tuple(part.number for part in parts if any(each.number in lost for each in part.of(sections)))
 
 
 def missing_words(missing: Sequence[int], count: int, most: int = 10) -> str:

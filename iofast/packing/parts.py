@@ -1,39 +1,37 @@
 """Parts of a packing run, which any processes that see source and target pack, in any order (docs/pack.md).
 
-The first process makes the plan and stores it with the listing in `<DST>.partial/`; all others compare their options
-with it. A part is a container of its own in that folder, made by an ordinary run over its images, so it can be killed,
-resumed and run twice. `finish` joins the containers of all parts.
+A part is a run of sections. The first process makes the plan and stores it with the listing in `<DST>.partial/`; all
+others compare their options with it. Shards of all parts lie in that folder together; LMDB files do in folders of their
+own, and `finish` copies their records.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from iofast.containers.locked_folder import LOCK
-from iofast.containers.publish import COPY_PLAN, MARKER, PACK_PLAN, Target
-from iofast.containers.shard_target import ShardTarget
-from iofast.containers.targets import target_of
-from iofast.errors import BusyError, ContainerError, IofastError, TargetError
+from iofast.containers.columns_file import load, store
+from iofast.containers.container_suffixes import LMDB
+from iofast.containers.lmdb_writer import LmdbWriter
+from iofast.containers.publish import PLAN, Target
+from iofast.containers.targets import target_of, writer_of
+from iofast.containers.writer import Section, Writer
+from iofast.errors import BusyError, ContainerError, TargetError
 from iofast.packing import estimate
-from iofast.packing.finished_part import FinishedPart, bytes_read, note_bytes
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import PackPart, missing_words
+from iofast.packing.part import PackPart, missing_words, parts_of
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
-from iofast.packing.report import PackReport
-from iofast.record import key_width
-from iofast.source import cache, stored
+from iofast.packing.report import PackReport, completed
+from iofast.source import stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
-_IMAGES = 2000  # of a part without shards: a few seconds of work, and 500 parts for ImageNet
-_MOST_PARTS = 10_000  # each is some files in one folder
+_MOST_PARTS = 10_000
 _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 
@@ -50,7 +48,7 @@ class PackParts:
     def work(self, count: int | None) -> PackWork:
         """The work of the whole run in `count` parts. The first process makes the plan.
 
-        `count` None takes a stored plan with any number of parts, and makes a new one with `usual_parts`.
+        `count` None takes a stored plan with any number of parts, and makes a new one with a part for each section.
         """
         while True:
             work = self.stored(count)
@@ -71,154 +69,148 @@ class PackParts:
 
         `count` None takes any number of parts.
         """
-        place = self.place
-        old = load_parts(place)
+        old = load_plan(self.place)
+        if self.place.interrupted:
+            raise TargetError(f"{self.place.path} is published, except for cleaning up: finish=True ends that")
         if old is None:
             return None
         expected = old.parts or 1 if count is None else count
-        own = PackPlan(old.images, old.chunk, old.source, self.settings, parts=expected)
-        own.check_same(old, place.partial)
-        return self._loaded(old)
-
-    def of(self, part: PackPart, work: PackWork) -> PackWork:
-        """The work of one part."""
-        start, stop = self._span(part, work)
-        return replace(
-            work,
-            source=work.source.run(start, stop),
-            plan=work.plan.part(stop - start),
-            first=work.first + start,
-            whole=len(work.source),
-            bytes_whole=bytes_read(part.path(self.place)),
-        )
+        PackPlan(old.images, old.splits, old.source, self.settings, parts=expected).check_same(old, self.place.partial)
+        return load_work(self.sources, self.options, old, self.place.partial / LISTING)
 
     def pack(self, part: PackPart, pool: WorkerPool, progress: PackProgress) -> PackReport:
         """Pack one part, or return the report of an earlier run that has packed it."""
-        work = self.of(part, self.work(part.total))
+        work = self.work(part.total)
         work.workers = pool.count
-        target = target_of(part.path(self.place))
-        packing = PackRun(work, target, pool, progress)
+        place = self._locked(part)
+        packing = PackRun(work, place, pool, progress)
+        writer = self.writer(part, work)
         try:
-            report = packing.complete() if self._wait_for(target) else packing.write()
-            if work.bytes_whole is None:
-                note_bytes(target.path, report.bytes_in)
-        except IofastError:
-            if load_parts(self.place) is None:
-                raise TargetError(f"{self.place.path}: another run has published all parts meanwhile") from None
-            raise
+            with packing.explained():
+                packing.fill(writer, part.of(work.sections()))
         finally:
-            target.release()
-        return replace(report, target=os.fspath(self.place.path), part=part, missing=self.missing(part.total))
+            writer.abort()
+            place.release()
+        done = writer.finished.values()
+        report = work.report(self.place.path, packing.failures, done, sum(each.size for each in done), packing.resumed)
+        images = sum(len(range(*section[2:])) for section in part.of(work.sections()))
+        return replace(report, images=images, errors_file=None, part=part, missing=self.missing(work))
 
-    def missing(self, count: int) -> tuple[int, ...]:
+    def missing(self, work: PackWork) -> tuple[int, ...]:
         """The numbers of the parts that are not finished."""
-        return missing_parts(self.place, count)
+        return missing_parts(self.place, work.plan)
 
     def finish(self, pool: WorkerPool, progress: PackProgress) -> PackReport:
-        """Join the containers of all parts and publish the result. Raises `TargetError` if one is missing."""
+        """Join all parts and publish the result. Raises `TargetError` if one is missing."""
         place = self.place
         with place:
-            work = None if place.interrupted else self.stored()
+            if place.interrupted:
+                return completed(place, time.monotonic())
+            work = self.stored()
             if work is None:
-                return self._clean_up(pool, progress)
+                place.discard()
+                raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
             work.workers = pool.count
-            count = work.plan.parts or 0
-            if missing := self.missing(count):
-                raise TargetError(
-                    f"{place.path} cannot be finished: {missing_words(missing, count)}; pack them with part=i/{count}"
-                )
-            every = (PackPart(number, count) for number in range(1, count + 1))
-            parts = [self.finished(each, work) for each in every]
-            return PackRun(work, place, pool, progress).join(parts)
+            packing = PackRun(work, place, pool, progress)
+            writer = writer_of(place, work.description(), work.key_width)
+            try:
+                with packing.explained():
+                    self._join(writer, work)
+                    for done in writer.finished.values():
+                        packing.count(done)
+                    return packing.publish(writer)
+            finally:
+                writer.abort()
 
-    def finished(self, part: PackPart, work: PackWork) -> FinishedPart:
-        """A finished part."""
-        return FinishedPart.load(part.path(self.place), len(self.of(part, work).source))
+    def writer(self, part: PackPart, work: PackWork) -> Writer:
+        """The writer of a part."""
+        if self.place.path.suffix != LMDB:
+            return writer_of(self.place, work.description(), work.key_width)
+        folder = folder_of(part, self.place)
+        folder.mkdir(0o700, exist_ok=True)
+        return LmdbWriter(folder, self.place.path.name, work.key_width)
 
-    def _clean_up(self, pool: WorkerPool, progress: PackProgress) -> PackReport:
-        """End a run that was killed while it was published or its folder removed: the plan may be gone."""
-        place = self.place
-        work = self.planned()
-        if place.interrupted:
-            return PackRun(work, place, pool, progress).complete()
-        if set(os.listdir(place.partial)) <= {LOCK}:
+    def _join(self, writer: Writer, work: PackWork) -> None:
+        """Take over the sections of all parts; of an LMDB file, copy those that are not copied yet."""
+        count = work.plan.parts or 1
+        missing, sections = self.missing(work), work.sections()
+        left = writer.resume(sections)
+        if not missing and isinstance(writer, LmdbWriter):
+            for part in (PackPart(number, count) for number in range(1, count + 1)):
+                _copy(writer, self.writer(part, work), [each for each in part.of(sections) if each in left])
+            left = []
+        if missing or left:
+            lost = missing or parts_of(sections, left, count)
+            raise TargetError(
+                f"{self.place.path} cannot be finished: {missing_words(lost, count)}; pack them with part=i/{count}"
+            )
+
+    def _locked(self, part: PackPart) -> Target:
+        """The lock of a part. Waits while another run packs it."""
+        place = target_of(self.place.path, overwrite=self.options.overwrite, lock=f"lock-{part.number:06d}")
+        while True:
+            try:
+                place.acquire()
+            except BusyError:
+                time.sleep(_WAIT)
+                continue
+            if load_plan(place) is not None:
+                return place
             place.discard()
-        raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
-
-    @property
-    def is_published(self) -> bool:
-        """Whether an earlier run has begun to publish the result, so that only `finish` is left."""
-        return self.place.interrupted
+            raise TargetError(f"another run has published all parts of {place.path} meanwhile")
 
     def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
-        if (place.partial / COPY_PLAN).exists():
-            raise TargetError(f"{place.partial} holds the work of an interrupted convert: finish or delete it")
-        if place.interrupted:
-            raise TargetError(f"{place.path} is published, except for cleaning up: finish=True ends that")
         place.clear()
-        work.plan = replace(work.plan, settings=self.settings)
-        work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
-        work.plan = replace(work.plan, parts=usual_parts(work) if count is None else count)
-        cache.store(place.partial / LISTING, *stored.parts(work.source))
-        place.note(PACK_PLAN, asdict(work.plan))
+        work.plan = replace(work.plan, settings=self.settings, records=estimate.section_records(work, place))
+        parts = min(len(work.sections()), _MOST_PARTS) if count is None else count
+        work.plan = replace(work.plan, parts=parts)
+        store(place.partial / LISTING, *stored.parts(work.source))
+        place.note(PLAN, asdict(work.plan))
         return work
 
-    def _loaded(self, plan: PackPlan) -> PackWork:
-        """The work of a stored plan, with its stored listing."""
-        file = self.place.partial / LISTING
-        try:
-            members, arrays = cache.load(file, checked=False)
-            source = stored.source_of(stored.root_of(self.sources[0], members["kind"]), members, arrays)
-        except (OSError, ContainerError, LookupError, TypeError) as error:
-            raise TargetError(f"{file} cannot be used: {error}; delete {self.place.partial} to start anew") from None
-        width = key_width(plan.images)
-        return PackWork(self.sources, source, self.options, plan, 1, key_width=width)
 
-    def _span(self, part: PackPart, work: PackWork) -> tuple[int, int]:
-        return part.span(work.source.splits, work.plan.shard_records or 1)
+def load_work(
+    sources: Sequence[str], options: PackOptions, plan: PackPlan, listing: Path, *, checked: bool = False
+) -> PackWork:
+    """The work of a stored plan, with the listing of its sources in a file. Raises `TargetError`.
 
-    def _wait_for(self, target: Target) -> bool:
-        """Lock the target of a part. Wait while another run packs it. Returns whether it is finished.
-
-        A finished part is not locked, unless the run that packed it was killed during publication.
-        """
-        while True:
-            if target.exists and not target.interrupted:
-                return True
-            try:
-                target.acquire()
-                return target.interrupted
-            except BusyError:
-                time.sleep(_WAIT)
-            except TargetError:
-                if not target.exists:  # else another run has just finished it
-                    raise
-
-
-def load_parts(place: Target) -> PackPlan | None:
-    """The stored plan of a run; None without one. Raises `TargetError` for another user's folder."""
-    place.check_folder()
-    return load_plan(place.partial / PACK_PLAN)
-
-
-def usual_parts(work: PackWork) -> int:
-    """One part for each shard; without shards (LMDB), one for `_IMAGES` images. At most `_MOST_PARTS`."""
-    return min(PackPart.shards(work.source.splits, work.plan.shard_records or _IMAGES), _MOST_PARTS)
-
-
-def missing_parts(place: Target, count: int) -> tuple[int, ...]:
-    """The numbers of the parts without a finished container. One that was killed during publication is not finished."""
-    suffix = ".manifest" if isinstance(place, ShardTarget) else ""
+    `checked`: compare its checksums, because it came from elsewhere.
+    """
     try:
-        there = set(os.listdir(place.partial))
-    except FileNotFoundError:  # published meanwhile
-        return ()
+        members, arrays = load(listing, checked=checked)
+        source = stored.source_of(stored.root_of(sources[0], members["kind"]), members, arrays)
+    except (OSError, ContainerError, LookupError, TypeError) as error:
+        raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
+    return PackWork(sources, source, options, plan, 1, estimate.mean_size_in_memory(source, options.recipe()))
 
-    def finished(path: Path) -> bool:
-        partial = f"{path.name}.partial"
-        return path.name + suffix in there and not (partial in there and (place.partial / partial / MARKER).exists())
 
-    paths = ((number, PackPart(number, count).path(place)) for number in range(1, count + 1))
-    return tuple(number for number, path in paths if not finished(path))
+def _copy(writer: LmdbWriter, part: Writer, sections: Sequence[Section]) -> None:
+    """Write the records of some sections of a part again, with their checksums."""
+    assert isinstance(part, LmdbWriter)  # of the same run
+    try:
+        if sections and part.resume(sections):
+            raise TargetError(f"{part.path} lost records: delete its folder and pack the part again")
+        for section in sections:
+            writer.begin(section)
+            for position, fields, info, crcs in part.records(part.finished[section.number]):
+                writer.write(position, fields, info, crcs)
+            writer.commit(part.finished[section.number].notes)
+    finally:
+        part.abort()
+
+
+def folder_of(part: PackPart, place: Target) -> Path:
+    """Where the files of a part lie."""
+    return place.partial / f"part-{part.number:06d}" if place.path.suffix == LMDB else place.partial
+
+
+def missing_parts(place: Target, plan: PackPlan) -> tuple[int, ...]:
+    """The numbers of the parts of a run that are not finished."""
+    sections, missing = plan.sections(), []
+    for part in (PackPart(number, plan.parts or 1) for number in range(1, (plan.parts or 1) + 1)):
+        folder = folder_of(part, place)
+        if not all((folder / f"rows-{section.number:06d}").is_file() for section in part.of(sections)):
+            missing.append(part.number)
+    return tuple(missing)

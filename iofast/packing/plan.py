@@ -1,64 +1,59 @@
-"""The plan of a packing run: its settings and chunks, stored so that a killed run can be resumed.
+"""The plan of a packing run: its settings and sections, stored so that a killed run can be resumed.
 
-Everything in it decides the bytes of the result or the ends of chunks. Other options (workers, error budget) may differ
+Everything in it decides the bytes of the result. Other options (workers, error budget) may differ
 between a run and the one that resumes it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from iofast import kernel
-from iofast.containers.publish import Target
+from iofast.containers.publish import MARKER, PLAN, Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
+from iofast.containers.writer import Section
 from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_option
-from iofast.source import Source
 from iofast.version import __version__
 
-VERSION = 3
-MAX_CHUNK = 32  # images
-CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
-_CHUNKS = 64  # at least so many, so that a small source keeps all workers busy
+VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """`images` in chunks of `chunk`, from a source with the fingerprint `source`, made with `settings`.
+    """`images` of a source with the fingerprint `source`, packed with `settings` in sections of `records` positions.
 
-    `shard_records`: the most positions of a shard; None for LMDB, and until the run begins. `parts`: how many parts of
-    the run are packed on their own; None for a run as a whole.
+    `splits`: name, start and stop of each. `parts`: how many parts of the run are packed on their own; None for a run
+    as a whole.
     """
 
     images: int
-    chunk: int
+    splits: Sequence[tuple[str, int, int]]
     source: str
     settings: Mapping[str, object]
-    shard_records: int | None = None
+    records: int | None = None  # until the run begins
     parts: int | None = None
     version: int = VERSION
 
-    @property
-    def chunks(self) -> int:
-        return -(-self.images // self.chunk)
+    @classmethod
+    def of(cls, members: Mapping[str, Any]) -> PackPlan:
+        """The plan that was stored as `asdict` gives it. Raises `TypeError`, `ValueError` or `KeyError` for others."""
+        if members["version"] != VERSION:
+            raise ValueError(f"version {members['version']}")
+        return cls(**{**members, "splits": tuple((name, start, stop) for name, start, stop in members["splits"])})
 
-    def span(self, chunk: int) -> tuple[int, int]:
-        """The positions [start, stop) of a chunk."""
-        return chunk * self.chunk, min((chunk + 1) * self.chunk, self.images)
-
-    def part(self, images: int) -> PackPlan:
-        """The plan of a part with so many images."""
-        return replace(self, images=images, chunk=max(1, min(self.chunk, images // _CHUNKS)))
-
-    def digest(self) -> str:
-        """A hash that differs for different work."""
-        members = {**asdict(self), "chunk": None, "shard_records": None}
-        return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
+    def sections(self) -> list[Section]:
+        """The sections of the run: none has positions of two splits."""
+        step, found = self.records or max(1, self.images), list[Section]()
+        for name, first, last in self.splits:
+            for start in range(first, last, step):
+                found.append(Section(len(found), name, start, min(start + step, last)))
+        return found
 
     def check_same(self, old: PackPlan, folder: Path) -> None:
         """Raise `TargetError`, naming the difference, if work begun with the plan `old` cannot be resumed."""
@@ -77,21 +72,15 @@ class PackPlan:
             raise _other(folder, "the source as it was before it changed (names, labels, splits or files)")
 
 
-def make_plan(source: Source, settings: Mapping[str, object], mean_size: float) -> PackPlan:
-    """Make the plan for `source` (in packing order); `mean_size`: bytes of an image in a worker's memory."""
-    by_size = int(CHUNK_BYTES / max(1.0, mean_size))
-    chunk = max(1, min(MAX_CHUNK, len(source) // _CHUNKS, by_size))
-    return PackPlan(len(source), chunk, source.fingerprint(), settings)
+def load_plan(place: Target) -> PackPlan | None:
+    """Read the plan of the run in a target's folder; None if there is none of this version.
 
-
-def load_plan(path: Path) -> PackPlan | None:
-    """Read the plan at `path`; None if there is none of this version."""
-    try:
-        value = json.loads(path.read_text())
-        plan = PackPlan(**value)
-    except (OSError, ValueError, TypeError):
-        return None
-    return plan if plan.version == VERSION and plan.chunk > 0 else None
+    Of a run that was interrupted while it published, the marker has it.
+    """
+    members = place.read(PLAN) or (place.read(MARKER) or {}).get("plan")
+    with contextlib.suppress(TypeError, ValueError, KeyError):
+        return PackPlan.of(members or {})
+    return None
 
 
 def recipe(options: PackOptions) -> dict[str, object]:

@@ -12,20 +12,20 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from iofast.errors import IofastError, OptionError, SourceError, StorageError, TargetError, WorkerError
-from iofast.packing.child import Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
+from iofast.errors import IofastError, OptionError, SourceError, StorageError, WorkerError
+from iofast.packing.child import PIPE, Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
+from iofast.packing.messages import Message, PackedRecord, records_of
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in progress and one queued
-JOURNAL = 64 << 20  # bytes after which a worker begins another journal, so that old ones can be removed
+WINDOW = 8  # chunks per worker that may be finished before an earlier one is: they are held in memory
 SILENCE = 300.0  # seconds without a message after which an image counts as stuck; the largest images take ten
 _TICK = 1.0  # seconds: the longest wait for events, and the most that one wait adds to silence
 _STILLBORN = 3  # workers in a row that die before they are ready: then the run fails
 _FRUITLESS = 8  # deaths per worker without an announced image or a finished chunk: with more, the run fails
-_READ = 1 << 18
+_READ = PIPE
 _FATAL: dict[object, type[IofastError]] = {"source": SourceError, "storage": StorageError}  # by `of` in the message
 
 
@@ -36,18 +36,16 @@ def check_workers(count: int) -> None:
 
 
 class Done(NamedTuple):
-    """A finished chunk: the journal and offset of its block, sizes in bytes, and (position, reason) of failures.
+    """A finished chunk: its records, (position, reason) of failures, and the bytes of its files.
 
     `left_out`: the number of images that `min_size` and `max_aspect` do not admit.
     """
 
     chunk: int
-    journal: Path
-    offset: int
-    bytes_in: int
-    bytes_out: int
+    records: tuple[PackedRecord, ...]
     failed: tuple[tuple[int, str], ...]
-    left_out: int = 0
+    bytes_in: int
+    left_out: int
 
 
 class WorkerPool:
@@ -67,8 +65,8 @@ class WorkerPool:
         self._selector = selectors.DefaultSelector()
         self._again: deque[ChunkJob] = deque()
         self._setup: Mapping[str, object] = {}
-        self._folder = Path()
-        self._serial = 0
+        self._order: deque[int] = deque()  # chunks that were handed out and are not yielded yet
+        self._held: dict[int, Done] = {}  # those of them that are finished
         self._stillborn = self._fruitless = 0
         self._spare: list[Child] = []
 
@@ -78,18 +76,17 @@ class WorkerPool:
         for _ in range(self.count):
             self._spare.append(fork() if forks else spawn(self._command))
 
-    def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
-        """Do all `jobs`, with journals in `folder`; yield each chunk when it is finished, in any order.
+    def results(self, setup: Mapping[str, object], jobs: Iterator[ChunkJob]) -> Iterator[Done]:
+        """Do all `jobs`; yield each chunk in their order. `setup` is the set-up message of `worker.Worker`.
 
-        `setup` is the set-up message of `worker.Worker`; each worker gets a journal of its own in addition.
-        Raises `WorkerError` if workers cannot be started, `TargetError` if a journal cannot be written,
-        `SourceError` if a container can no longer be read, `StorageError` if an object store fails.
+        Raises `WorkerError` if workers cannot be started, `SourceError` if a container can no longer be read,
+        `StorageError` if an object store fails.
         """
-        self._setup, self._folder = setup, folder
-        used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
-        self._serial = max([self._serial, *(number + 1 for number in used)])
-        for worker in self._workers:  # workers of an earlier call need a new journal and perhaps another set-up
-            self._begin_journal(worker)
+        self._setup = setup
+        self._order.clear()
+        self._held.clear()
+        for worker in self._workers:  # workers of an earlier call need perhaps another set-up
+            worker.has_setup = False
         for worker in self._spare:
             self._join(worker)
         self._spare = []
@@ -103,16 +100,12 @@ class WorkerPool:
                 if mask & selectors.EVENT_WRITE:
                     self._flush(worker)
                 if mask & selectors.EVENT_READ:
-                    yield from self._listen(worker)
-
-    def journals(self) -> set[Path]:
-        """The journals that workers may still append to."""
-        return {worker.journal for worker in self._workers} | {
-            job.journal for each in self._workers for job in each.jobs
-        }
+                    self._listen(worker)
+            while self._order and self._order[0] in self._held:
+                yield self._held.pop(self._order.popleft())
 
     def close(self) -> None:
-        """Kill the processes. Journals stay."""
+        """Kill the processes."""
         for worker in (*self._workers, *self._spare):
             worker.kill()
         for worker in (*self._workers, *self._spare):
@@ -133,27 +126,31 @@ class WorkerPool:
 
     def _join(self, worker: Child) -> None:
         """Add a started worker to those that get chunks."""
-        self._begin_journal(worker)
         self._workers.append(worker)
         self._selector.register(worker.answers, selectors.EVENT_READ, worker)
-
-    def _begin_journal(self, worker: Child) -> None:
-        worker.journal = self._folder / f"journal-{self._serial:04d}"
-        worker.has_setup = False
-        self._serial += 1
 
     def _hand_out(self, jobs: Iterator[ChunkJob]) -> None:
         """Fill every worker's queue, one round at a time so that few chunks spread over all."""
         for depth in range(1, AHEAD + 1):
             for worker in self._workers:
-                if len(worker.jobs) < depth and (job := self._again.popleft() if self._again else next(jobs, None)):
-                    if not worker.has_setup:  # as late as possible: the set-up creates a journal in the folder
-                        worker.send({"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
+                if len(worker.jobs) < depth and (job := self._next(jobs)):
+                    if not worker.has_setup:
+                        worker.send({"setup": self._setup})
                         worker.has_setup = True
-                    job.journal = worker.journal
                     worker.jobs.append(job)
                     worker.send(job.message())
                     self._flush(worker)
+
+    def _next(self, jobs: Iterator[ChunkJob]) -> ChunkJob | None:
+        """The next job; none while too many chunks wait for an earlier one."""
+        if self._again:
+            return self._again.popleft()
+        if len(self._order) >= WINDOW * self.count:
+            return None
+        job = next(jobs, None)
+        if job is not None:
+            self._order.append(job.chunk)
+        return job
 
     def _flush(self, worker: Child) -> None:
         """Write as much as the pipe takes, and the rest when the selector reports room."""
@@ -175,40 +172,37 @@ class WorkerPool:
                 worker.kill()
         return events
 
-    def _listen(self, worker: Child) -> Iterator[Done]:
+    def _listen(self, worker: Child) -> None:
         try:
             data = os.read(worker.answers.fileno(), _READ)
         except BlockingIOError:
             return
         try:
-            messages = list(worker.frames.feed(data))
+            for message, payloads in worker.frames.feed(data):
+                self._understand(worker, message, payloads)
+        except IofastError:  # a ValueError, too: what the worker said
+            raise
         except ValueError as error:
             raise WorkerError(f"a worker's answer cannot be read: {error}") from error
-        for message in messages:
-            done = self._understand(worker, message)
-            if done is not None:
-                yield done
         if not data:
             self._replace(worker)
 
-    def _understand(self, worker: Child, message: dict[str, Any]) -> Done | None:
+    def _understand(self, worker: Child, message: Message, payloads: memoryview) -> None:
         if "fatal" in message:
-            raise _FATAL.get(message.get("of"), TargetError)(message["fatal"])
+            raise _FATAL.get(message.get("of"), WorkerError)(message["fatal"])
         if "ready" in message:
             worker.ready, self._stillborn = True, 0
         if "begin" in message:
             worker.began = message["begin"]
         if "done" not in message:
-            return None
+            return
         job = worker.jobs.popleft()
         worker.began, self._fruitless = None, 0
         if message["done"] != job.chunk:
             raise WorkerError(f"a worker answered for chunk {message['done']}, expected {job.chunk}")
-        if job.journal == worker.journal and message["offset"] + message["bytes_out"] > JOURNAL:
-            self._begin_journal(worker)
         failed = tuple((position, reason) for position, reason in message["failed"])
-        sizes = message["bytes_in"], message["bytes_out"]
-        return Done(job.chunk, job.journal, message["offset"], *sizes, failed, message["left_out"])
+        records = tuple(records_of(message["records"], payloads))
+        self._held[job.chunk] = Done(job.chunk, records, failed, message["bytes_in"], message["left_out"])
 
     def _replace(self, worker: Child) -> None:
         """Replace a dead worker. Its chunks are repeated, the one in progress image by image."""
@@ -240,8 +234,9 @@ class IdlePool(WorkerPool):
     def results(
         self,
         setup: Mapping[str, object],  # noqa: ARG002
-        folder: Path,
-        jobs: Iterator[ChunkJob],  # noqa: ARG002
+        jobs: Iterator[ChunkJob],
     ) -> Iterator[Done]:
-        """Raise `WorkerError`: nothing here can transcode images."""
-        raise WorkerError(f"no worker was started for {folder}")
+        """Raise `WorkerError` for a job: nothing here can transcode images."""
+        if next(jobs, None) is not None:
+            raise WorkerError("no worker was started to transcode images")
+        return iter(())

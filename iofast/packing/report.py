@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from iofast.bars import html_table
+from iofast.containers.publish import Target
+from iofast.errors import ContainerError
 
 VERSION = 2  # of the JSON; increased only if a field changes its meaning or is removed
 
@@ -16,8 +21,7 @@ VERSION = 2  # of the JSON; increased only if a field changes its meaning or is 
 class Estimate:
     """An estimate from transcoding `sample` images. Sizes are in bytes, `seconds` on this machine now.
 
-    `bytes_peak` is the most disk space in use at one time (journal and container together); `bytes_free` is the free
-    space of the target's file system.
+    `bytes_peak` is the most disk space in use at one time; `bytes_free` is the free space of the target's file system.
     """
 
     sample: int
@@ -103,3 +107,29 @@ class PackReport:
         """One line of JSON; docs/pack.md lists its fields."""
         value = {"version": VERSION, **asdict(self), "images_per_second": self.images_per_second, "status": self.status}
         return json.dumps(value, sort_keys=True)
+
+
+def published(target: Target, files: Mapping[str, str], report: PackReport) -> PackReport:
+    """Publish the staged `files` and return their report, which the marker keeps for a later run."""
+    report = replace(report, bytes_out=sum(map(_size, (target.partial / staged for staged in files))))
+    target.publish(files, asdict(report))
+    return report
+
+
+def completed(target: Target, started: float) -> PackReport:
+    """Finish the publication of an earlier run, and return its report. Raises `ContainerError`."""
+    members, where = target.complete(), target.path
+    try:
+        given = (members or {}).items()
+        every: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given}
+        report = PackReport(**every)
+    except TypeError:
+        raise ContainerError(f"{where} is published, but its marker had no report of a pack") from None
+    return replace(report, seconds=time.monotonic() - started, resumed=report.images)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size

@@ -17,8 +17,10 @@ from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
+from iofast.opening import is_container
 from iofast.option import check_names, takes_options
 from iofast.packing import estimate
+from iofast.packing.copying import copy, is_copy
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
 from iofast.packing.options import PackOptions
@@ -26,12 +28,11 @@ from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
-from iofast.packing.plan import make_plan, settings, shared_settings
+from iofast.packing.plan import PackPlan, settings, shared_settings
 from iofast.packing.pool import IdlePool, WorkerPool
 from iofast.packing.progress import PackBar, PackProgress
 from iofast.packing.report import PackReport
-from iofast.record import key_width
-from iofast.remote.urls import RemotePath, is_url, require_text
+from iofast.remote.urls import is_url, require_text
 
 FilePath = str | os.PathLike[str]
 Sources = FilePath | Sequence[FilePath]
@@ -102,6 +103,8 @@ def run(
         place.check_free()
     if options.part is not None or options.finish or options.on is not None:
         return _run_parts(sources, place, options, progress, pool)
+    if is_copy(options) and len(sources) == 1 and is_container(sources[0]):
+        return copy(sources[0], place, options, progress)
     work = _planned(sources, place, options, progress, pool.count)
     work.started = started  # include the scan
     if options.dry_run:
@@ -117,9 +120,9 @@ def _planned(
     images = listed(sources, options, place)
     for warning in (*images.warnings, *options.sample_recipe().check_fields(images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
-    plan = make_plan(images, settings(options, place), estimate.mean_size_in_memory(images, options.recipe()))
-    width = key_width(len(images))
-    return PackWork(sources, images, options, plan, workers, key_width=width)
+    plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, place))
+    mean = estimate.mean_size_in_memory(images, options.recipe())
+    return PackWork(sources, images, options, plan, workers, mean)
 
 
 def _run_parts(
@@ -152,19 +155,15 @@ def _run_to_store(
     sources: Sequence[str], url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """Pack into an object store."""
-    from iofast.packing import to_store  # here: local targets need no object stores
-    from iofast.packing.store_target import StoreTarget
-    from iofast.packing.work_folder import work_folder
+    from iofast.packing.store_target import StoreTarget  # here: local targets need no object stores
+    from iofast.packing.to_store import StoreRun, work_folder
 
-    started = time.monotonic()
-    to_store.check_options(options, url)
-    url = str(RemotePath.of(url))
-    with work_folder(url, whole=options.part is None) as folder:
-        place = StoreTarget(url, folder, overwrite=options.overwrite)
+    with work_folder() as folder:
+        place = StoreTarget(url, folder, options)
         _check_paths(sources, place)
         _check_possible(options, place)
         planned = partial(_planned, sources, place, options, progress, pool.count)
-        run = to_store.StoreRun(sources, place, options, planned, pool, progress, started)
+        run = StoreRun(sources, place, options, planned, pool, progress)
         return run.dry_run() if options.dry_run else run.run()
 
 

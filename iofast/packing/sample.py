@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from iofast import kernel
-from iofast.containers.journal import JournalRecord
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel import markers
 from iofast.kernel.mask import transcode_mask
+from iofast.packing.messages import PackedRecord
 from iofast.places import BOX_FORMATS, Geometry, move
 from iofast.record import RAW_FIELDS, ImageInfo, holds_places
 
@@ -106,7 +106,6 @@ class Image(NamedTuple):
     """One image of a chunk, as the packing process lists it. Paths are as `os.fsdecode` gives them."""
 
     position: int
-    split: int
     label: int
     path: str  # relative to the chunk's root, or absolute, as are those of `files`; of a record: its key
     files: Sequence[tuple[str, str]] = ()  # field and path of each file beside the image
@@ -127,10 +126,10 @@ class ReadSample(NamedTuple):
     upright: Collection[str] = ()
 
 
-def make_record(sample: ReadSample, recipe: SampleRecipe) -> JournalRecord | None:
+def make_record(sample: ReadSample, recipe: SampleRecipe) -> PackedRecord | None:
     """The record of one sample; None if the recipe leaves it out. Raises `DecodeError`.
 
-    It lacks fields that the source's columns become, unless they follow the image; `Builder` adds them.
+    It lacks fields that the source's columns become, unless they follow the image; the packing process adds them.
     """
     image, data = sample.image, unzipped(sample.data)
     beside = {**sample.beside, **{field: text.encode() for field, text in image.texts.items()}}
@@ -156,7 +155,7 @@ def make_record(sample: ReadSample, recipe: SampleRecipe) -> JournalRecord | Non
         for field, payload in beside.items():
             fields[field] = _following(field, payload, header, upright if field in sample.upright else recipe)
     info = ImageInfo(image.label, packed.width, packed.height, packed.orientation)
-    return JournalRecord(image.position, image.split, info, fields)
+    return PackedRecord.of(image.position, info, fields)
 
 
 def _following(field: str, payload: bytes, image: kernel.Header, recipe: SampleRecipe) -> bytes:

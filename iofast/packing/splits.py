@@ -62,11 +62,9 @@ def divide(source: Source, shares: Shares, seed: int) -> Source:
     ends = np.cumsum([shares[name] for name in names[:-1]])
     prefix = hashlib.sha256(f"iofast/split/{seed}/".encode())
     ranked = sorted(names, key=split_rank)
-    numbers, ranks = np.empty(len(source), np.int32), np.array([ranked.index(name) for name in names], np.int32)
-    for rows in source.paths.steps():
-        draws = [_draw(prefix, path) for path in source.paths.of(rows)]
-        numbers[rows] = ranks[np.searchsorted(ends, draws, side="right")]
-    counts, order = stable_order(numbers, len(names))
+    ranks = np.array([ranked.index(name) for name in names], np.int32)
+    draws = [_draw(prefix, path) for path in source.paths]
+    counts, order = stable_order(ranks[np.searchsorted(ends, draws, side="right")], len(names))
     unused = [name for name, count in zip(ranked, counts, strict=True) if not count]
     warnings = (f"splits without an image: {few(unused)}",) if unused else ()
     return replace(

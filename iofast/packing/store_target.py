@@ -1,305 +1,213 @@
-"""A set of shards in an object store, made in a folder of this machine (docs/format.md section 8.1).
-
-The store has the work of the run: plan, listing and finished parts. The folder has a copy of the plan and the listing,
-and of each part the small files and shards of full size whose bytes lie in the store alone.
-"""
+"""The place of a set in an object store: its objects, those of the run that makes it, and those that it replaces."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import posixpath
-import secrets
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from iofast import owned
 from iofast.containers.container_suffixes import LMDB, WRITTEN
-from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import Manifest
-from iofast.containers.publish import PACK_PLAN
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX
+from iofast.containers.shards import MANIFEST_SUFFIX
 from iofast.containers.targets import target_of
-from iofast.errors import ContainerError, ObjectConflictError, ObjectMissingError, OptionError, TargetError
-from iofast.packing.failures import ERRORS
+from iofast.containers.writer import INDEX_SUFFIX
+from iofast.errors import (
+    ContainerError,
+    IofastError,
+    ObjectConflictError,
+    ObjectMissingError,
+    OptionError,
+    TargetError,
+)
+from iofast.packing.options import PackOptions
 from iofast.packing.parts import LISTING
-from iofast.packing.publication import Publication, Publisher, digest_of
+from iofast.packing.plan import PackPlan
 from iofast.remote.store import ObjectInfo, Store
 from iofast.remote.urls import WEB, RemotePath
 
-RUN = "run.json"  # the run of the store to which a folder belongs
-SMALL = 8 << 20  # bytes of a request, and of a file that is sent as a whole
-MOST_COPIED = 5 << 30  # bytes of an object that S3 copies
-
-_VERSION = 1
+_VERSION = 3
+_log = logging.getLogger("iofast")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
-    """The run whose work is in `<DST>.partial/<id>/`: what the object `plan.json` says.
+class StoredPlan:
+    """The run `id`, as all machines find it in `<DST>.partial/plan.json`; "" if none has begun.
 
-    `listing` is the ETag of its listing, `replaced` that of the manifest of the set that it replaces ("" without one),
-    and `removed` names the other objects of that set.
+    It replaces the set whose manifest has the version `replaces` ("" for none), and its `shards`.
     """
 
     id: str
-    listing: str
-    replaced: str
-    removed: tuple[str, ...]
-    plan: Mapping[str, Any]
+    plan: PackPlan
+    replaces: str = ""
+    shards: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Its stored form."""
+        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True).encode()
 
     @classmethod
-    def of(cls, text: bytes, where: str) -> Self:
-        """From the text of the object. Raises `TargetError`."""
+    def parse(cls, text: bytes, where: str) -> StoredPlan:
+        """Read `to_json`. Raises `TargetError`."""
         try:
-            value = json.loads(text)
+            value: Mapping[str, Any] = json.loads(text)
             if value["version"] != _VERSION or not str(value["id"]).isalnum():
                 raise ValueError(f"version {value['version']}")
-            removed = tuple(map(str, value["removed"]))
-            return cls(value["id"], value["listing"], value["replaced"], removed, dict(value["plan"]))
+            plan = PackPlan.of(value["plan"])
+            return cls(str(value["id"]), plan, str(value["replaces"]), tuple(map(str, value["shards"])))
         except (ValueError, KeyError, TypeError) as error:
             raise TargetError(
                 f"{where} is damaged, or of another version of iofast ({error!s:.80}): delete its folder to start anew"
             ) from None
 
-    def to_json(self) -> bytes:
-        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True).encode()
 
-
-def parse(url: str) -> tuple[Store, str, str]:
-    """The store of the folder of a set, its name and its suffix. Raises `OptionError` for other URLs."""
-    place = RemotePath.of(url)
-    if place.scheme in WEB:
-        raise OptionError(f"{place}: a web server takes no files; expected a target in s3://, gs:// or az://")
-    folder, name = posixpath.split(place.key)
-    target_of(name)  # checks the suffix
-    suffix = os.path.splitext(name)[1]
-    if suffix == LMDB:
-        raise OptionError(
-            f"{place}: an LMDB file is not made in an object store: expected {', '.join(WRITTEN[1:])}; or pack it here "
-            "and copy it"
-        )
-    return Store(RemotePath(place.store, folder)), name, suffix
+_NONE = StoredPlan("", PackPlan(0, (), "", {}))
 
 
 class StoreTarget(ShardTarget):
-    """The place of a set in an object store: `url`. `path` is where it is made in `folder`, which this process has
-    locked.
+    """The place of a set at `url`, which the run `begun` makes. What is made for it here lies in `folder`.
 
-    `run` is the run of which the folder has work: `pull` finds it, or `push` begins one.
+    Raises `OptionError` for options that cannot be had in a store.
     """
 
-    run: StoredRun | None = None
-
-    def __init__(self, url: str, folder: Path, *, overwrite: bool = False) -> None:
-        self.store, name, suffix = parse(url)
-        super().__init__(folder / name, suffix, overwrite=overwrite)
+    def __init__(self, url: str, folder: Path, options: PackOptions) -> None:
+        place = RemotePath.of(url)
+        above, name = posixpath.split(place.key)
+        if options.on is not None:
+            raise OptionError(
+                f"on={options.on} needs a local target, found the URL of {name}: run the same command on each node"
+            )
+        if place.scheme in WEB:
+            raise OptionError(f"{place}: a web server takes no files; expected a target in s3://, gs:// or az://")
+        target_of(name)  # checks the suffix
+        suffix = os.path.splitext(name)[1]
+        if suffix == LMDB:
+            raise OptionError(
+                f"{place}: an LMDB file is not made in an object store: expected {', '.join(WRITTEN[1:])}; or pack it "
+                "here and copy it"
+            )
+        super().__init__(folder / name, suffix, overwrite=options.overwrite)
+        self.store = Store(RemotePath(place.store, above))
         self.url = self.store.url(name)
+        self.begun = _NONE
 
     @property
     def going_on(self) -> str:
         """See `Target.going_on`."""
-        return f"the same command goes on from there; delete {self.url}.partial/ to start anew"
+        return f"the same command goes on from there; delete {self.url}.partial/ and its shards to start anew"
 
-    @property
-    def plan(self) -> str:
-        """The key of the plan."""
-        return f"{self.path.name}.partial/{PACK_PLAN}"
+    def key(self, suffix: str) -> str:
+        """The key of an object of the set."""
+        return self.path.name + suffix
 
-    @property
-    def prefix(self) -> str:
-        """The key of the folder of the run's work."""
-        if self.run is None:
-            raise TargetError(f"{self.url}: no run has begun")
-        return f"{self.path.name}.partial/{self.run.id}"
+    def work_key(self, name: str = "") -> str:
+        """The key of an object of the run `begun`."""
+        return f"{self.path.name}.partial/{self.begun.id}/{name}".rstrip("/")
 
-    @property
-    def publisher(self) -> Publisher:
-        return Publisher(self.store, self.path.name, self.prefix)
+    def get(self, key: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+        with contextlib.suppress(ObjectMissingError):
+            return self.store.get(key)
+        return None
 
-    def check_free(self) -> None:
-        """The folder is this process's own. `check_new` looks into the store."""
+    def stored_plan(self) -> StoredPlan | None:
+        """The run that is going on in the store. Raises `TargetError`."""
+        key = self.key(".partial/plan.json")
+        text = self.get(key)
+        return None if text is None else StoredPlan.parse(text, self.store.url(key))
 
-    def check_new(self) -> None:
-        """Raise `TargetError` if a set is in the target's place that may not be replaced."""
-        if not self.overwrite and (there := self._found(self.path.name + MANIFEST_SUFFIX)) is not None and there.size:
-            raise TargetError(f"{self.url} exists already: choose another name, or give overwrite=True")
+    def is_current(self) -> bool:
+        """Whether that is still `begun`: no machine has published its set."""
+        now = self.stored_plan()
+        return now is not None and now.id == self.begun.id
 
-    def find(self) -> StoredRun | None:
-        """The run that the store has."""
+    def begin(self, begun: StoredPlan) -> bool:
+        """Begin a run whose listing is in the folder here. False if another machine was faster."""
+        self.begun = begun
+        self.store.put_file(self.work_key(LISTING), self.partial / LISTING)
         try:
-            return StoredRun.of(self.store.get(self.plan), self.store.url(self.plan))
-        except ObjectMissingError:
-            return None
-
-    def pull(self) -> bool:
-        """Bring plan and listing from the store into the folder. False if the store has no run."""
-        self.run = self.find()
-        if not (self.partial / LOCK).exists():  # removing it was interrupted
-            shutil.rmtree(self.partial, ignore_errors=True)
-        if self.run is None and not self.partial.exists():
-            return False
-        try:
-            mine = StoredRun.of((self.partial / RUN).read_bytes(), "")
-        except (OSError, TargetError):
-            mine = None
-        if mine != self.run or self.run is None:
-            with self:
-                self.clear()
-                if self.run is not None:
-                    self._download_plan(self.run)
-        return self.run is not None
-
-    def push(self) -> bool:
-        """Store the plan and the listing of the folder. False if another machine was faster.
-
-        Work of other runs is removed from the store.
-        """
-        replaced, removed = self._old()
-        plan = json.loads((self.partial / PACK_PLAN).read_bytes())
-        id = secrets.token_hex(8)
-        listing = f"{self.path.name}.partial/{id}/{LISTING}"
-        run = StoredRun(id, self.store.put_file(listing, self.partial / LISTING), replaced, removed, plan)
-        try:
-            self.store.put_bytes(self.plan, run.to_json(), if_none_match=True)
+            self.store.put_bytes(self.key(".partial/plan.json"), begun.to_json(), if_none_match=True)
         except ObjectConflictError:
-            if self.find() != run:
-                self.store.delete(listing)
-                return False
-        self.run = run
-        with self:
-            self.note(RUN, json.loads(run.to_json()))
-        self.publisher.remove(key for key in self.publisher.work() if key not in (self.plan, listing))
+            self.store.delete(self.work_key(LISTING))
+            self.begun = _NONE
+            return False
         return True
 
-    def objects(self) -> dict[str, ObjectInfo]:
-        """The objects of the run by name."""
-        return {posixpath.basename(each.key): each for each in self.store.list(self.prefix)}
+    def sizes(self) -> dict[str, int]:
+        """The objects in the folder of the set."""
+        return {each.key: each.size for each in self.store.list() if "/" not in each.key}
 
-    def has(self, name: str) -> bool:
-        """Whether the run has an object."""
-        return self._found(f"{self.prefix}/{name}") is not None
+    def manifest_info(self) -> ObjectInfo | None:
+        """Size and version of the manifest; it is empty while its set is replaced."""
+        with contextlib.suppress(ObjectMissingError):
+            return self.store.head(self.key(MANIFEST_SUFFIX))
+        return None
 
-    def send(self, path: Path, waiting: Callable[[], object] | None = None) -> str:
-        """Make a file an object of the run, and return its ETag."""
-        key, size = f"{self.prefix}/{path.name}", path.stat().st_size
-        if size <= SMALL:
-            return self.store.put_bytes(key, path.read_bytes())
-        if size > MOST_COPIED:
+    def manifest(self, etag: str = "") -> Manifest | None:
+        """The manifest, if there is a valid one."""
+        key = self.key(MANIFEST_SUFFIX)
+        with contextlib.suppress(ObjectMissingError, ContainerError):
+            return Manifest.from_json(self.store.get(key, etag), self.store.url(key))
+        return None
+
+    def replaced_shards(self, old: ObjectInfo | None) -> tuple[str, ...]:
+        """The shards of the set whose manifest is `old`. Raises `TargetError` if something else is in its place."""
+        if old is not None and not self.overwrite:
+            raise TargetError(f"{self.url} exists already: choose another name, or give overwrite=True")
+        manifest = None if old is None else self.manifest(old.etag)
+        shards = () if manifest is None else tuple(each.name for each in manifest.shards if self.owns(each.name))
+        free = {*shards, self.key(INDEX_SUFFIX), self.key(MANIFEST_SUFFIX)} if self.overwrite else ()
+        found = next((each for each in self.taken([*self.sizes()]) if each not in free), None)
+        if found is not None:
             raise TargetError(
-                f"{path.name} has {size:,} bytes: expected at most 5 GiB, because an object store copies no larger "
-                "object; make smaller shards"
+                f"{self.store.url(found)} exists already and is no part of a set {self.path.name}: move it, or "
+                "choose another name"
             )
-        return self.store.put_file(key, path, waiting)
+        return shards
 
-    def receive(self, info: ObjectInfo, path: Path) -> None:
-        """Bring an object into a file."""
-        with owned.writing(path, 0o600) as file:
-            for start in range(0, info.size, SMALL):
-                stop = min(start + SMALL, info.size)
-                file.write(self.store.get_range(info.key, start, stop, info.etag))
+    def hide_replaced(self) -> bool:
+        """Empty the manifest of the set that is replaced: stores write, but do not delete, on a condition.
 
-    def publish(
-        self,
-        names: Mapping[str, str] | Sequence[str] | None = None,
-        replaced: Sequence[str] = (),  # noqa: ARG002 - only of sets in folders
-    ) -> None:
-        """Publish the set in the store: `names` maps staged names to final ones, the manifest last."""
-        if not isinstance(names, Mapping) or self.run is None:
-            raise TargetError(f"{self.url}: a set is published by its staged names, in a run")
-        described = [self.path.name + INDEX_SUFFIX, self.path.name + MANIFEST_SUFFIX]
-        errors = self.path.with_name(self.path.name + ERRORS)
-        lists = [errors.name] if errors.exists() else []
-        for path in [*map(self.stage, described), *map(self.path.with_name, lists)]:
-            self.send(path)
-        found = self.objects()
-        own = {**names, **dict(zip(lists, lists, strict=True))}
-        copies = [(staged, name, found[staged].size if staged in found else -1) for staged, name in own.items()]
-        copies.remove(next(each for each in copies if each[1] == described[1]))
-        digest = digest_of(self.stage(described[1]).read_bytes())
-        publication = Publication(tuple(copies), self.run.removed, self.run.replaced, digest)
-        if not self.publisher.is_published(publication):  # else another machine was faster
-            publication = self.publisher.begin(publication)
-            self.publisher.carry_out(publication)
-        for name in described:
-            os.replace(self.stage(name), self.path.with_name(name))
-        self._clean(publication)
+        Returns whether there is no manifest now.
+        """
+        found = self.manifest_info()
+        if found is not None and found.size and found.etag == self.begun.replaces:
+            with contextlib.suppress(ObjectConflictError):
+                self.store.put_bytes(self.key(MANIFEST_SUFFIX), b"", if_match=found.etag)
+            found = self.manifest_info()
+        return found is None or not found.size
 
-    def republish(self, publication: Publication) -> None:
-        """Complete a publication that an earlier run has begun."""
-        self.publisher.carry_out(publication)
-        self.receive_set()
-        self._clean(publication)
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Publish the set. Raises `TargetError` if another one is in its place."""
+        old = self.manifest_info()
+        if old is None or not old.size:
+            condition: dict[str, Any] = {"if_none_match": True} if old is None else {"if_match": old.etag}
+            with contextlib.suppress(ObjectConflictError):  # another machine was faster
+                self.store.put_bytes(self.key(MANIFEST_SUFFIX), manifest.to_json(), **condition)
+        if self.manifest() != manifest:
+            raise TargetError(f"{self.url} was made by another run meanwhile")
 
-    def receive_set(self) -> None:
-        """Bring the published index, manifest and lists into the folder, and shards of their size without bytes."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.partial)
-        for suffix in (INDEX_SUFFIX, ERRORS, MANIFEST_SUFFIX):
-            info = self._found(self.path.name + suffix)
-            path = self.path.with_name(self.path.name + suffix)
-            path.unlink(missing_ok=True)
-            if info is not None:
-                path.write_bytes(self.store.get(info.key))
-        manifest = self.path.with_name(self.path.name + MANIFEST_SUFFIX)
-        if not manifest.exists() or not manifest.stat().st_size:
-            raise TargetError(f"{self.url}.partial/ was removed by another program, and there is no finished set")
-        make_sparse(manifest, Manifest.from_json(manifest.read_bytes(), self.store.url(manifest.name)))
+    def clean_up(self, manifest: Manifest) -> None:
+        """Remove what is left of the replaced set and of this run: the set is published, so errors are a warning.
 
-    def _clean(self, publication: Publication) -> None:
-        """Remove the rest of the old set and the work of the run, unless another machine has done so."""
-        if self.publisher.begun() is not None:  # else there may be a newer set already
-            self.publisher.remove_obsolete(publication)
-        self.publisher.remove_work()
-        if self.find() == self.run:
-            self.store.delete(self.plan)
-        self.publisher.end()
-
-    def _old(self) -> tuple[str, tuple[str, ...]]:
-        """`StoredRun.replaced` and `removed`, of the set that is in the place now."""
-        beside = tuple(self.path.name + suffix for suffix in (INDEX_SUFFIX, ERRORS))
-        there = self._found(self.path.name + MANIFEST_SUFFIX)
-        if there is None:
-            return "", beside
-        shards: list[str] = []
-        with contextlib.suppress(ContainerError, ObjectMissingError):  # shards of a damaged manifest are unknown
-            manifest = Manifest.from_json(self.store.get(there.key), self.store.url(there.key))
-            shards = [shard.name for shard in manifest.shards if self.owns(shard.name)]
-        return there.etag, (*beside, *shards)
-
-    def _download_plan(self, run: StoredRun) -> None:
-        info = self._found(f"{self.prefix}/{LISTING}")
-        if info is None or info.etag != run.listing:
-            if self.publisher.begun() is not None:  # published, and partly removed
-                return
-            raise TargetError(f"{self.store.url(self.prefix)}/{LISTING} is not the run's listing; {self.going_on}")
-        self.receive(info, self.partial / LISTING)
-        self.note(PACK_PLAN, dict(run.plan))
-        self.note(RUN, json.loads(run.to_json()))
-
-    def _found(self, key: str) -> ObjectInfo | None:
+        The listing goes first: a plan without one is that of a run that has ended.
+        """
+        store, plan = self.store, self.key(".partial/plan.json")
         try:
-            return self.store.head(key)
-        except ObjectMissingError:
-            return None
-
-
-def make_sparse(manifest_path: Path, manifest: Manifest) -> None:
-    """Give each shard of a set its size without its bytes, so that index and manifest can be read alone."""
-    for shard in manifest.shards:
-        with manifest_path.with_name(shard.name).open("wb") as file:
-            file.truncate(shard.size)
-
-
-def mend_sparse(manifest_path: Path, manifest: Manifest) -> None:
-    """Repeat `make_sparse` if it was interrupted."""
-    for shard in manifest.shards:
-        path = manifest_path.with_name(shard.name)
-        if not path.exists() or path.stat().st_size != shard.size:
-            make_sparse(manifest_path, manifest)
-            return
+            is_current = self.is_current()
+            if is_current:
+                store.delete(*{*self.begun.shards} - {shard.name for shard in manifest.shards})
+            store.delete(self.work_key(LISTING))
+            left = store.list(self.key(".partial") if is_current else self.work_key())
+            store.delete(*(each.key for each in left if each.key != plan))
+            if is_current:
+                store.delete(plan)
+        except IofastError as error:
+            rest = f"run the same command again, or delete {self.url}.partial/"
+            _log.warning("%s is published, but cleaning up failed: %s; %s", self.url, error, rest)

@@ -1,55 +1,49 @@
-"""`pack` into an object store: a run in parts, whose work lies in the store and for a short time in a folder here.
+"""`pack` into an object store: each finished shard is sent under its final name, and the manifest comes last.
 
-A machine needs room for two parts. Any number of machines may run the same command: each packs parts that the store
-does not have yet, and the last one publishes the set.
+`<DST>.partial/` in the store has the plan, the listing, and the rows of each finished section. So a run that was killed
+goes on, and any number of machines may run the same command: each packs sections that the store does not have yet, and
+who finds all of them there publishes the set (docs/format.md section 8.1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import posixpath
 import random
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from iofast import owned
+from iofast.containers.columns_file import ALIGN, store
+from iofast.containers.locked_folder import LockedFolder
+from iofast.containers.manifest import Manifest
+from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import SHARD_SIZE
-from iofast.errors import (
-    ErrorBudgetError,
-    ObjectConflictError,
-    ObjectMissingError,
-    OptionError,
-    StorageError,
-    TargetError,
-)
+from iofast.containers.targets import writer_of
+from iofast.containers.writer import INDEX_SUFFIX, Finished, Section
+from iofast.errors import BusyError, IofastError, ObjectMissingError, TargetError, because
 from iofast.option import parse_size
+from iofast.packing import estimate
 from iofast.packing.dry_run import forecast
-from iofast.packing.failures import ERRORS
+from iofast.packing.failures import ERRORS, beside
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import PackPart
-from iofast.packing.plan import shared_settings
-from iofast.packing.pool import JOURNAL, WorkerPool
+from iofast.packing.part import PackPart, missing_words, parts_of
+from iofast.packing.parts import LISTING, load_work
+from iofast.packing.plan import PackPlan, shared_settings
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
-from iofast.packing.store_parts import GoneError, StoreParts, Uploads
-from iofast.packing.store_target import StoreTarget, parse
+from iofast.packing.store_target import StoredPlan, StoreTarget
+from iofast.remote import requests
+from iofast.source import stored
 
-MOST_SHARD = 4_000_000_000  # bytes: S3 copies 5 GiB, and a shard may become larger than the estimate
-
-
-def check_options(options: PackOptions, url: str) -> None:
-    """Raise `OptionError` for what cannot be done in an object store."""
-    name = parse(url)[1]
-    if options.on is not None:
-        raise OptionError(
-            f"on={options.on} needs a local target, found the URL of {name}: run the same command on each node"
-        )
-    if parse_size(options.shard_size or SHARD_SIZE) > MOST_SHARD:
-        raise OptionError(
-            f"shard_size={options.shard_size} is too much for an object store, which copies 5 GiB at most: expected up "
-            "to 4GB"
-        )
+_REQUESTS = 16  # small objects in flight at once
 
 
 @dataclass(slots=True)
@@ -62,150 +56,251 @@ class StoreRun:
     planned: Callable[[], PackWork]
     pool: WorkerPool
     progress: PackProgress
-    started: float
+    _joined: bool = field(default=False, init=False)  # another run has begun, and may be at work
+    _stopped: bool = field(default=False, init=False)
 
     def run(self) -> PackReport:
-        """Pack the missing parts, or the one that the options name, and publish when all are there."""
+        """Pack the missing sections, or those of one part, and publish when all are there."""
+        target = self.target
         try:
-            return self._run()
-        except (KeyboardInterrupt, StorageError, ObjectConflictError, ObjectMissingError) as error:
-            words = str(error) or "interrupted"
-            if self.target.run is None or "goes on from there" in words:
-                raise
-            raise type(error)(f"{words}; {self.target.going_on}") from None
-
-    def _run(self) -> PackReport:
-        target, options = self.target, self.options
-        target.pull()
-        parts = StoreParts(
-            self.sources,
-            target,
-            options,
-            self.planned,
-            shared_settings(self.sources, options, target),
-        )
-        if target.run is not None and (publication := target.publisher.begun()) is not None:
-            work = parts.stored() or self.planned()
-            target.republish(publication)
-            return self._described(PackRun(work, target, self.pool, self.progress).complete())
-        part = None if options.part is None else PackPart.parse(options.part, os.environ)
-        if options.finish and target.run is None:
-            target.check_new()
-            raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
-        work, is_new = parts.begin(None if part is None else part.total)
-        work.workers = self.pool.count
-        count = work.plan.parts or 1
-        stored = parts.stored_parts(count)
-        begun = parts.reconcile(count, stored)
-        resumed = 0
-        if part is not None:
-            report = self._pack_one(parts, part, part.number in stored)
-            left = tuple(sorted({*range(1, count + 1)} - parts.stored_parts(count).keys()))
-            if left or not options.finish_when_complete:
-                return self._described(replace(report, missing=left))
-        elif not options.finish:
-            missing = [PackPart(each, count) for each in range(1, count + 1) if each not in stored]
-            if missing and not is_new:  # other machines may be at work: begin anywhere
-                start = random.randrange(len(missing))
-                missing = missing[start:] + missing[:start]
-            resumed = self._pack_missing(parts, work, list(dict.fromkeys((*begun, *missing))))
-        return self._described(replace(self._finish(parts, work), resumed=resumed))
+            with target:
+                report = self._run()
+        except (KeyboardInterrupt, IofastError) as error:
+            words, errors = str(error) or "interrupted", beside(target.path, ERRORS)
+            if os.fspath(errors) in words:
+                target.store.put_file(target.key(ERRORS), errors)
+            words = words.replace(os.fspath(target.path), target.url)
+            raise type(error)(f"{words}; {target.going_on}" if target.begun.id else words) from None
+        listed = None if report.errors_file is None else f"{target.url}{ERRORS}"
+        return replace(report, target=target.url, errors_file=listed)
 
     def dry_run(self) -> PackReport:
         """The forecast of a dry run. Nothing is written into the store."""
-        self.target.check_new()
+        self.target.replaced_shards(self.target.manifest_info())
         report = forecast(self.planned(), self.target.path, self.pool)
         expected = report.estimate
-        if expected is not None:  # a shard that is sent, and one that is packed, with its journals
-            shard, journals = parse_size(self.options.shard_size or SHARD_SIZE), 2 * self.pool.count * JOURNAL
-            expected = replace(expected, bytes_peak=min(expected.bytes_peak, 3 * shard + journals))
+        if expected is not None:  # a shard that is sent, and one that is packed
+            shard = parse_size(self.options.shard_size or SHARD_SIZE)
+            expected = replace(expected, bytes_peak=min(expected.bytes_peak, 2 * shard))
         return replace(report, target=self.target.url, estimate=expected)
 
-    def _pack_one(self, parts: StoreParts, part: PackPart, is_stored: bool) -> PackReport:
-        if is_stored:
-            parts.fetch([part])
-        report = parts.pack(part, self.pool, self.progress)
-        if not is_stored:
-            parts.send(part)
-        return report
+    def _run(self) -> PackReport:
+        options, target = self.options, self.target
+        part = None if options.part is None else PackPart.parse(options.part, os.environ)
+        work = self._work(None if part is None else part.total)
+        if work is None:  # a run that was killed at its very end
+            work = self.planned()
+            return self._published(self._of(work, resumed=len(work.source)))
+        packing = self._of(work)
+        writer = writer_of(target, work.description(), work.key_width)
+        assert isinstance(writer, ShardWriter)  # no other suffix is accepted
+        writer.is_stored = True
+        sections = work.sections()
+        mine = [*(sections if part is None else part.of(sections))]
+        left = self._lacking(mine)
+        packing.resumed = _images(mine) - _images(left)
+        if options.finish and left:
+            count = work.plan.parts or 1
+            lost = missing_words(parts_of(sections, left, count), count)
+            raise TargetError(f"{target.url} cannot be finished: {lost}")
+        if left and not target.hide_replaced():
+            if target.is_current():
+                raise TargetError(f"{target.url} was made by another run meanwhile")
+            return self._published(packing)
+        self._pack(packing, writer, mine, left)
+        missing = self._lacking(sections)
+        if part is None or (not missing and options.finish_when_complete):
+            return self._publish(packing, writer)
+        with contextlib.suppress(ObjectMissingError):  # published meanwhile
+            self._receive_rows(mine)
+        writer.resume(mine)
+        lacking = parts_of(sections, missing, part.total)
+        report = self._report(packing, writer)
+        return replace(report, images=_images(mine), errors_file=None, part=part, missing=lacking)
 
-    def _pack_missing(self, parts: StoreParts, work: PackWork, order: Sequence[PackPart]) -> int:
-        """Pack and send these parts, except those that another machine stores meanwhile.
+    def _work(self, count: int | None) -> PackWork | None:
+        """The work of the run that the store has, or of a new one; None for a run that has published its set."""
+        target, options, listing = self.target, self.options, self.target.partial / LISTING
+        settings = shared_settings(self.sources, options, target)
+        old = target.manifest_info()  # before the source is listed, which may take long
+        while (found := target.stored_plan()) is None:
+            shards = target.replaced_shards(old)
+            if options.finish:
+                raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
+            work = self.planned()
+            plan = replace(work.plan, settings=settings, records=estimate.section_records(work, target), parts=count)
+            work.plan = plan
+            store(listing, *stored.parts(work.source))
+            if target.begin(StoredPlan(secrets.token_hex(8), plan, "" if old is None else old.etag, shards)):
+                return work
+        plan = found.plan
+        expected = PackPlan(
+            plan.images, plan.splits, plan.source, settings, parts=plan.parts if count is None else count
+        )
+        expected.check_same(plan, Path(f"{target.url}.partial"))
+        target.begun, self._joined = found, True
+        data = target.get(target.work_key(LISTING))
+        if data is None:
+            return None
+        listing.write_bytes(data)
+        return load_work(self.sources, options, plan, listing, checked=True)
 
-        Returns the number of images that were not packed here and now.
-        """
-        images = {part: len(parts.of(part, work).source) for part in order}
-        resumed, failed = len(work.source) - sum(images.values()), 0
-        whole = _WholeProgress(self.progress, len(work.source), resumed)
-        try:
-            with Uploads(parts) as uploads:
-                whole.check = uploads.check
-                for part in order:
-                    if parts.is_stored(part):
-                        whole.skip(images[part])
-                        resumed += images[part]
+    def _pack(self, packing: PackRun, writer: ShardWriter, mine: Sequence[Section], left: Sequence[Section]) -> None:
+        """Pack the sections that are left; while one is sent, the next one is packed."""
+        names = writer.names([each.split for each in packing.work.sections()])
+        start = random.randrange(len(left)) if left and self._joined else 0  # else both would pack the same
+        sending: Future[bool] | None = None
+        self.progress.begin(_images(mine), packing.resumed)
+        with ThreadPoolExecutor(1, "iofast-uploads") as uploads:
+            try:
+                for section in (*left[start:], *left[:start]):
+                    if self.target.get(self.target.work_key(_rows_name(section))) is not None:  # of another machine
+                        self.progress.step(_images([section]), 0, len(packing.failures))
                         continue
-                    report = parts.pack(part, self.pool, whole)
-                    resumed += report.resumed
-                    failed += report.failed
-                    self._check_budget(failed, len(work.source))
-                    uploads.add(part)
-        except GoneError:
-            pass  # `_finish` finds out why
-        finally:
-            whole.close()
-        return resumed
+                    packing.pack(writer, [section])
+                    if sending is not None and not sending.result():
+                        break
+                    done = writer.finished[section.number]
+                    sending = uploads.submit(self._send, writer, done, names[section.number])
+                if sending is not None:
+                    sending.result()
+            finally:
+                self._stopped = True
+                self.progress.end()
+                writer.abort()
 
-    def _check_budget(self, failed: int, images: int) -> None:
-        allowed = self.options.allowed_errors(images)
-        if failed > allowed:
-            raise ErrorBudgetError(
-                f"{failed:,} of {images:,} images failed: expected at most {allowed:,} (they are listed in "
-                f"{self.target.partial}/part-*{ERRORS}); give a larger max_errors=, and {self.target.going_on}"
-            )
+    def _send(self, writer: ShardWriter, done: Finished, name: str) -> bool:
+        """Store a shard under its final name, then its rows. False if another machine has published the set."""
+        target, staged = self.target, writer.staged(done.section)
+        rows = target.work_key(_rows_name(done.section))
+        if not target.is_current():
+            return False
+        if done.count:
+            target.store.put_file(name, staged, self._check_stopped)
+            staged.unlink()
+        target.store.put_file(rows, done.rows, self._check_stopped)
+        if target.is_current():
+            return True
+        target.store.delete(rows)
+        return False
 
-    def _finish(self, parts: StoreParts, work: PackWork) -> PackReport:
-        """Join all parts and publish. Another machine may do the same at the same time."""
-        target, count = self.target, work.plan.parts or 1
-        try:
-            parts.fetch([PackPart(number, count) for number in range(1, count + 1)])
-            return parts.finish(self.pool, self.progress)
-        except (TargetError, ObjectMissingError):
-            if target.find() == target.run:
-                raise
-        target.receive_set()
-        return PackRun(work, target, self.pool, self.progress).complete()
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise InterruptedError("the run has ended")
 
-    def _described(self, report: PackReport) -> PackReport:
-        """The report with URLs in the place of local paths."""
-        target = self.target
-        errors = None if report.errors_file is None else f"{target.url}{ERRORS}"
-        if report.errors_file is not None and report.part is not None:
-            errors = target.store.url(f"{target.prefix}/{os.path.basename(report.errors_file)}")
-        return replace(report, target=target.url, seconds=time.monotonic() - self.started, errors_file=errors)
+    def _publish(self, packing: PackRun, writer: ShardWriter) -> PackReport:
+        """Write index and manifest from the rows of all sections. Another machine may do the same at the same time."""
+        target, work = self.target, packing.work
+        sections = work.sections()
+        with contextlib.suppress(ObjectMissingError):  # published meanwhile
+            self._receive_rows(sections)
+        lost, sizes = writer.resume(sections), target.sizes()
+        if not target.is_current():
+            return self._published(packing)
+        if lost:
+            raise TargetError(f"{target.url}: the rows of {len(lost)} shards are damaged: delete them in .partial/")
+        packing = self._of(work, packing.resumed)
+        report = self._report(packing, writer)
+        packing.check_any([*writer.finished.values()])
+        manifest = writer.finish(work.description())
+        for shard in manifest.shards:
+            if sizes.get(shard.name) != shard.size:
+                where = target.store.url(shard.name)
+                raise TargetError(f"{where} is lost or was overwritten: delete .partial/ and all shards")
+        if packing.failures.save():
+            target.store.put_file(target.key(ERRORS), packing.failures.file)
+        else:
+            target.store.delete(target.key(ERRORS))
+        target.store.put_file(target.key(INDEX_SUFFIX), target.partial / target.key(INDEX_SUFFIX))
+        target.put_manifest(manifest)
+        target.clean_up(manifest)
+        return replace(report, bytes_out=_size(manifest))
+
+    def _published(self, packing: PackRun) -> PackReport:
+        """The report of a set that this run, or another machine, has published before."""
+        target, work, manifest = self.target, packing.work, self.target.manifest()
+        if manifest is None:
+            raise TargetError(f"{target.url}.partial/ was removed by another program: there is no finished set")
+        target.clean_up(manifest)
+        packing = self._of(work, packing.resumed)
+        if (listed := target.get(target.key(ERRORS))) is not None:
+            packing.failures.file.write_bytes(listed)
+            packing.failures.load()
+        report = work.report(target.path, packing.failures, (), _size(manifest), packing.resumed)
+        left_out = len(work.source) - manifest.count - len(packing.failures)
+        return replace(report, packed=manifest.count, left_out=left_out)
+
+    def _report(self, packing: PackRun, writer: ShardWriter) -> PackReport:
+        """The report of all sections that the writer has found finished."""
+        done = [*writer.finished.values()]
+        for each in done:
+            packing.count(each)
+        size = sum(each.size for each in done)
+        return packing.work.report(self.target.path, packing.failures, done, size, packing.resumed)
+
+    def _of(self, work: PackWork, resumed: int = 0) -> PackRun:
+        work.workers = self.pool.count
+        return PackRun(work, self.target, self.pool, self.progress, resumed)
+
+    def _lacking(self, sections: Sequence[Section]) -> list[Section]:
+        """Those of the sections that the store does not have."""
+        there = {posixpath.basename(each.key) for each in self.target.store.list(self.target.work_key())}
+        return [each for each in sections if _rows_name(each) not in there]
+
+    def _receive_rows(self, sections: Sequence[Section]) -> None:
+        """Fetch the rows of these sections that are not here."""
+
+        async def receive(section: Section) -> None:
+            path = self.target.partial / _rows_name(section)
+            if not path.exists():
+                path.write_bytes(await self.target.store.fetch(self.target.work_key(path.name)))
+
+        requests.run(requests.each(receive, [*sections], _REQUESTS))
 
 
-class _WholeProgress(PackProgress):
-    """One display for all parts of a run."""
+def _images(sections: Iterable[Section]) -> int:
+    return sum(each.stop - each.start for each in sections)
 
-    def __init__(self, shown: PackProgress, images: int, done: int) -> None:
-        self._shown, self._failed, self._before = shown, 0, 0
-        self.check: Callable[[], None] = lambda: None
-        shown.begin(images, done)
 
-    def begin(self, images: int, done: int) -> None:  # noqa: ARG002 - of one part
-        self._before, self._failed = self._before + self._failed, 0
-        self.skip(done)
+def _size(manifest: Manifest) -> int:
+    """Bytes of all objects of a set but its list of errors."""
+    index = 0
+    for size, _ in manifest.index:  # each begins at a multiple of ALIGN
+        index += -index % ALIGN + size
+    return sum(shard.size for shard in manifest.shards) + index + len(manifest.to_json())
 
-    def skip(self, images: int) -> None:
-        """Count images of an earlier run, or of another machine."""
-        if images:
-            self._shown.step(images, 0, self._before + self._failed)
 
-    def step(self, images: int, size: int, failed: int) -> None:
-        self.check()
-        self._failed = failed
-        self._shown.step(images, size, self._before + failed)
+def _rows_name(section: Section) -> str:
+    return f"rows-{section.number:06d}"
 
-    def close(self) -> None:
-        self._shown.end()
+
+@contextlib.contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder of this run alone for packed shards, in `$IOFAST_WORK` or the user's cache folder.
+
+    What runs that were killed have left there is removed. Raises `TargetError`.
+    """
+    given, cache = os.environ.get("IOFAST_WORK"), owned.cache_folder()
+    if not given and cache is None:
+        raise TargetError("there is no folder for work: set IOFAST_WORK to one that only you may write to")
+    base = Path(os.path.abspath(given)) if given else Path(cache or "") / "packing"
+    own = LockedFolder(base / f"run-{secrets.token_hex(8)}", base)
+    try:
+        base.mkdir(0o700, parents=True, exist_ok=True)
+        for path in base.glob("run-*"):
+            with contextlib.suppress(BusyError):
+                _remove(LockedFolder(path, base))
+        own.acquire()
+    except OSError as error:
+        words = str(error) if isinstance(error, TargetError) else because(error)
+        raise TargetError(f"{base} takes no work folder: {words}") from None
+    try:
+        yield own.path
+    finally:
+        _remove(own)
+
+
+def _remove(folder: LockedFolder) -> None:
+    folder.acquire()
+    folder.empty(())
+    folder.remove()

@@ -1,4 +1,4 @@
-"""A packing worker, `python -m iofast.packing.worker`: read chunks of images from stdin, write records to a journal.
+"""A packing worker, `python -m iofast.packing.worker`: read chunks of images from stdin, send records to stdout.
 
 It is a process of its own, so that a file which crashes a codec ends only this process. It sends `ready`, then `done`
 for each chunk, `alive` now and then, and `fatal` when no further image can succeed. In a `careful` chunk, on which a
@@ -13,13 +13,12 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from iofast import kernel
-from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
-from iofast.errors import DecodeError, SourceError, StorageError, TargetError, because
-from iofast.packing.messages import Frames, Message, encode
+from iofast.errors import DecodeError, SourceError, StorageError, because
+from iofast.packing.messages import Frames, Message, PackedRecord, described, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
 
@@ -44,20 +43,19 @@ def main(parent: int | None = None) -> int:
 
 
 class Worker:
-    """Turn chunks into journal blocks. `peek` returns the message after the present one, if it has arrived."""
+    """Turn chunks of images into records. `peek` returns the message after the present one, if it has arrived."""
 
     def __init__(self, outgoing: int, peek: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
         self._outgoing, self._peek = outgoing, peek
         self._recipe = SampleRecipe(kernel.TranscodeRecipe())
         self._origin: Origin = FileOrigin("")
-        self._journal: JournalWriter | None = None
         self._last_sent = time.monotonic()
         self._begun: dict[str, Any] | None = None  # a chunk whose images the origin fetches already
         self._careful = False
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, payloads: Sequence[bytes] = ()) -> None:
         """Write one frame."""
-        rest = memoryview(encode(message))
+        rest = memoryview(encode(message, payloads))
         while rest:
             rest = rest[os.write(self._outgoing, rest) :]
         self._last_sent = time.monotonic()
@@ -69,9 +67,8 @@ class Worker:
                 self._set_up(message["setup"])
             else:
                 self._chunk(message)
-        except (TargetError, SourceError, StorageError) as error:  # `_chunk` catches those of images
-            kinds = {SourceError: "source", StorageError: "storage", TargetError: "target"}
-            self.send({"fatal": str(error), "of": next(kinds[kind] for kind in kinds if isinstance(error, kind))})
+        except (SourceError, StorageError) as error:  # `_chunk` catches those of images
+            self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "storage"})
             return False
         return True
 
@@ -79,13 +76,10 @@ class Worker:
         self._recipe = SampleRecipe.of(setup["recipe"])
         self._origin = origin_of(setup)
         self._origin.waiting = self._wait
-        self._journal = JournalWriter(setup["journal"])
 
     def _chunk(self, message: dict[str, Any]) -> None:
-        if self._journal is None:
-            raise TargetError("a chunk came before the set-up")
-        records: list[JournalRecord] = []
-        failures: list[JournalFailure] = []
+        records: list[PackedRecord] = []
+        failures: list[tuple[int, str]] = []
         bytes_in = left_out = 0
         self._careful = message["careful"]
         images = [Image(*row) for row in message["images"]]
@@ -108,20 +102,12 @@ class Worker:
                 raise
             except Exception as error:  # a damaged image may raise anything, and must not end the run
                 reason = self._origin.blame(image, _reason(error))
-                failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
+                failures.append((image.position, reason))
         if message["careful"]:
             self.send({"begin": None})  # no image is to blame from here on
-        place = self._journal.append(message["chunk"], records, failures)
-        self.send(
-            {
-                "done": message["chunk"],
-                "offset": place.offset,
-                "failed": [(failure.position, failure.reason) for failure in failures],
-                "left_out": left_out,
-                "bytes_in": bytes_in,
-                "bytes_out": sum(len(payload) for record in records for payload in record.fields.values()),
-            }
-        )
+        rows, payloads = described(records)
+        done = {"done": message["chunk"], "records": rows, "failed": failures, "left_out": left_out}
+        self.send({**done, "bytes_in": bytes_in}, payloads)
 
     def _wait(self) -> None:
         """Use the time in which the origin waits for an object store."""
@@ -179,7 +165,7 @@ class _Incoming:
     def _read(self) -> bool:
         """Wait for bytes. Return False at the end of the pipe."""
         data = os.read(self._fd, _READ)
-        self._arrived.extend(self._frames.feed(data))
+        self._arrived.extend(message for message, _ in self._frames.feed(data))
         return bool(data)
 
 

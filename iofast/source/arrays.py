@@ -6,15 +6,12 @@ import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-_STEP_BYTES = 1 << 24  # bytes of strings that are handled at once
 STEP = 1 << 16  # rows that are computed at once
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def steps(count: int) -> Iterator[slice]:
@@ -27,21 +24,8 @@ def stable_order(ranks: NDArray[np.int32], count: int) -> tuple[list[int], NDArr
 
     The order is None if the rows are in it already.
     """
-    counts, is_sorted, last = np.zeros(count, np.int64), True, 0
-    for rows in steps(len(ranks)):
-        part = ranks[rows]
-        counts += np.bincount(part, minlength=count)
-        is_sorted &= bool(part[0] >= last and (part[1:] >= part[:-1]).all())
-        last = part[-1]
-    if is_sorted:
-        return counts.tolist(), None
-    order, places = np.empty(len(ranks), np.int64), np.cumsum(counts) - counts
-    for rows in steps(len(ranks)):
-        by_rank = np.argsort(ranks[rows], kind="stable")
-        part, here = ranks[rows][by_rank], np.bincount(ranks[rows], minlength=count)
-        order[places[part] + np.arange(len(part)) - (np.cumsum(here) - here)[part]] = rows.start + by_rank
-        places += here
-    return counts.tolist(), order
+    counts: list[int] = np.bincount(ranks, minlength=count).tolist()
+    return counts, None if (ranks[1:] >= ranks[:-1]).all() else np.argsort(ranks, kind="stable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +67,17 @@ class Strings:
         return bytes(self.blob[int(self.bounds[row]) : int(self.bounds[row + 1]) - 1])
 
     def __iter__(self) -> Iterator[bytes]:
-        for rows in self.steps():
-            yield from self.of(rows)
+        for rows in steps(len(self)):  # faster than one by one
+            bounds = self.bounds[rows.start : rows.stop + 1].tolist()
+            first, blob = bounds[0], bytes(self.blob[bounds[0] : bounds[-1]])
+            yield from (blob[start - first : end - first - 1] for start, end in itertools.pairwise(bounds))
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (bytes(self.blob), self.bounds)
 
-    def steps(self) -> Iterator[slice]:
-        """As `steps` of all rows, and with at most 16 MiB of strings at once, or one string."""
-        start = 0
-        while start < len(self):
-            most = int(np.searchsorted(self.bounds, self.bounds[start] + np.uint64(_STEP_BYTES), "right")) - 1
-            stop = min(max(start + 1, most), start + STEP, len(self))
-            yield slice(start, stop)
-            start = stop
-
-    def of(self, rows: slice) -> list[bytes]:
-        """The strings of some rows: faster than one by one."""
-        bounds = self.bounds[rows.start : rows.stop + 1].tolist()
-        blob, first = bytes(self.bytes_of(rows)), bounds[0]
-        return [blob[start - first : end - first - 1] for start, end in itertools.pairwise(bounds)]
-
-    def bytes_of(self, rows: slice) -> bytes | memoryview:
-        """The bytes of some rows, with the byte behind each."""
-        return self.blob[int(self.bounds[rows.start]) : int(self.bounds[rows.stop])]
-
 
 class StringsWriter:
-    """`Strings` that are made one by one, or many at once."""
+    """`Strings` that are made one by one."""
 
     def __init__(self) -> None:
         self._blob, self._bounds = bytearray(), array("Q", [0])  # a list would take 40 bytes for each
@@ -120,11 +87,6 @@ class StringsWriter:
         self._blob += string
         self._blob.append(0)
         self._bounds.append(len(self._blob))
-
-    def extend(self, blob: bytes | memoryview, ends: NDArray[np.uint64]) -> None:
-        """Append strings that are each followed by a NUL in `blob`, where they end behind it."""
-        self._bounds.frombytes((ends + np.uint64(len(self._blob))).tobytes())
-        self._blob += blob
 
     def finish(self) -> Strings:
         """All strings; none can be added after this."""

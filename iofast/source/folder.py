@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import UNREADABLE, Failures, Located, Reader, dense
+from iofast.containers.columns import ABSENT
 from iofast.containers.descriptors import bounded
-from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel import Payloads

@@ -70,7 +70,7 @@ class Column:
 
     def has(self, state: int) -> bool:
         """Whether any row has this state."""
-        return any(bool((self.states[rows] == state).any()) for rows in steps(len(self.states)))
+        return bool((self.states == state).any())
 
     def file(self, row: int) -> bytes | None:
         """The path, in the form of `Source.path`, of the file that contains the value; None without such a file."""
@@ -167,9 +167,8 @@ class Source:
     @property
     def unlabelled(self) -> int:
         """The number of images without a label."""
-        labels, order = self.listed_labels, self.order
-        parts = (labels[rows if order is None else order[rows]] for rows in steps(len(self)))
-        return sum(int((part < 0).sum()) for part in parts)
+        labels = self.listed_labels if self.order is None else self.listed_labels[self.order]
+        return int((labels < 0).sum())
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -217,9 +216,7 @@ class Source:
 
     def only(self, wanted: Collection[str]) -> Source:
         """The images whose `printable` paths are `wanted`, with the same listing, classes and splits."""
-        listed = np.zeros(len(self.paths), np.bool_)
-        for rows in self.paths.steps():
-            listed[rows] = [printable(path) in wanted for path in self.paths.of(rows)]
+        listed = np.array([printable(path) in wanted for path in self.paths], np.bool_)
         order = np.arange(len(self), dtype=np.int64) if self.order is None else self.order
         taken = listed[order]
         counts = ((name, int(taken[start:stop].sum())) for name, start, stop in self.splits)

@@ -19,10 +19,10 @@ from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
-from iofast.source.arrays import Strings, stable_order, steps
+from iofast.source.arrays import Strings, stable_order
 from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE
-from iofast.source.labels import LABEL_COLUMNS, read_labels, unused
+from iofast.source.labels import LABEL_COLUMNS, Labels, read_labels, unused
 from iofast.source.listing import (
     FILE,
     MISSING,
@@ -38,8 +38,18 @@ from iofast.source.listing import (
     ranges,
     split_rank,
 )
-from iofast.source.parquet import BYTES, JSON, TEXT
-from iofast.source.table import PATH_COLUMNS, SUFFIXES, ColumnText, PlacedRow, Table, printable_column, read_table
+from iofast.source.table import (
+    BYTES,
+    JSON,
+    PATH_COLUMNS,
+    SUFFIXES,
+    TEXT,
+    Cells,
+    PlacedRow,
+    Table,
+    printable_column,
+    read_table,
+)
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
@@ -118,7 +128,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
 
 
 def _has_urls(strings: Strings) -> bool:
-    return any(b"://" in bytes(strings.bytes_of(rows)) for rows in strings.steps())
+    return b"://" in bytes(strings.blob)
 
 
 def _watch(path: Path, options: SourceOptions) -> Watched:
@@ -139,7 +149,7 @@ def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> 
     return names[0] if names else None
 
 
-def _pop(table: Table, name: str | None) -> ColumnText | None:
+def _pop(table: Table, name: str | None) -> Cells | None:
     return None if name is None else table.columns.pop(name)
 
 
@@ -147,66 +157,46 @@ def _columns(table: Table) -> str:
     return ", ".join(printable_column(name) for name in table.columns)
 
 
-def _paths(table: Table, cells: ColumnText) -> Strings:
-    strings, kinds = cells.strings, cells.kinds
-    for rows in strings.steps():
-        lengths = np.diff(strings.bounds[rows.start : rows.stop + 1])
-        wrong = np.flatnonzero((kinds[rows] != TEXT) | (lengths == 1))
-        if len(wrong):
-            row = rows.start + int(wrong[0])
-            table.fail(row, "the path is empty" if kinds[row] in (MISSING, TEXT) else "the path is not text")
-        zeros = np.flatnonzero(np.frombuffer(strings.bytes_of(rows), np.uint8) == 0)
-        if len(zeros) > len(lengths):
-            first = int(np.flatnonzero(zeros[: len(lengths)] + 1 != np.cumsum(lengths))[0])
-            table.fail(rows.start + first, "the path has a NUL byte")
-    return strings
+def _paths(table: Table, cells: Cells) -> Strings:
+    for row, (path, kind) in enumerate(cells):
+        if not path or kind != TEXT:
+            table.fail(row, "the path is empty" if not path else "the path is not text")
+        if b"\0" in path:
+            table.fail(row, "the path has a NUL byte")
+    return cells.strings
 
 
-def _check_text(table: Table, name: str, cells: ColumnText) -> None:
+def _check_text(table: Table, name: str, cells: Cells) -> None:
     """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
-    strings, kinds = cells.strings, cells.kinds
-    for rows in strings.steps():
-        if (kinds[rows] == BYTES).any():
-            return
+    for row, (value, kind) in enumerate(cells):
         try:
-            bytes(strings.bytes_of(rows)).decode()
-        except UnicodeDecodeError as error:
-            place = strings.bounds[rows.start] + np.uint64(error.start)
-            table.fail(int(np.searchsorted(strings.bounds, place, "right")) - 1, f"column {name} is not UTF-8")
+            if kind != BYTES:
+                value.decode()
+        except UnicodeDecodeError:
+            table.fail(row, f"column {name} is not UTF-8")
 
 
-def _labels(
-    table: Table, cells: ColumnText | None, options: SourceOptions
-) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
+def _labels(table: Table, cells: Cells | None, options: SourceOptions) -> Labels:
     """See `read_labels`; a list without a column of labels has -1 for all images."""
     if cells is None:
-        labels = np.empty(len(table), np.int32)
-        labels[:] = -1
-        return labels, None, unused(table.columns, "--label-column")
+        return np.full(len(table), -1, np.int32), None, unused(table.columns, "--label-column")
     _check_text(table, "label", cells)
     return read_labels(cells, options.class_order, table.path, table.fail)
 
 
-def _splits(
-    table: Table, cells: ColumnText | None
-) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
+def _splits(table: Table, cells: Cells | None) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
-    found: dict[bytes, int] = {}  # the splits in the order in which they appear
     if cells is None or not cells.kinds.any():
         return ((WHOLE, 0, len(table)),), None
-    strings, kinds, numbers = cells.strings, cells.kinds, np.empty(len(table), np.int32)
-    for rows in strings.steps():
-        values = [value.strip() for value in strings.of(rows)]
-        for row, (value, kind) in enumerate(zip(values, kinds[rows].tolist(), strict=True), rows.start):
-            if value not in found or kind != TEXT:
-                found[_checked_split(table, row, value, kind)] = len(found)
-        numbers[rows] = [found[value] for value in values]
+    values, found = [], dict[bytes, bytes]()
+    for row, (value, kind) in enumerate(cells):
+        text = value.strip()
+        if kind != TEXT or text not in found:
+            found[text] = _checked_split(table, row, text, kind)
+        values.append(found[text])
     names = sorted((value.decode() for value in found), key=split_rank)
-    numbered = {name: rank for rank, name in enumerate(names)}
-    ranks = np.array([numbered[value.decode()] for value in found], np.int32)
-    for rows in steps(len(table)):
-        numbers[rows] = ranks[numbers[rows]]
-    counts, order = stable_order(numbers, len(names))
+    ranks = {name.encode(): rank for rank, name in enumerate(names)}
+    counts, order = stable_order(np.array([ranks[value] for value in values], np.int32), len(names))
     return ranges(zip(names, counts, strict=True)), order
 
 
@@ -226,12 +216,8 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
     cells = table.columns.pop(name)
     values, kinds = cells.strings, cells.kinds
-    states = np.empty(len(table), np.uint8)
-    for rows in steps(len(table)):
-        wrong = np.flatnonzero((kinds[rows] != TEXT) & (kinds[rows] != MISSING))
-        if len(wrong):
-            table.fail(rows.start + int(wrong[0]), f"column {printable_column(name)}: a path must be text")
-        states[rows] = np.where(kinds[rows] == MISSING, MISSING, FILE)
+    for row in np.flatnonzero((kinds != TEXT) & (kinds != MISSING))[:1].tolist():
+        table.fail(row, f"column {printable_column(name)}: a path must be text")
     suffixes = {os.path.splitext(value)[1].lower() for value in values if value}
     legal = _legal(name)
     if mask:
@@ -242,7 +228,7 @@ def _file_field(table: Table, name: str, *, mask: bool) -> Column:
         field = field_name(legal, name)
     except OptionError as error:
         raise SourceError(f"{table.path}: column {printable_column(name)}: {error}") from None
-    return Column(field, values, states)
+    return Column(field, values, np.where(kinds == MISSING, MISSING, FILE).astype(np.uint8))
 
 
 def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column, ...]:
@@ -259,15 +245,15 @@ def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column,
 def _field(table: Table, name: str) -> Column:
     """A field from a column of values. Raises `SourceError`."""
     cells = table.columns[name]
-    values, each = cells.strings, cells.kinds
-    kinds = {kind for rows in steps(len(table)) for kind in np.unique(each[rows]).tolist()} - {MISSING}
+    kinds = {*np.unique(cells.kinds).tolist()} - {MISSING}
     if BYTES in kinds and len(kinds) > 1:
         raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
     _check_text(table, printable_column(name), cells)
-    states, text = np.empty(len(table), np.uint8), QUOTED if kinds == {TEXT, JSON} else PLAIN
-    for rows in steps(len(table)):
-        states[rows] = np.where(each[rows] == MISSING, MISSING, np.where(each[rows] == TEXT, text, PLAIN))
-    return Column(_field_name(table, name, kinds), values, states)
+    states = np.full(len(table), PLAIN, np.uint8)
+    states[cells.kinds == MISSING] = MISSING
+    if kinds == {TEXT, JSON}:
+        states[cells.kinds == TEXT] = QUOTED
+    return Column(_field_name(table, name, kinds), cells.strings, states)
 
 
 def _legal(name: str) -> str:

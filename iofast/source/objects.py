@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from array import array
@@ -125,8 +126,8 @@ def look_up(root: str, paths: Strings) -> Versions:
 
     def found() -> Iterator[tuple[int, str]]:
         with open_bar(len(paths), " objects", "asking for sizes", delay=1) as bar:
-            for start in range(0, len(paths), _SLICE):
-                part = paths.of(slice(start, min(start + _SLICE, len(paths))))
+            each = iter(paths)
+            while part := list(itertools.islice(each, _SLICE)):
                 yield from requests.run(_look(root, part))
                 bar.update(len(part))
 

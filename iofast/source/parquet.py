@@ -1,4 +1,4 @@
-"""Read a Parquet file in batches of rows, and its columns of text and integers without a Python object each."""
+"""Read a Parquet file in batches of rows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from iofast.errors import SourceError, reason_of
 from iofast.source.listing import printable
-
-SUFFIX = ".parquet"
-MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # kinds of a manifest's values
 
 _ROWS = 4096  # of a batch
 
@@ -46,41 +40,18 @@ def row_batches(file: Any, rows: int) -> Iterator[Any]:
         yield from file.iter_batches(batch_size=rows, row_groups=[group])
 
 
-def batches(path: Path) -> Iterator[Any]:
-    """Batches of rows. Raises `SourceError`."""
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Number (from 1) and values of each row. Raises `SourceError`."""
+    before = 0
     with opened(path) as file:
         if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
             raise SourceError(f"{path} has two columns of the same name: {', '.join(file.schema_arrow.names):.200}")
-        yield from row_batches(file, _ROWS)
-
-
-def rows_of(path: Path, batch: Any, before: int) -> list[dict[str, object]]:
-    """The rows of a batch, which follows `before` rows. Raises `SourceError`."""
-    try:
-        rows: list[dict[str, object]] = batch.to_pylist()
-    except (ValueError, ArithmeticError) as error:  # values without a Python type: years, text, nanoseconds
-        raise SourceError(
-            f"{path} has a value that cannot be read from row {before + 1} on: {printable(reason_of(error))}"
-        ) from None
-    return rows
-
-
-def texts(column: Any) -> tuple[memoryview, NDArray[np.uint64], NDArray[np.uint8]] | None:
-    """The arguments of `ColumnText.extend` for an Arrow array of text or integers; None for other types."""
-    import pyarrow
-    import pyarrow.compute
-
-    is_text = pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
-    if not is_text and not pyarrow.types.is_integer(column.type):
-        return None
-    empty, end = (pyarrow.scalar(text, pyarrow.large_string()) for text in ("", "\0"))
-    values = column.cast(pyarrow.large_string()).fill_null("")
-    joined = pyarrow.compute.binary_join_element_wise(values, empty, end)
-    _, ends, blob = joined.buffers()
-    bounds = np.frombuffer(ends, np.int64, len(joined) + 1, 8 * joined.offset)
-    there = np.where(column.is_valid().to_numpy(zero_copy_only=False), np.uint8(TEXT if is_text else JSON), MISSING)
-    return (
-        memoryview(blob)[bounds[0] : bounds[-1]],
-        (bounds[1:] - bounds[0]).astype(np.uint64),
-        there.astype(np.uint8),
-    )
+        for batch in row_batches(file, _ROWS):
+            try:
+                rows: list[dict[str, object]] = batch.to_pylist()
+            except (ValueError, ArithmeticError) as error:  # values without a Python type: years, text, nanoseconds
+                raise SourceError(
+                    f"{path} has a value that cannot be read from row {before + 1} on: {printable(reason_of(error))}"
+                ) from None
+            yield from enumerate(rows, before + 1)
+            before += len(rows)

@@ -1,39 +1,72 @@
-"""A listing as members and arrays of an index file (`cache.store`, `cache.load`)."""
+"""Listings and indexes as members and arrays of a columns file (`containers.columns_file`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from iofast.containers.columns_file import Arrays
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
-from iofast.source.cache import Arrays
 from iofast.source.listing import Column, ContainerRows, Source, Versions, Watched
 
-_MEMBERS = ("kind", "classes", "class_order", "splits", "fields", "warnings", "notes")
+_KINDS = {kind.__name__: kind for kind in (Strings, Column, ContainerRows, Source, Versions, Watched)}
+_ARRAY, _BYTES, _MEMBERS, _KIND = "array", "bytes", "members", "is"  # what an object in JSON stands for
 
 
-def parts(source: Source) -> tuple[dict[str, object], Arrays]:
-    """Everything in a listing except its root, for `cache.store`."""
-    members: dict[str, object] = {name: getattr(source, name) for name in _MEMBERS}
-    arrays: Arrays = {"labels": source.listed_labels, "stamps": source.watched.stamps}
-    arrays |= {} if source.order is None else {"order": source.order}
-    arrays |= _strings("paths", source.paths) | _strings("watched", source.watched.paths)
-    for column in source.columns:
-        arrays |= _strings(f"column.{column.field}", column.values) | {f"column.{column.field}.states": column.states}
-    if source.container is not None:
-        rows = source.container
-        members["container"] = {"fields": dict(rows.fields), "upright": rows.upright, "state": rows.state}
-        arrays["size"] = rows.sizes
-    if source.objects is not None:
-        members["objects"] = list(source.objects)
-        for name, versions in source.objects.items():
-            arrays |= {f"objects.{name}.size": versions.sizes} | _strings(f"objects.{name}", versions.etags)
+def parts(value: object) -> tuple[dict[str, Any], Arrays]:
+    """A dataclass of numbers, text, arrays, bytes, sequences, mappings and such dataclasses, for `columns_file.store`.
+
+    Paths are left out, because a listing may be read at another place.
+    """
+    arrays: Arrays = {}
+
+    def plain(each: Any, name: str) -> Any:
+        if isinstance(each, np.ndarray):
+            arrays[name] = each
+            return {_ARRAY: name, "shape": list(each.shape)}
+        if isinstance(each, bytes | memoryview):
+            arrays[name] = np.frombuffer(each, np.uint8)
+            return {_BYTES: name}
+        if isinstance(each, Mapping):
+            return {_MEMBERS: {key: plain(own, f"{name}.{key}") for key, own in each.items()}}
+        if isinstance(each, list | tuple):
+            return [plain(own, f"{name}.{number}") for number, own in enumerate(each)]
+        if is_dataclass(each):
+            own = {part.name: plain(getattr(each, part.name), f"{name}.{part.name}") for part in fields(each)}
+            return {_KIND: type(each).__name__, **own}
+        return None if isinstance(each, Path) else each
+
+    members: dict[str, Any] = plain(value, "")
     return members, arrays
+
+
+def value_of(members: Mapping[str, Any], arrays: Arrays, *kinds: type) -> Any:
+    """The dataclass that `parts` took apart; `kinds` are its classes beside those of a listing.
+
+    Sequences become tuples. Raises `LookupError` or `TypeError` for members of another version; no value is checked.
+    """
+    known = _KINDS | {kind.__name__: kind for kind in kinds}
+
+    def whole(each: Any) -> Any:
+        if isinstance(each, list):
+            return tuple(map(whole, each))
+        if not isinstance(each, Mapping):
+            return each
+        if _ARRAY in each:
+            return arrays[each[_ARRAY]].reshape(each["shape"])
+        if _BYTES in each:
+            return arrays[each[_BYTES]].data
+        if _MEMBERS in each:
+            return {key: whole(own) for key, own in each[_MEMBERS].items()}
+        return known[each[_KIND]](**{name: whole(own) for name, own in each.items() if name != _KIND})
+
+    return whole(members)
 
 
 def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
@@ -46,35 +79,6 @@ def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
 
 
 def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Source:
-    """The listing that `parts` described. Raises `KeyError` or `TypeError` for other members; no value is checked."""
-
-    def strings(name: str) -> Strings:
-        return Strings(arrays[f"{name}.blob"].data, arrays[f"{name}.bounds"])
-
-    rows, objects = members.get("container"), members.get("objects")
-    return Source(
-        root=root,
-        kind=members["kind"],
-        classes=None if members["classes"] is None else tuple(members["classes"]),
-        splits=tuple((name, start, stop) for name, start, stop in members["splits"]),
-        paths=strings("paths"),
-        listed_labels=arrays["labels"],
-        watched=Watched(strings("watched"), arrays["stamps"]),
-        class_order=members["class_order"],
-        columns=tuple(
-            Column(field, strings(f"column.{field}"), arrays[f"column.{field}.states"]) for field in members["fields"]
-        ),
-        order=arrays.get("order"),
-        container=None
-        if rows is None
-        else ContainerRows(rows["fields"], tuple(rows["upright"]), rows["state"], arrays["size"]),
-        objects=None
-        if objects is None
-        else {name: Versions(arrays[f"objects.{name}.size"], strings(f"objects.{name}")) for name in objects},
-        warnings=tuple(members["warnings"]),
-        notes=tuple(members["notes"]),
-    )
-
-
-def _strings(name: str, strings: Strings) -> Arrays:
-    return {f"{name}.blob": np.frombuffer(strings.blob, np.uint8), f"{name}.bounds": strings.bounds}
+    """The listing that `parts` took apart, at this root. Raises as `value_of` does."""
+    source: Source = value_of(members, arrays)
+    return replace(source, root=root)

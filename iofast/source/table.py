@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from iofast.containers.container_suffixes import PARQUET
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
 from iofast.source import parquet
 from iofast.source.arrays import StringsWriter
-from iofast.source.parquet import BYTES, JSON, MISSING, TEXT
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.text_files import check_file, check_text, lines
 
+MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # kinds of values
 MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
 _NAMELESS = ("path", "label")  # the columns of a list without a header
@@ -40,8 +40,8 @@ Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value
 PlacedRow = tuple[Path, int, dict[str, object]]  # the same, behind the file
 
 
-class ColumnText:
-    """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL.
+class Cells:
+    """The values of one column as UTF-8 text, JSON text or bytes.
 
     After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT, JSON or BYTES per row.
     """
@@ -67,11 +67,6 @@ class ColumnText:
         self._values.add(data)
         self._kinds.append(kind)
 
-    def extend(self, blob: bytes | memoryview, ends: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> None:
-        """Append values that are each followed by a NUL in `blob`, where they end behind it."""
-        self._values.extend(blob, ends)
-        self._kinds += kinds.data
-
     def pad(self, rows: int) -> None:
         """Append missing values up to `rows`."""
         for _ in range(rows - len(self)):
@@ -81,6 +76,9 @@ class ColumnText:
         """Complete `strings` and `kinds`; no value can be added after this."""
         self.strings, self.kinds = self._values.finish(), np.frombuffer(self._kinds, np.uint8)
 
+    def __iter__(self) -> Iterator[tuple[bytes, int]]:
+        return zip(self.strings, self.kinds.tolist(), strict=True)
+
 
 @dataclass(slots=True)
 class Table:
@@ -88,11 +86,27 @@ class Table:
 
     path: Path
     rows_again: Callable[[], Iterator[PlacedRow]]
-    columns: dict[str, ColumnText] = field(default_factory=dict)
+    columns: dict[str, Cells] = field(default_factory=dict)
     rows: int = 0
 
     def __len__(self) -> int:
         return self.rows
+
+    def append(self, place: Path, line: int, values: dict[str, object]) -> None:
+        """Add a row. Raises `SourceError` for too many columns, and for values that cannot be stored."""
+        for name, value in values.items():
+            cells = self.columns.get(name)
+            if cells is None:
+                if len(self.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
+                    fail(self.path, line, f"more than {MAX_COLUMNS} different columns")
+                cells = self.columns[name] = Cells()
+            if len(cells) < self.rows:
+                cells.pad(self.rows)
+            try:
+                cells.add(value)
+            except (ValueError, TypeError, RecursionError) as error:
+                fail(place, line, f"column {printable_column(name)}: {error}")
+        self.rows += 1
 
     def line(self, row: int) -> tuple[Path, int]:
         """The file and line of a row, found by reading the file again."""
@@ -105,7 +119,7 @@ class Table:
 
 def fail(path: Path, line: int, message: str) -> NoReturn:
     """Raise `SourceError` about one line of a manifest (one row of a Parquet file)."""
-    raise SourceError(f"{path}, {'row' if path.suffix.lower() == parquet.SUFFIX else 'line'} {line}: {message}")
+    raise SourceError(f"{path}, {'row' if path.suffix.lower() == PARQUET else 'line'} {line}: {message}")
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -119,11 +133,8 @@ def read_table(path: Path, rows: Callable[[], Iterator[PlacedRow]] | None = None
     try:
         if rows is None:
             check_file(path)
-        if rows is None and path.suffix.lower() == parquet.SUFFIX:
-            _fill_from_parquet(table)
-        else:
-            for place, line, values in table.rows_again():
-                _append(table, place, line, values)
+        for place, line, values in table.rows_again():
+            table.append(place, line, values)
     except OSError as error:
         raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
     except UnicodeError as error:
@@ -134,30 +145,6 @@ def read_table(path: Path, rows: Callable[[], Iterator[PlacedRow]] | None = None
     if not len(table):
         raise SourceError(f"manifest {path} has no rows")
     return table
-
-
-def _append(table: Table, place: Path, line: int, values: dict[str, object]) -> None:
-    for name, value in values.items():
-        cells = _column(table, name, line)
-        if len(cells) < len(table):
-            cells.pad(len(table))
-        try:
-            cells.add(value)
-        except SourceError:  # a full disk
-            raise
-        except (ValueError, TypeError, RecursionError) as error:
-            fail(place, line, f"column {printable_column(name)}: {error}")
-    table.rows += 1
-
-
-def _column(table: Table, name: str, line: int) -> ColumnText:
-    """The column of this name, a new one if none has it. Raises `SourceError` for too many."""
-    cells = table.columns.get(name)
-    if cells is None:
-        if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
-            fail(table.path, line, f"more than {MAX_COLUMNS} different columns")
-        cells = table.columns[name] = ColumnText()
-    return cells
 
 
 def printable_column(name: str) -> str:
@@ -218,11 +205,8 @@ def _is_headless(row: list[str]) -> bool:
 
 def _checked_header(path: Path, names: list[str]) -> list[str]:
     names = [name.strip() for name in names]
-    seen: set[str] = set()
-    for name in filter(None, names):
-        if name in seen:
-            raise SourceError(f"{path} has two columns {printable_column(name)}")
-        seen.add(name)
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
+        raise SourceError(f"{path} has two columns {printable_column(twice)}")
     return names
 
 
@@ -239,36 +223,11 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         yield line, values
 
 
-def _fill_from_parquet(table: Table) -> None:
-    """Read a Parquet file; text and integers take no Python object each."""
-    for batch in parquet.batches(table.path):
-        slow = []
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            texts = parquet.texts(column)
-            if texts is None:
-                slow.append(name)
-            else:
-                _column(table, name, table.rows + 1).extend(*texts)
-        if not slow:
-            table.rows += batch.num_rows
-            continue
-        for values in parquet.rows_of(table.path, batch.select(slow), table.rows):
-            _append(table, table.path, table.rows + 1, values)
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
-    row = 0
-    for batch in parquet.batches(path):
-        for values in parquet.rows_of(path, batch, row):
-            row += 1
-            yield row, values
-
-
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": partial(_read_delimited, usual=","),
     ".tsv": partial(_read_delimited, usual="\t"),
     ".txt": partial(_read_delimited, usual="\t"),
     ".jsonl": _read_jsonl,
-    parquet.SUFFIX: _read_parquet,
+    PARQUET: parquet.rows_of,
 }
 SUFFIXES = tuple(_READERS)

@@ -10,26 +10,20 @@ import tracemalloc
 from pathlib import Path
 
 import foreign_lmdbs
-import lmdb_containers
-import numpy as np
 import pytest
 import tar_sets
 from container_sets import build, picture
 
 from iofast import open_reader
 from iofast.checking import verify
-from iofast.containers.base import Description
+from iofast.containers import columns_file
 from iofast.containers.file_bytes import read_at
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.sealed import seal, unseal
-from iofast.containers.shard_files import entries_in
-from iofast.containers.tar import TarWriter
-from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
 from iofast.foreign.tar_names import key_and_name
 from iofast.kernel import Header, TranscodeRecipe, exif
 from iofast.places import Geometry, move
-from iofast.source import cache
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
 
@@ -199,55 +193,11 @@ def test_a_fifo_in_an_images_place_does_not_hang(tmp_path: Path) -> None:
             reader.view(0)
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".tfrecord"])
-def test_a_shard_whose_list_lacks_records_is_not_gone_on_with(tmp_path: Path, suffix: str) -> None:
-    """The checksum of each entry is right, and that of the header."""
-    records = [lmdb_containers.sample(n, 0, "train" if n < 3 else "val") for n in range(5)]
-
-    def writer(folder: Path) -> TarWriter | TfrecordWriter:
-        folder.mkdir(exist_ok=True)
-        return TarWriter(folder, "x.tar") if suffix == ".tar" else TfrecordWriter(folder, "x.tfrecord", Description())
-
-    def finish(own: TarWriter | TfrecordWriter, start: int) -> dict[str, bytes]:
-        for record in records[start:]:
-            own.write(*record)
-        own.finish(Description())
-        return {final: (own.folder / staged).read_bytes() for staged, final in own.files.items()}
-
-    whole = finish(writer(tmp_path / "whole"), 0)
-    finish(writer(tmp_path / "begun"), 0)
-    rows = tmp_path / "begun" / "rows-000001"
-    last = [place for place, _ in entries_in(rows)][-1]
-    os.truncate(rows, last)
-    again = writer(tmp_path / "begun")
-    assert again.resume() == (3, 2)
-    assert finish(again, 3) == whole
-
-
-def test_cached_index_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
+def test_columns_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
     text = seal({"arrays": {"a": ["<u8", "0"]}})
-    (tmp_path / "x").write_bytes(cache.MAGIC + len(text).to_bytes(8, "little") + text)
-    with pytest.raises(ContainerError, match="descriptions of its arrays are invalid"):
-        cache.load(tmp_path / "x")
-
-
-def test_a_cached_index_whose_columns_are_of_another_type(tmp_path: Path) -> None:
-    for name, right, wrong in (("orientation", "u1", "i4"), ("file.0", "u4", "i4"), ("a.txt.bounds", "u8", "u4")):
-        cache.store(tmp_path / "x", {}, {name: np.zeros(3, right)})
-        assert cache.load(tmp_path / "x")[1][name].dtype == right
-        cache.store(tmp_path / "x", {}, {name: np.zeros(3, wrong)})
-        with pytest.raises(ContainerError, match=f"{name} is of .* expected {np.dtype(right)}"):
-            cache.load(tmp_path / "x")
-
-
-def test_strings_of_a_cached_index_that_end_beyond_all_numbers() -> None:
-    blob = np.zeros(4, np.uint8)
-    cache.check_strings(blob, np.arange(5, dtype=np.uint64))
-    for last in (5, (1 << 63) - 1, (1 << 63) + 1, (1 << 64) - 1):
-        with pytest.raises(ContainerError, match="5 bounds do not rise within a blob of 4 bytes"):
-            cache.check_strings(blob, np.array([0, 1, 2, 3, last], np.uint64))
-    with pytest.raises(ContainerError, match="0 bounds"):
-        cache.check_strings(blob, np.zeros(0, np.uint64))
+    (tmp_path / "x").write_bytes(columns_file.MAGIC + len(text).to_bytes(8, "little") + text)
+    with pytest.raises(ContainerError, match="the header of its columns is invalid"):
+        columns_file.load(tmp_path / "x")
 
 
 def test_verify_names_a_record_in_one_line(tmp_path: Path) -> None:

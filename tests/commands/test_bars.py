@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -20,6 +22,7 @@ from tqdm import tqdm
 
 from iofast import pack
 from iofast.bars import open_bar
+from iofast.cli import main
 from iofast.opening import open_reader
 
 
@@ -97,6 +100,23 @@ def test_nothing_where_stderr_is_no_file(stream: object, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.stderr", stream)
     with open_bar(30, " images") as bar:
         bar.update(30)
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "logger"])
+def test_commands_without_a_stderr(closed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`2>&-`, and a program that puts a logger in its place."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(picture(1))
+    images, packed, copy = (str(tmp_path / name) for name in ("images", "out.lmdb", "out.tar"))
+    for words in (["pack", images, packed, "--workers", "1"], ["convert", packed, copy], ["verify", copy]):
+        if closed:
+            command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "iofast", *words]
+            assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
+        else:
+            monkeypatch.setattr("sys.stderr", object())
+            assert main(words) == 0
+    with open_reader(copy) as reader:
+        assert len(reader) == 1
 
 
 def test_nothing_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ class TestPack:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         deadline = time.monotonic() + 30
         partial = tmp_path / "out.lmdb.partial"
-        while not any(path.stat().st_size for path in partial.glob("journal-*")) and time.monotonic() < deadline:
+        while not (partial / "plan.json").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=30)

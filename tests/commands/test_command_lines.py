@@ -14,7 +14,6 @@ from PIL import Image
 from iofast import open_reader, open_writer, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
-from iofast.copying import CopyOptions, convert
 from iofast.errors import ErrorBudgetError, OptionError, SourceError
 from iofast.packing import PackOptions
 from iofast.sheet import SheetOptions
@@ -96,8 +95,7 @@ class TestWithoutEffect:
         [
             (lambda images, target: PackOptions(quality=80, format="png"), "quality=80"),
             (lambda images, target: SheetOptions(boxes="", box_format="xywh"), "box_format=xywh"),
-            (lambda images, target: convert(images, target, CopyOptions(shard_size=5000)), "shard_size=5000"),
-            (lambda images, target: convert(images, f"{target}.lmdb", CopyOptions(shard_size=5000)), "shard_size=5000"),
+            (lambda images, target: pack(images, f"{target}/", workers=1, shard_size=5000), "shard_size=5000"),
             (lambda images, target: open_writer(f"{target}.lmdb", shard_size=5000), "shard_size=5000"),
         ],
     )
@@ -152,7 +150,7 @@ class TestSuggestions:
     )
     def test_targets(self, images: Path, tmp_path: Path, iofast: CommandLine, name: str, meant: str | None) -> None:
         result = iofast("pack", images, tmp_path / name)
-        result.fails(2, "expected .lmdb, .tar, .tfrecord, .tfrecords, found ")
+        result.fails(2, "expected .lmdb, .tar, .tfrecord, .tfrecords, or a / at the end for a folder of files, found ")
         assert ("did you mean" in result.err) == (meant is not None)
         assert meant is None or f"did you mean {tmp_path / meant}?" in result.err
 
@@ -217,7 +215,7 @@ class TestWords:
         def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("iofast.packing.build.Builder.finish", interrupted)
+        monkeypatch.setattr("iofast.containers.writer.IndexedWriter.finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pack(images, tmp_path / "out.lmdb", workers=1, resize=16)
         result = iofast("pack", images, tmp_path / "out.lmdb", "--resize", 8, "--workers", 1)

@@ -82,7 +82,7 @@ def test_help_in_ascii(command: str) -> None:
     assert b"usage: iofast" in text
 
 
-@pytest.mark.parametrize("suffix", [*SUFFIXES, ""])
+@pytest.mark.parametrize("suffix", [*SUFFIXES, "/"])
 def test_a_target_whose_name_is_not_text(images: Path, tmp_path: Path, suffix: str) -> None:
     target = os.fsdecode(os.fsencode(tmp_path) + b"/out\xff" + suffix.encode())
     try:

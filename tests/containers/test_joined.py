@@ -13,7 +13,7 @@ from loader_sets import CLASSES, photographs, upright, write_folder, write_lmdb
 from iofast import kernel, open_reader, open_writer
 from iofast.containers import base as reading
 from iofast.containers.base import Failures, Reader
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.containers.joined import JoinedReader
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.kernel import Status

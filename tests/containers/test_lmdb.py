@@ -1,30 +1,29 @@
-"""The LMDB container: equal bytes from several transactions, index chunks, large payloads, full disks."""
+"""The LMDB container: equal bytes from several transactions, pieces of the index, large payloads, kills, full disks."""
 
 from __future__ import annotations
 
 import multiprocessing
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
-from lmdb_containers import build, expected, read_all, sample
+from lmdb_containers import build, expected, read_all, sample, sections, write
 
-from iofast.containers import lmdb_writer
-from iofast.containers.base import Description
+from iofast.containers import columns, index_view, lmdb_writer
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.containers.manifest import Description
+from iofast.containers.writer import Section
 from iofast.errors import TargetError
 from iofast.record import ImageInfo
 
 
 def test_same_records_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several transactions and map sizes, a different field order in the mapping, other memory contents before."""
-    monkeypatch.setattr(lmdb_writer, "TRANSACTION_BYTES", 1 << 18)
-    monkeypatch.setattr(lmdb_writer, "MAP_SLACK", 1 << 16)
-    monkeypatch.setattr(lmdb_writer, "MAP_STEP", 1 << 19)
+    """Many transactions, several map sizes, a different field order in the mapping, other memory contents before."""
+    monkeypatch.setattr(lmdb_writer, "MAP_STEP", 1 << 20)
     many = [sample(i) for i in range(1200)]
     build(tmp_path / "a", many)
     junk = [random.Random(1).randbytes(5000) for _ in range(3000)]  # so that fresh memory is not all zeros
@@ -37,34 +36,18 @@ def test_same_records_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert environment.info()["map_size"] > 1 << 20
 
 
-def test_more_than_one_index_chunk(tmp_path: Path) -> None:
-    """Right data, and opening and locating cost no more than with few records."""
-
-    def written(count: int) -> LmdbReader:
-        records = [(i * 2, {"jpg": b"%d" % (i % 10)}, ImageInfo(), "all") for i in range(count)]
-        build(tmp_path / str(count), records)
-        return LmdbReader(tmp_path / str(count))
-
-    def seconds(reader: LmdbReader) -> tuple[float, float]:
-        chosen = np.random.default_rng(0).integers(0, len(reader), 256)
-        reader.locate(chosen)
-        return _fastest(lambda: LmdbReader(reader.path)), _fastest(lambda: reader.locate(chosen))
-
-    few, many = written(500), written(count := 65_536 + 300)
-    order = np.random.default_rng(0).permutation(count)
-    assert (many.positions(order) == order * 2).all()
-    assert [bytes(many.view(i)) for i in (0, 65_535, 65_536, count - 1)] == [b"0", b"5", b"6", b"5"]
-    for few_seconds, many_seconds in zip(seconds(few), seconds(many), strict=True):
-        assert many_seconds < 5 * few_seconds + 2e-3  # 130 times the records
-
-
-def _fastest(run: Callable[[], object]) -> float:
-    def once() -> float:
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    return min(once() for _ in range(9))
+def test_more_than_one_piece_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (columns, index_view):
+        monkeypatch.setattr(module, "PIECE", 100)
+    texts = {150: {"txt": b"t"}}
+    records = [(i * 2, {"jpg": b"%d" % i} | texts.get(i, {}), ImageInfo(), "all") for i in range(250)]
+    build(tmp_path / "x", records)
+    reader = LmdbReader(tmp_path / "x")
+    assert len(reader.manifest.index) == 3
+    order = np.random.default_rng(0).permutation(250)
+    assert (reader.positions(order) == order * 2).all()
+    assert reader.values(order) == [b"%d" % i for i in order.tolist()]
+    assert [row for row, value in enumerate(reader.values(np.arange(250), "txt")) if value is not None] == [150]
 
 
 def test_large_payload_beside_small_transactions(tmp_path: Path) -> None:
@@ -75,15 +58,6 @@ def test_large_payload_beside_small_transactions(tmp_path: Path) -> None:
 
 
 # What a writer refuses.
-
-
-def test_writer_does_not_touch_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(b"precious")
-    with pytest.raises(TargetError, match="file exists"):
-        LmdbWriter(tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == b"precious"
-    with pytest.raises(TargetError, match="no such file or directory"):
-        LmdbWriter(tmp_path / "nowhere" / "out")
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
@@ -105,25 +79,65 @@ def _fill_disk(path: Path, answer: multiprocessing.connection.Connection) -> Non
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))
-    writer = LmdbWriter(path)
+    writer = LmdbWriter(path.parent, path.name)
+    writer.begin(Section(0, "all", 0, 100))
     try:
         for position in range(100):
-            writer.write(position, {"jpg": bytes(1 << 20)}, ImageInfo(), "all")
+            writer.write(position, {"jpg": bytes(1 << 20)}, ImageInfo())
         writer.finish(Description())
     except TargetError as error:
         answer.send(str(error))
     writer.abort()
 
 
-def test_a_part_of_far_positions(tmp_path: Path) -> None:
-    part, whole = LmdbWriter(tmp_path / "part.lmdb", key_width=20), LmdbWriter(tmp_path / "whole.lmdb", key_width=20)
+def test_a_killed_run_goes_on_after_the_last_commit(tmp_path: Path) -> None:
+    """Rows are stored before their transaction, index and manifest after the last one: a kill may lie between."""
+    some = [sample(i, split="train" if i < 30 else "val") for i in range(60)]
+    build(tmp_path / "whole", some)
+    right = LmdbReader(tmp_path / "whole")
+    all_sections = sections(some)
+    for kill in range(len(all_sections)):
+        folder = tmp_path / str(kill)
+        folder.mkdir()
+        first = LmdbWriter(folder, "x")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LmdbWriter, "_commit", _killed_at(kill, LmdbWriter._commit))
+            with pytest.raises(KeyboardInterrupt):
+                write(first, some)
+        first.abort()
+        again = LmdbWriter(folder, "x")
+        assert again.resume(all_sections) == all_sections[kill:]
+        write(again, some)
+        with pytest.MonkeyPatch.context() as patch:  # and once more at the end
+            patch.setattr(LmdbWriter, "_placed", _killed_at(0, LmdbWriter._placed))
+            with pytest.raises(KeyboardInterrupt):
+                again.finish(Description())
+        again.abort()
+        last = LmdbWriter(folder, "x")
+        assert last.resume(all_sections) == []
+        assert last.finish(Description()).fingerprint == right.manifest.fingerprint
+        assert read_all(LmdbReader(folder / "x")) == expected(some)
+
+
+def _killed_at(count: int, plain: Callable[..., Any]) -> Callable[..., Any]:
+    left = [count]
+
+    def counted(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    return counted
+
+
+def test_far_positions(tmp_path: Path) -> None:
     positions = [(1 << 60) + 3 * number for number in range(50)]  # a float64 cannot tell neighbours apart
+    writer = LmdbWriter(tmp_path, "x.lmdb", key_width=20)
+    writer.begin(Section(0, "all", 0, 1 << 62))
     for position in positions:
-        part.write(position, {"txt": b"%d" % position}, ImageInfo(), "all")
-    part.finish(Description())
-    with LmdbReader(tmp_path / "part.lmdb") as reader:
-        whole.join(reader)
-    whole.finish(Description())
-    with LmdbReader(tmp_path / "whole.lmdb") as reader:
+        writer.write(position, {"txt": b"%d" % position}, ImageInfo())
+    writer.finish(Description())
+    with LmdbReader(tmp_path / "x.lmdb") as reader:
         assert reader.positions(np.arange(len(reader))).tolist() == positions
         assert reader.record(5).fields == {"txt": b"%d" % positions[5]}

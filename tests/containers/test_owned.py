@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from PIL import Image
 from iofast import open_reader, open_writer, owned, pack
 from iofast.cli import main
 from iofast.containers.publish import Target
-from iofast.copying import convert
 from iofast.errors import ContainerError, TargetError
 from iofast.monitor.render.html_report import PageReport
 from iofast.owned import cache_folder
@@ -59,7 +59,7 @@ def make(folder: Path, count: int, seed: int = 0) -> Path:
 
 
 def marker(**members: object) -> str:
-    return json.dumps({"names": [], "staged": [], "replaced": [], **members})
+    return json.dumps({"files": [], "replaced": [], **members})
 
 
 def partial_folder(path: Path, text: str) -> Path:
@@ -83,7 +83,7 @@ def writes(images: Path, path: Path) -> list[Callable[[], object]]:
         lambda: pack(images, path, workers=1),
         lambda: pack(images, path, workers=1, overwrite=True),
         lambda: pack(images, path, workers=1, dry_run=True),
-        lambda: convert(images, path),
+        lambda: pack(images, path, workers=1, format="keep", check="end"),
         by_hand,
     ]
 
@@ -107,14 +107,13 @@ class TestPartialFolder:
             pack(images, shared / "out.tar", workers=1)
         assert (shared / "thesis.txt").exists()
 
-    @pytest.mark.parametrize("name", [*NAMES, "out"])
-    @pytest.mark.parametrize("member", ["names", "replaced"])
-    def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, member: str) -> None:
-        staged = ["x"] * (member == "names")
-        folder = partial_folder(shared / name, marker(**{member: ["thesis.txt"], "staged": staged}))
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("marked", [{"files": [["x", "thesis.txt"]]}, {"replaced": ["thesis.txt"]}])
+    def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, marked: dict[str, Any]) -> None:
+        folder = partial_folder(shared / name, marker(**marked))
         (folder / "x").write_text("written over")
         with pytest.raises(TargetError, match=r"names 'thesis\.txt', which cannot be a file of out"):
-            convert(images, shared / name)
+            pack(images, shared / name, workers=1, format="keep", check="end")
         assert (shared / "thesis.txt").read_text() == "precious"
 
     def test_that_iofast_did_not_make(self, images: Path, shared: Path) -> None:
@@ -130,9 +129,9 @@ class TestPartialFolder:
         target.acquire()
         target.discard()
         with other:
-            other.stage().touch()
+            (other.partial / other.path.name).touch()
             target.discard()  # again, as after a second error
-            assert other.stage().exists()
+            assert (other.partial / other.path.name).exists()
 
     def test_is_private_but_published_files_are_not(self, images: Path, shared: Path) -> None:
         before = os.umask(0o002)
@@ -150,9 +149,9 @@ class TestPartialFolder:
         """On NFS, files that root makes belong to nobody."""
         monkeypatch.setattr(os, "geteuid", lambda: 54321)
         with Target(shared / "out.lmdb") as target:
-            target.stage("x").touch()
+            (target.partial / "x").touch()
         with Target(shared / "out.lmdb") as target:
-            assert target.stage("x").exists()
+            assert (target.partial / "x").exists()
         pack(images, shared / "out.lmdb", workers=1)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from container_sets import picture
+from container_sets import convert, picture
 from kernel_images import photo, save
 from PIL import Image
 
@@ -24,20 +24,18 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from iofast import FastDataset, pack, staging  # noqa: E402
-from iofast.copying import convert  # noqa: E402
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError  # noqa: E402
 from iofast.opening import is_container, open_reader  # noqa: E402
 
 
 def fields(number: int) -> dict[str, bytes]:
     """The fields of a row of `columns`."""
-    others = {"seen": None if number % 5 == 0 else number, "good": number % 2 == 0}
+    others = {"score": number / 4, "seen": None if number % 5 == 0 else number, "good": number % 2 == 0}
     others |= {"objects": {"bbox": [[float(number), 1.5]], "id": [number]}}  # type: ignore[dict-item]
     found = {
         "jpg": picture(number),
         "image_path.txt": b"%d.jpg" % number,
         "cls": b"%d" % (number % 3),
-        "score.json": json.dumps(number / 4).encode(),
         "json": json.dumps(others, separators=(",", ":")).encode(),
     }
     return found | ({"caption.txt": f"größe {number}".encode()} if number % 4 else {})
@@ -116,13 +114,13 @@ def test_pack_and_convert(tmp_path: Path) -> None:
     write_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet", table(columns(10)))
     pack(tmp_path / "set", tmp_path / "packed.lmdb", format="keep")
     convert(tmp_path / "set", tmp_path / "converted.tar")
-    for name in ("packed.lmdb", "converted.tar"):
+    for name, field in (("packed.lmdb", "meta.json"), ("converted.tar", "json")):
         with open_reader(tmp_path / name) as reader:
             assert reader.manifest.classes == CLASSES
             assert reader.manifest.splits == {"train": ((0, 10),)}
             assert [record.fields["cls"] for record in reader] == [b"%d" % (number % 3) for number in range(10)]
             assert [record.fields["jpg"] for record in reader] == [picture(number) for number in range(10)]
-            assert [json.loads(record.fields["score.json"]) for record in reader] == [row / 4 for row in range(10)]
+            assert [json.loads(record.fields[field])["score"] for record in reader] == [row / 4 for row in range(10)]
 
 
 def test_copy_is_made_once_and_again_for_a_changed_file(tmp_path: Path, cache: Path) -> None:

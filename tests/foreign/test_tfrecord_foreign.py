@@ -16,8 +16,8 @@ from PIL import Image
 from tfrecord_messages import Features, example, write
 
 from iofast import FastDataset, open_reader
+from iofast.containers.columns import ABSENT
 from iofast.containers.identity import left_out
-from iofast.containers.index import ABSENT
 from iofast.containers.shards import expand
 from iofast.containers.tfrecord_framing import FOOT, HEAD
 from iofast.errors import ContainerError, OptionError, SourceError

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import KINDS, Pixels, exif, jpeg, photo, save, upright, worst
+from lmdb_containers import build
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
 from iofast import transforms as T
 from iofast.cli import main
-from iofast.containers.base import Description
-from iofast.containers.lmdb import LmdbWriter
 from iofast.errors import DecodeError
 from iofast.kernel.contract import Transcoded, TranscodeRecipe
 from iofast.record import ImageInfo, raw_length
@@ -186,17 +185,14 @@ def test_every_image_field_in_one_container(tmp_path: Path) -> None:
 def test_an_orientation_in_the_index_is_applied(tmp_path: Path) -> None:
     """iofast stores upright pixels, but the format permits other orientations."""
     image = photo(40, 30)
-    writer = LmdbWriter(tmp_path / "turned.lmdb")
     fields = {"rgb": image.tobytes(), "json": b'{"height":40,"width":30}'}
-    writer.write(0, fields, ImageInfo(-1, 30, 40, 6), "all")
-    writer.finish(Description())
+    build(tmp_path / "turned.lmdb", [(0, fields, ImageInfo(-1, 30, 40, 6), "all")])
     found = np.asarray(FastDataset(tmp_path / "turned.lmdb")[0][0])
     np.testing.assert_array_equal(found, np.rot90(image, -1))
 
 
 def test_an_index_with_a_wrong_size(tmp_path: Path) -> None:
-    writer = LmdbWriter(tmp_path / "wrong.lmdb")
-    writer.write(0, {"rgb": bytes(3 * 40 * 30), "json": b"{}"}, ImageInfo(-1, 400, 300, 1), "all")
-    writer.finish(Description())
+    fields = {"rgb": bytes(3 * 40 * 30), "json": b"{}"}
+    build(tmp_path / "wrong.lmdb", [(0, fields, ImageInfo(-1, 400, 300, 1), "all")])
     with pytest.raises(DecodeError, match=r"wrong.lmdb: 00000000: the image is truncated"):
         _ = FastDataset(tmp_path / "wrong.lmdb")[0]

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from container_sets import convert
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader
 from iofast import transforms as T
 from iofast.checking import verify
-from iofast.copying import convert
 from iofast.packing import pack
 
 WIDTH, HEIGHT = 70_000, 4

@@ -15,7 +15,7 @@ from PIL import Image
 
 from iofast import FastDataset, open_writer
 from iofast.containers.base import Failures
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.errors import ContainerError, DecodeError, OptionError
 from iofast.fields import collate
 

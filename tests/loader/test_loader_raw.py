@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import photo
-from lmdb_containers import compact, put_another
+from lmdb_containers import build, compact, put_another
 
 from iofast import FastDataset, FastLoader, open_reader
 from iofast import transforms as T
-from iofast.containers.base import Description
-from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ContainerError, DecodeError
 from iofast.record import ImageInfo
 
@@ -25,10 +24,8 @@ DAMAGED = r"out.lmdb: 00000003: the payload's CRC32C differs"
 @pytest.fixture
 def container(tmp_path: Path) -> Path:
     """Eight images of 80 x 64 and more pixels."""
-    writer = LmdbWriter(tmp_path / "out.lmdb")
-    for i in range(8):
-        writer.write(i, {"rgb": photo(80, 64 + i, i).tobytes()}, ImageInfo(-1, 80, 64 + i), "all")
-    writer.finish(Description())
+    images = [(i, {"rgb": photo(80, 64 + i, i).tobytes()}, ImageInfo(-1, 80, 64 + i), "all") for i in range(8)]
+    build(tmp_path / "out.lmdb", images)
     return tmp_path / "out.lmdb"
 
 
@@ -105,9 +102,7 @@ def test_an_image_is_compared_once(container: Path) -> None:
 
 def test_nothing_is_remembered_where_there_is_nothing_to_compare(tmp_path: Path, container: Path) -> None:
     assert loader_of(container, check=None)._resources.compared is None
-    writer = LmdbWriter(tmp_path / "png.lmdb")
-    writer.write(0, {"txt": b"no image"}, ImageInfo(-1, 0, 0), "all")
-    writer.finish(Description())
+    build(tmp_path / "png.lmdb", [(0, {"txt": b"no image"}, ImageInfo(-1, 0, 0), "all")])
     dataset = FastDataset(tmp_path / "png.lmdb", fields=["txt"])
     assert FastLoader(dataset)._resources.compared is None
 

@@ -26,7 +26,7 @@ static iof_span draw_span(int size) {
   int low = (int)draw((unsigned)size), high = low + 1 + (int)draw((unsigned)(size - low)), length = high - low;
   int near = draw(2) ? 1 + (int)draw((unsigned)(2 * length)) : 1 + (int)draw(300);
   double inside = draw(4) ? 0 : draw(8) / 8.0;
-  iof_span span = {low + inside, high, low, high, near, 0, near, (int)draw(2)};
+  iof_span span = {low + inside, high, low, high, near, 0, near, (int16_t)draw(2), 0};
   if (draw(2)) span.first = (int)draw((unsigned)near), span.outputs = 1 + (int)draw((unsigned)(near - span.first));
   return span;
 }
@@ -68,10 +68,12 @@ static void run(iof_resampler *r, const geometry *g, const iof_pixels *pixels, u
   }
 }
 
-enum { COPIES, SHORT, SHORT_PLANE, LONG_PLANE, VERTICAL_FIRST, HORIZONTAL_FIRST, PATHS };
-static const char *const PATH_NAMES[PATHS] = {"copies", "short", "short plane", "plane", "vertical first", "horizontal first"};
+enum { COPIES, SHORT, SHORT_PLANE, LONG_PLANE, VERTICAL_FIRST, HORIZONTAL_FIRST, EXACT, PATHS };
+static const char *const PATH_NAMES[PATHS] = {"copies", "short", "short plane", "plane", "vertical first", "horizontal first",
+                                            "exact"};
 
 static int path_of(const iof_resampler *r, const geometry *g) {
+  if (iof_is_exact(r)) return EXACT;
   if (!g->plane && r->x.copies && r->y.copies) return COPIES;
   if (iof_fits_short(r)) return g->plane ? SHORT_PLANE : SHORT;
   if (g->plane) return LONG_PLANE;
@@ -118,10 +120,13 @@ static int tables(table found[4]) {
   return n;
 }
 
+static void be_exact(iof_span *span) { span->exact = 1, span->from -= span->low, span->to -= span->low; }
+
 static geometry draw_geometry(int width, int height) {
   geometry g = {draw_span(width), draw_span(height), (int)draw(IOF_FILTERS), draw(4) == 0, draw(4) == 0, (int)draw(2),
                 draw(4) == 0, (int)draw(5)};
   if (g.filter == IOF_NEAREST && draw(4)) g.filter = IOF_BILINEAR;
+  if (!g.plane && g.filter != IOF_ALIASED && draw(2)) be_exact(&g.x), be_exact(&g.y);
   return g;
 }
 

@@ -17,15 +17,17 @@ import numpy as np
 import psutil
 import pytest
 from folder_images import few
-from packing_runs import interrupt, pack_with, sha256
+from packing_runs import digests, interrupt, pack_with
 from PIL import Image
 
-from iofast.containers.publish import Target
+from iofast.containers.locked_folder import LockedFolder
 from iofast.errors import SourceError, TargetError, WorkerError
 from iofast.packing import PackOptions, pack
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
+
+OPTIONS: dict[str, Any] = {"resize": 128, "shard_records": 20}
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +44,16 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def packed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What an undisturbed run makes of `images`: the digest."""
-    target = tmp_path_factory.mktemp("whole") / "out.lmdb"
-    pack(images, target, resize=128)
-    return sha256(target)
+def packed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What an undisturbed run makes of `images`."""
+    folder = tmp_path_factory.mktemp("whole")
+    pack(images, folder / "out.tar", **OPTIONS)
+    return digests(folder)
 
 
 def command(images: Path, target: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "iofast", "pack", str(images), str(target), "--resize", "128", *options]
+    shape = ("--resize", "128", "--shard-records", "20")
+    return [sys.executable, "-m", "iofast", "pack", str(images), str(target), *shape, *options]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -60,8 +63,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.005)
 
 
-def journal_size(target: Path) -> int:
-    return sum(path.stat().st_size for path in target.with_name(target.name + ".partial").glob("journal-*"))
+def finished(target: Path) -> dict[str, str]:
+    """The rows of the sections that are finished."""
+    partial = target.with_name(target.name + ".partial")
+    return digests(partial, "rows-") if partial.exists() else {}
 
 
 FAKE = """
@@ -84,10 +89,10 @@ sys.exit(worker.main())
 """
 
 
-DIES_WRITING = """
+DIES_EARLY = """
 import os, signal, sys
 from iofast.packing import worker
-worker.JournalWriter.append = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+worker.Worker._chunk = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(worker.main())
 """
 
@@ -121,7 +126,9 @@ class TestDyingWorkers:
         assert (report.packed, report.failed) == (3, 1)
         assert "stuck" in (tmp_path / "out.lmdb.errors.jsonl").read_text()
 
-    def test_workers_killed_from_outside_change_nothing(self, images: Path, packed: str, tmp_path: Path) -> None:
+    def test_workers_killed_from_outside_change_nothing(
+        self, images: Path, packed: dict[str, str], tmp_path: Path
+    ) -> None:
         class Killing(PackProgress):
             killed = 0
 
@@ -134,17 +141,17 @@ class TestDyingWorkers:
 
         progress = Killing()
         with WorkerPool(2) as pool:
-            report = run(images, tmp_path / "out.lmdb", PackOptions(resize=128, max_errors=0), progress, pool)
+            report = run(images, tmp_path / "out.tar", PackOptions(**OPTIONS, max_errors=0), progress, pool)
         assert progress.killed == 3
         assert report.failed == 0
-        assert sha256(tmp_path / "out.lmdb") == packed
+        assert digests(tmp_path) == packed
 
     @pytest.mark.parametrize(
         ("program", "words"),
         [
             ("import sys; sys.exit('no module named horse')", "no module named horse"),
             ("import os; os.write(1, b'\\xff' * 64); input()", "cannot be read"),
-            (DIES_WRITING, "without doing anything: SIGKILL"),
+            (DIES_EARLY, "without doing anything: SIGKILL"),
         ],
     )
     def test_workers_that_cannot_work_are_an_error(self, tmp_path: Path, program: str, words: str) -> None:
@@ -175,11 +182,11 @@ class TestDyingWorkers:
 
 
 class TestPackResume:
-    def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: str, tmp_path: Path) -> None:
-        target = tmp_path / "out.lmdb"
+    def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: dict[str, str], tmp_path: Path) -> None:
+        target = tmp_path / "out.tar"
         process = subprocess.Popen(command(images, target, "--quiet", "--workers", "2"), stderr=subprocess.DEVNULL)
-        wait_for(lambda: journal_size(target) > 80_000 or process.poll() is not None)
-        process.send_signal(signal.SIGSTOP)  # two workers have four chunks at most, and get no more
+        wait_for(lambda: len(finished(target)) > 2 or process.poll() is not None)
+        process.send_signal(signal.SIGSTOP)
         workers = psutil.Process(process.pid).children()
         process.kill()
         process.wait()
@@ -187,30 +194,30 @@ class TestPackResume:
         _, alive = psutil.wait_procs(workers, timeout=5)
         assert not alive, "workers outlive a killed parent"
         assert not target.exists()
-        report = pack(images, target, resize=128, workers=1)
+        report = pack(images, target, workers=1, **OPTIONS)
         assert 0 < report.resumed < 200
         assert report.bytes_in == sum(path.stat().st_size for path in images.rglob("*.jpg"))
-        assert sha256(target) == packed
-        assert os.listdir(tmp_path) == ["out.lmdb"]
+        assert digests(tmp_path) == packed
+        assert not target.with_name("out.tar.partial").exists()
 
     @pytest.fixture
     def interrupted(self, images: Path, tmp_path: Path) -> Path:
         """A target whose packing was interrupted after some chunks."""
-        interrupt(images, tmp_path / "out.lmdb", 10, resize=128)
-        return tmp_path / "out.lmdb"
+        interrupt(images, tmp_path / "out.tar", 20, **OPTIONS)
+        return tmp_path / "out.tar"
 
-    def test_a_torn_journal_costs_only_what_is_torn(self, images: Path, packed: str, interrupted: Path) -> None:
-        journals = interrupted.with_name("out.lmdb.partial").glob("journal-*")
-        for journal in [path for path in journals if path.stat().st_size > 5]:  # a slow worker may have done no chunk
-            data = bytearray(journal.read_bytes()[:-5])
-            data[len(data) * 2 // 3] ^= 1
-            journal.write_bytes(data)
-        report = pack(images, interrupted, resize=128)
-        assert 0 < report.resumed < 30
-        assert sha256(interrupted) == packed
+    @pytest.mark.parametrize("torn", ["rows-000000", "shard-000000.tar"])
+    def test_a_torn_file_costs_its_section(
+        self, images: Path, packed: dict[str, str], interrupted: Path, torn: str
+    ) -> None:
+        kept = 20 * len(finished(interrupted))
+        file = interrupted.with_name("out.tar.partial") / torn
+        file.write_bytes(file.read_bytes()[:-5])
+        assert pack(images, interrupted, **OPTIONS).resumed == kept - 20
+        assert digests(interrupted.parent) == packed
 
     def test_other_options_and_sources_are_an_error(self, images: Path, interrupted: Path, tmp_path: Path) -> None:
-        before = journal_size(interrupted)
+        before = finished(interrupted)
         cases: list[tuple[dict[str, Any], str]] = [
             ({"resize": 64}, "resize=128, not 64"),
             ({"filter": "lanczos"}, "filter=bilinear, not lanczos"),
@@ -220,13 +227,13 @@ class TestPackResume:
         ]
         for options, words in cases:
             with pytest.raises(TargetError, match=words):
-                pack(images, interrupted, **{"resize": 128, **options})
-        assert journal_size(interrupted) == before
+                pack(images, interrupted, **{**OPTIONS, **options})
+        assert finished(interrupted) == before
         with pytest.raises(TargetError, match="a run with 200 images, not 3"):
-            pack(few(tmp_path / "other", good=3), interrupted, resize=128)
+            pack(few(tmp_path / "other", good=3), interrupted, **OPTIONS)
 
     def test_a_finished_run_stopped_while_publishing_is_published(
-        self, images: Path, packed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, images: Path, packed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bad = tmp_path / "images"
         bad.mkdir()
@@ -238,7 +245,7 @@ class TestPackResume:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Target, "_rename", stop)
+            patch.setattr(LockedFolder, "rename", stop)
             with pytest.raises(KeyboardInterrupt):
                 pack(bad, tmp_path / "out.lmdb", max_errors=1)
         assert not (tmp_path / "out.lmdb").exists()
@@ -257,8 +264,7 @@ class TestPackResume:
         monkeypatch.setattr(os, "replace", note)
         pack(images, tmp_path / "out.tar", max_errors=1)
         beside = {path.name: draft.parent.name for draft, path in renamed if path.parent == tmp_path}
-        assert beside.keys() >= {"out.tar.errors.jsonl"}
-        assert set(beside.values()) == {"out.tar.partial"}
+        assert beside == {"out.tar.errors.jsonl": "out.tar.partial"}
 
 
 class TestPackTargets:
@@ -279,11 +285,13 @@ class TestPackTargets:
             pack(source, tmp_path / "out.lmdb")
         assert not (tmp_path / "out.lmdb").exists()
 
-    def test_a_file_size_limit_is_one_line_and_can_be_resumed(self, images: Path, packed: str, tmp_path: Path) -> None:
-        target = tmp_path / "out.lmdb"
+    def test_a_file_size_limit_is_one_line_and_can_be_resumed(
+        self, images: Path, packed: dict[str, str], tmp_path: Path
+    ) -> None:
+        target = tmp_path / "out.tar"
 
         def limit() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
 
         ended = subprocess.run(
             command(images, target), preexec_fn=limit, capture_output=True, text=True, timeout=60, check=False
@@ -293,5 +301,5 @@ class TestPackTargets:
         assert ended.stderr.count("\n") == 1
         assert "goes on from there" in ended.stderr
         assert not target.exists()
-        pack(images, target, resize=128)
-        assert sha256(target) == packed
+        pack(images, target, **OPTIONS)
+        assert digests(tmp_path) == packed

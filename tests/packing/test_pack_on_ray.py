@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -19,11 +18,8 @@ from places import ROOT
 from ray_here import free_port, own_ray_folders, running_ray
 
 from iofast import open_reader, pack
-from iofast.containers.targets import target_of
 from iofast.errors import ContainerError, ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, on_ray, pack_part
-from iofast.packing.part import PackPart
-from iofast.packing.parts import missing_parts
 from iofast.packing.pool import IdlePool
 from iofast.packing.run import run
 
@@ -149,23 +145,6 @@ def test_goes_on_with_parts_of_other_runs(ray: Any, images: Path, tmp_path: Path
     assert digests(other.parent) == digests(one.parent)
 
 
-def test_a_part_that_was_killed_during_publication(ray: Any, images: Path, tmp_path: Path) -> None:
-    """Its container is visible already, but no reader opens it."""
-    one, other = both(tmp_path, "t.tar")
-    pack(images, one, **options_of("t.tar"))
-    pack_part(images, other, 2, 3, **options_of("t.tar"))
-    part = target_of(other.parent / "t.tar.partial" / "part-000002.tar")
-    there = part.path.parent.glob("part-000002*")
-    names = [path.name for path in there if path.suffix in (".tar", ".index", ".manifest")]
-    (part.partial).mkdir()
-    marker = {"names": names, "staged": names, "replaced": []}
-    (part.partial / "publishing").write_text(json.dumps(marker))
-    (part.partial / "lock").touch()
-    assert missing_parts(target_of(other), 3) == (1, 2, 3)
-    pack(images, other, on="ray", **options_of("t.tar"))
-    assert digests(other.parent) == digests(one.parent)
-
-
 def test_failures_of_all_parts_count_together(ray: Any, images: Path, tmp_path: Path) -> None:
     """The damaged images are in different parts, each of which stays within the budget."""
     target = tmp_path / "t.tar"
@@ -268,8 +247,3 @@ def test_through_the_client_port_of_a_cluster(images: Path, tmp_path: Path) -> N
         ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert digests(other.parent) == digests(one.parent)
-
-
-def test_shards_of_splits() -> None:
-    splits = (("train", 0, 15), ("val", 15, 20))
-    assert [PackPart.shards(splits, records) for records in (1, 7, 100)] == [20, 4, 2]

@@ -74,10 +74,10 @@ def kill_a_part(partial: Path, seconds: float = 60) -> int:
     """Kill a process in the middle of a part; return the part's number."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        for lock in partial.glob("part-*.tar.partial/lock"):
+        for lock in partial.glob("lock-*"):
             with contextlib.suppress(OSError, ValueError):
-                if any(path.stat().st_size for path in lock.parent.glob("journal-*")):
+                if any(path.stat().st_size for path in partial.glob("shard-*")):
                     os.kill(int(lock.read_text()), signal.SIGKILL)
-                    return int(lock.parent.name[5:11])
+                    return int(lock.name[5:])
         time.sleep(0.01)
     raise AssertionError("no part was found in the middle")

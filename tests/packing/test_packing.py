@@ -6,8 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -360,21 +358,3 @@ def test_keywords_win_over_options(tmp_path: Path) -> None:
 def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="suffix"):
         pack(make_classes(tmp_path / "images"), tmp_path / "out.zip")
-
-
-def test_memory_of_building_does_not_grow_with_the_container() -> None:
-    program = """
-import os, resource, sys, tempfile
-from iofast.containers.base import Description
-from iofast.containers.lmdb import LmdbWriter
-from iofast.record import ImageInfo
-with tempfile.TemporaryDirectory() as folder:
-    writer, payload = LmdbWriter(folder + "/out.lmdb"), os.urandom(50_000)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for position in range(4000):
-        writer.write(position, {"jpg": payload}, ImageInfo(), "all")
-    writer.finish(Description())
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert int(ended.stdout) < 100  # MiB, of a file of 200

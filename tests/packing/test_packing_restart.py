@@ -5,26 +5,22 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_images import PILLOW, Pixels, exif, jpeg, photo, save
+from packing_runs import interrupt
 from PIL import Image
 
 from iofast import kernel
 from iofast.cli import main
 from iofast.commands import info
 from iofast.containers.lmdb import LmdbReader
-from iofast.containers.publish import Target
 from iofast.errors import OptionError, TargetError
 from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
-from iofast.packing.plan import make_plan, settings
-from iofast.source import SourceOptions
-from iofast.source.scan import scan
 
 pytestmark = pytest.mark.skipif(
     kernel.backend != "native" and PILLOW < (10, 2), reason="this Pillow writes no restart markers"
@@ -116,9 +112,7 @@ def test_kept_jpegs_get_markers_and_lose_nothing(images: Path, tmp_path: Path) -
 
 
 def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path) -> None:
-    plan = make_plan(scan(images, SourceOptions()), settings(PackOptions(resize=64), ".lmdb"), 1000)
-    with Target(tmp_path / "out.lmdb") as place:
-        place.note("plan.json", asdict(plan))
+    interrupt(images, tmp_path / "out.lmdb", 3, resize=64)
     with pytest.raises(TargetError, match="holds the work of a run with restart=auto, not 0: give that command again"):
         pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
 

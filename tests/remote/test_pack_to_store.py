@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -23,12 +24,13 @@ from packing_runs import digests, repeated_images
 from places import ROOT
 from store_kills import KILLED
 
-from iofast.errors import ErrorBudgetError, ObjectConflictError, StorageError, TargetError
+from iofast.errors import ContainerError, ErrorBudgetError, ObjectConflictError, StorageError, TargetError
+from iofast.opening import open_reader
 from iofast.packing import PackOptions, PackReport, pack
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
-from iofast.packing.store_target import StoreTarget
+from iofast.packing.to_store import StoreRun, work_folder
 
 RECORDS = 20
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -115,20 +117,17 @@ def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
 
 
 # Children of one process, which has imported everything, are killed after a number of requests until one ends.
-@pytest.mark.parametrize("least", [20, 45])
-def test_killed_after_any_request(
-    bucket: Bucket, images: Path, expected: dict[str, str], least: int, work: Path
-) -> None:
+def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[str, str], work: Path) -> None:
     """Early kills lose most of the work; late ones come while the set is published."""
-    options = options_of()
-    facts = [str(images), target_in(bucket), options, bucket.endpoint, bucket.name, least, least]
+    facts = [str(images), target_in(bucket), options_of(), bucket.endpoint, bucket.name, 12, 12]
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) >= 2
+    assert int(ended.stdout) >= 1
     assert stored(bucket) == expected
-    assert not any(work.iterdir())
+    with work_folder():  # removes those of runs that were killed
+        assert len([*work.iterdir()]) == 1
 
 
 class TestParts:
@@ -145,7 +144,7 @@ class TestParts:
             packed(images, bucket, finish=True)
         with pytest.raises(TargetError, match="a run in 3 parts, expected one in 4 parts"):
             packed(images, bucket, part="1/4")
-        assert not any("out/t-" in name or name == "out/t.tar.manifest" for name in names(bucket))
+        assert "out/t.tar.manifest" not in names(bucket)
         report = packed(images, bucket, part="2/3", finish_when_complete=True)
         assert (report.part, report.images) == (None, 100)
         assert stored(bucket) == expected
@@ -153,13 +152,14 @@ class TestParts:
             packed(images, bucket, finish=True)
 
     def test_at_once(self, bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
-        """The same command on three machines: they share the work, and all report the whole."""
+        """The same command on three machines, in the place of another set: they share the work, and all report it."""
+        pack(images / "a", target_in(bucket), **options_of(shard_records=2))
         found: list[PackReport | BaseException] = []
 
         def one() -> None:
             try:
                 with WorkerPool(1) as pool:
-                    options = PackOptions(**options_of())
+                    options = PackOptions(**options_of(overwrite=True))
                     found.append(run(images, target_in(bucket), options, PackProgress(), pool))
             except BaseException as error:
                 found.append(error)
@@ -198,17 +198,13 @@ def test_passing_faults(
     proxy: FaultProxy,
     images: Path,
     expected: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Requests are small, so that files are sent by multipart uploads and brought back in ranges."""
-    for module in ("store_target", "store_parts"):
-        monkeypatch.setattr(f"iofast.packing.{module}.SMALL", 3000)
     proxy.plan = faults(3000)
     for _ in range(3):  # the changed objects end two runs
         with contextlib.suppress(ObjectConflictError):
             packed(images, bucket)
             break
-        assert not any("out/t-" in name or name == "out/t.tar.manifest" for name in names(bucket))
+        assert "out/t.tar.manifest" not in names(bucket)
     assert stored(bucket) == expected
 
 
@@ -224,26 +220,44 @@ class TestFaults:
         """The run ends in bounded time, says how it goes on, and loses nothing that was stored."""
         monkeypatch.setenv("IOFAST_STORAGE_LIMITS", "connect=1,read=1,write=1,patience=2")
         begun, late = time.monotonic(), Fault(delay=1.5, status=503)
-        proxy.plan = lambda request: late if "part-000004-" in request.path else None
+        proxy.plan = lambda request: late if "rows-000003" in request.path else None
         with pytest.raises(
-            StorageError, match=r"part-000004.* for 2 s; the same command goes on from there; delete s3"
+            StorageError, match=r"rows-000003.* for 2 s; the same command goes on from there; delete s3"
         ):
             packed(images, bucket)
         assert time.monotonic() - begun < 30
-        assert not any("out/t-" in name or name == "out/t.tar.manifest" for name in names(bucket))
-        assert sum("part-" in name and name.endswith(".manifest") for name in names(bucket)) >= 3
+        assert "out/t.tar.manifest" not in names(bucket)
         proxy.plan = lambda _: None
         monkeypatch.setenv("IOFAST_STORAGE_LIMITS", ENVIRONMENT["IOFAST_STORAGE_LIMITS"])
         assert packed(images, bucket).resumed >= 3 * RECORDS
         assert stored(bucket) == expected
 
+    def test_cleaning_up_fails(
+        self,
+        bucket: Bucket,
+        proxy: FaultProxy,
+        images: Path,
+        expected: dict[str, str],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The set is published: a warning, and the same command removes the rest, whatever it is."""
+        removals = itertools.count()
+        for number, failing in enumerate(({0}, {2}, set[int]())):  # nothing is removed; the listing is
+            proxy.plan = lambda request, failing=failing: (
+                Fault(status=403) if "?delete" in request.path and next(removals) in failing else None
+            )
+            assert (report := packed(images, bucket)).packed == 97
+            assert report.failed == 3
+            assert len(caplog.records) == min(number + 1, 2)
+        assert "t.tar is published, but cleaning up failed: s3://" in caplog.text
+        assert stored(bucket) == expected
+
     def test_an_interrupt_leaves_no_upload(
         self, bucket: Bucket, proxy: FaultProxy, images: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("iofast.packing.store_target.SMALL", 0)
 
         def plan(request: Request) -> Fault | None:
-            if request.method == "PUT" and "part-000002-" in request.path:
+            if request.method == "PUT" and "t-000002" in request.path:
                 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                 return Fault(delay=2)
             return None
@@ -255,13 +269,11 @@ class TestFaults:
 
 
 class TestOverwriting:
-    def test_the_old_set_stays_until_the_new_one_is_packed(
-        self, bucket: Bucket, images: Path, expected: dict[str, str]
-    ) -> None:
+    def test_a_set_of_more_shards_is_replaced(self, bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
         pack(images / "a", target_in(bucket), **options_of(shard_records=2))
-        before = stored(bucket)
         packed(images, bucket, part="1/2", overwrite=True)
-        assert stored(bucket).items() >= before.items()
+        with pytest.raises(ContainerError, match=r"out/t.tar.manifest is empty"):
+            open_reader(target_in(bucket))
         packed(images, bucket, part="2/2", overwrite=True)
         packed(images, bucket, finish=True, overwrite=True)
         assert stored(bucket) == expected  # without the further shards of the old set
@@ -269,16 +281,15 @@ class TestOverwriting:
     def test_a_set_that_another_program_has_written_stays(self, bucket: Bucket, images: Path) -> None:
         packed(images, bucket, part="1/1")
         bucket.put("out/t.tar.manifest", b"another")
-        with pytest.raises(
-            TargetError, match=r"out/t.tar cannot be published: .*manifest was written by another program"
-        ):
+        with pytest.raises(TargetError, match=r"out/t.tar was made by another run meanwhile"):
             packed(images, bucket, finish=True, overwrite=True)
         assert bucket.request("GET", "out/t.tar.manifest") == b"another"
 
     def test_foreign_shards_stay(self, bucket: Bucket, images: Path) -> None:
         bucket.put("out/t-000002.tar", b"another")
-        with pytest.raises(TargetError, match=r"out/t-000002.tar exists already and is no part of this set: move it"):
-            packed(images, bucket)
+        for overwrite in (False, True):
+            with pytest.raises(TargetError, match=r"out/t-000002.tar exists already and is no part of a set"):
+                packed(images, bucket, overwrite=overwrite)
         assert bucket.request("GET", "out/t-000002.tar") == b"another"
 
 
@@ -302,21 +313,43 @@ def test_a_listing_in_the_store(bucket: Bucket, images: Path, tmp_path: Path) ->
     assert stored(bucket) == local
 
 
-def test_the_disk_holds_two_parts(
-    bucket: Bucket, images: Path, work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    sizes, send = [], StoreTarget.send
+class Seen(PackProgress):
+    """What a bar is told."""
 
-    def measured(*arguments: Any) -> str:
-        paths = [os.path.join(folder, name) for folder, _, names in os.walk(work) for name in names if ".tar" in name]
+    def __init__(self) -> None:
+        self.begun, self.done = list[tuple[int, int]](), 0
+
+    def begin(self, images: int, done: int) -> None:
+        self.begun.append((images, done))
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        self.done += images
+
+
+def test_the_disk_holds_two_shards(bucket: Bucket, images: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, send = [], StoreRun._send
+
+    def measured(*arguments: Any) -> bool:
+        paths = [os.path.join(folder, name) for folder, _, names in os.walk(work) for name in names if "shard-" in name]
         with contextlib.suppress(FileNotFoundError):  # removed just now
-            sizes.append(sum(os.stat(path).st_blocks * 512 for path in paths if path.endswith(".tar")))
+            sizes.append(sum(os.stat(path).st_blocks * 512 for path in paths))
         return send(*arguments)
 
-    monkeypatch.setattr(StoreTarget, "send", measured)
-    report = pack(images, target_in(bucket), **options_of(resize=256, format="rgb", shard_records=5))
+    monkeypatch.setattr(StoreRun, "_send", measured)
+    seen, options = Seen(), PackOptions(**options_of(resize=256, format="rgb", shard_records=5))
+    with WorkerPool(1) as pool:
+        report = run(images, target_in(bucket), options, seen, pool)
     assert report.bytes_out > 15_000_000
-    assert max(sizes) < 5_000_000
+    assert 0 < max(sizes) < 5_000_000
+    assert (seen.begun, seen.done) == ([(100, 0)], 100)  # one bar
+
+
+def test_a_shard_that_was_overwritten_is_found(bucket: Bucket, images: Path) -> None:
+    packed(images, bucket, part="1/1")
+    bucket.put("out/t-000002.tar", b"another")
+    with pytest.raises(TargetError, match=r"out/t-000002.tar is lost or was overwritten"):
+        packed(images, bucket, finish=True)
+    assert "out/t.tar.manifest" not in names(bucket)
 
 
 def test_secrets_are_nowhere(
@@ -326,13 +359,13 @@ def test_secrets_are_nowhere(
     secrets = [ENVIRONMENT["AWS_SECRET_ACCESS_KEY"], ENVIRONMENT["AWS_ACCESS_KEY_ID"], "SESSIONTOKENEXAMPLE"]
     monkeypatch.setenv("IOFAST_STORAGE_LIMITS", "connect=1,read=1,write=1,patience=1")
     proxy.plan = lambda request: (
-        Fault(status=403, body="".join(secrets).encode()) if "part-000002" in request.path else None
+        Fault(status=403, body="".join(secrets).encode()) if "t-000002" in request.path else None
     )
     with pytest.raises(StorageError, match="403 access denied") as raised:
         packed(images, bucket)
     texts = [str(raised.value).encode(), *(bucket.request("GET", name) for name in names(bucket))]
     texts += [path.read_bytes() for path in work.rglob("*") if path.is_file()]
-    assert len(texts) > 10
+    assert len(texts) > 6
     assert not [secret for secret in secrets for text in texts if secret.encode() in text]
 
 

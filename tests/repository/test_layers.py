@@ -20,8 +20,7 @@ LAYERS = tuple(
         "errors option owned record ops work version",
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms pixels gpu prefetch places",
-        "opening record_writer packing checking copying sheet staging fields selection dataset loader bench monitor "
-        "commands",
+        "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor commands",
         "cli __main__",
     )
 )
@@ -29,7 +28,7 @@ LAYERS = tuple(
 # containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
     **dict.fromkeys(("option", "owned", "record", "ops", "work"), frozenset({"errors"})),
-    **dict.fromkeys(("packing", "checking", "copying"), frozenset({"opening"})),
+    **dict.fromkeys(("packing", "checking"), frozenset({"opening"})),
     "staging": {"opening", "selection"},
     "remote": {"meter"},
     "mirror": {"kernel", "remote", "meter"},
@@ -44,7 +43,6 @@ SIDEWAYS = {
         "opening",
         "packing",
         "checking",
-        "copying",
         "sheet",
         "staging",
         "dataset",

@@ -181,7 +181,7 @@ def test_killed_while_publishing(tmp_path: Path) -> None:
     killed = open_writer(tmp_path / "out.lmdb")
     killed.write({"txt": "first"})
     killed._writer.finish(killed._description)
-    marker = {"names": ["out.lmdb"], "staged": ["out.lmdb"], "replaced": []}
+    marker = {"files": [["out.lmdb", "out.lmdb"]], "replaced": []}
     killed._target.note("publishing", marker)
     killed._target.release()
     with pytest.raises(UnfinishedError, match="run the same command again"):

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from folder_images import image, settle
 
-from iofast.errors import ContainerError, SourceError
+from iofast.errors import SourceError
 from iofast.source import folder_index as index_module
-from iofast.source.cache import load, store
 from iofast.source.folder import FolderReader
 from iofast.source.listing import SourceOptions
 
@@ -114,19 +113,6 @@ def test_a_damaged_index_is_built_again(root: Path, cache: Path, builds: list[ob
         file.write_bytes(damaged)
         assert FolderReader(root).locate(np.arange(5)).width.tolist() == [40, 20, 17, 12, 0]
         assert len(builds) == number
-
-
-def test_arrays_come_back_from_an_index_file(tmp_path: Path) -> None:
-    arrays = {"a": np.arange(5, dtype=np.uint64), "b": np.zeros(0, np.int32), "c": np.array([255, 0], np.uint8)}
-    store(tmp_path / "x.index", {"said": ["ä", 3]}, arrays)
-    members, loaded = load(tmp_path / "x.index")
-    assert members["said"] == ["ä", 3]
-    for name, array in arrays.items():
-        assert loaded[name].dtype == array.dtype
-        assert loaded[name].tolist() == array.tolist()
-    store(tmp_path / "x.index", {}, {"f": np.zeros(3)})
-    with pytest.raises(ContainerError, match="lies outside an index"):
-        load(tmp_path / "x.index")
 
 
 def test_many_processes_open_at_once_and_one_reads_the_headers(root: Path, cache: Path) -> None:

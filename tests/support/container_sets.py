@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from iofast.opening import open_reader
+from iofast.opening import is_container, open_reader
+from iofast.packing import PackOptions, PackReport
+from iofast.packing.pool import IdlePool, WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
 from iofast.record import Record
 from iofast.record_writer import open_writer
 
@@ -86,3 +92,30 @@ def files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     return sorted(each for each in path.parent.iterdir() if each.name.startswith(path.stem) and each.is_file())
+
+
+class Quiet(PackProgress):
+    """Shows nothing, and raises `what` after `number` records."""
+
+    def __init__(self, number: int = 0, what: BaseException | None = None) -> None:
+        self._left, self._what = number, what
+
+    def warn(self, text: str) -> None:
+        """Leave the warning to the report."""
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        self._left -= 1
+        if self._what is not None and not self._left:
+            raise self._what
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    progress: PackProgress | None = None,
+    **options: Any,
+) -> PackReport:
+    """What `iofast convert` does."""
+    kind = IdlePool if is_container(source) else WorkerPool
+    with kind(1) as pool:
+        return run(source, target, PackOptions(format="keep", check="end", **options), progress or Quiet(), pool)

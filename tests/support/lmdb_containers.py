@@ -11,10 +11,10 @@ import google_crc32c
 import lmdb
 import numpy as np
 
-from iofast.containers.base import Description
-from iofast.containers.index import ABSENT
+from iofast.containers.columns import ABSENT
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
-from iofast.containers.manifest import Manifest
+from iofast.containers.manifest import Description, Manifest
+from iofast.containers.writer import IndexedWriter, Section
 from iofast.record import ImageInfo, Record
 
 Fields = dict[str, bytes]
@@ -31,10 +31,34 @@ def sample(position: int, size: int | None = None, split: str = "all") -> Sample
 
 
 def build(path: Path, samples: Sequence[Sample], description: Description | None = None) -> Manifest:
-    writer = LmdbWriter(path)
-    for position, fields, info, split in samples:
-        writer.write(position, fields, info, split)
-    return writer.finish(description or Description())
+    writer = LmdbWriter(path.parent, path.name)
+    write(writer, samples)
+    manifest = writer.finish(description or Description())
+    for rows in path.parent.glob("rows-*"):
+        rows.unlink()
+    return manifest
+
+
+def sections(samples: Sequence[Sample], records: int = 25) -> list[Section]:
+    """Sections of so many samples, none with samples of two splits."""
+    groups: list[list[Sample]] = []
+    for each in samples:
+        if not groups or groups[-1][0][3] != each[3] or len(groups[-1]) == records:
+            groups.append([])
+        groups[-1].append(each)
+    return [Section(number, own[0][3], own[0][0], own[-1][0] + 1) for number, own in enumerate(groups)]
+
+
+def write(writer: IndexedWriter, samples: Sequence[Sample], records: int = 25) -> None:
+    """Write samples in sections of so many, except sections that the writer has finished."""
+    for section in sections(samples, records):
+        if section.number in writer.finished:
+            continue
+        writer.begin(section)
+        for position, fields, info, _ in samples:
+            if section.start <= position < section.stop:
+                writer.write(position, fields, info)
+        writer.commit()
 
 
 def read_all(reader: LmdbReader) -> list[Record]:

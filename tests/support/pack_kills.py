@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from packing_runs import TRANSACTION
 from places import ROOT
 
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from iofast.packing import PackOptions
+from iofast.packing import PackOptions, estimate
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -26,6 +27,7 @@ class Killed(PackProgress):
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)
 
+estimate.TRANSACTION_BYTES = int(sys.argv[5])
 with WorkerPool(2) as pool:
     run(Path(sys.argv[1]), Path(sys.argv[2]), PackOptions(**json.loads(sys.argv[4])), Killed(), pool)
 """
@@ -33,6 +35,15 @@ with WorkerPool(2) as pool:
 
 def kill(source: Path, target: Path, chunks: int, **options: object) -> None:
     """Pack with two workers in a process that kills itself after `chunks` chunks."""
-    command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(chunks), json.dumps(options)]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(source),
+        str(target),
+        str(chunks),
+        json.dumps(options),
+        str(TRANSACTION),
+    ]
     ended = subprocess.run(command, cwd=ROOT, timeout=60)
     assert ended.returncode == -signal.SIGKILL

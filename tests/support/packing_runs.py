@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from iofast.packing import PackOptions, PackReport
+from iofast import open_reader
+from iofast.packing import PackOptions, PackReport, estimate
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
+
+TRANSACTION = 5_000  # bytes of a section of LMDB in interrupted runs
 
 
 class Interrupt(PackProgress):
@@ -30,9 +33,11 @@ class Interrupt(PackProgress):
 
 
 def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
-    """Pack with two workers, interrupted after `steps` chunks."""
-    with pytest.raises(KeyboardInterrupt, match="goes on from there"), WorkerPool(2) as workers:
-        run(source, target, PackOptions(**options), Interrupt(steps), workers)
+    """Pack with two workers, interrupted after `steps` chunks; a file of LMDB has many sections."""
+    with pytest.MonkeyPatch.context() as patch, WorkerPool(2) as workers:
+        patch.setattr(estimate, "TRANSACTION_BYTES", TRANSACTION)
+        with pytest.raises(KeyboardInterrupt, match="goes on from there"):
+            run(source, target, PackOptions(**options), Interrupt(steps), workers)
 
 
 def pack_with(source: Path, target: Path, program: str, *arguments: str, **options: Any) -> PackReport:
@@ -47,9 +52,17 @@ def sha256(path: Path) -> str:
 
 
 def digests(folder: Path, prefix: str = "") -> dict[str, str]:
-    """The files of a folder whose names begin with `prefix`."""
+    """The files of a folder whose names begin with `prefix`; of LMDB the contents, which runs order in other pages."""
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name.startswith(prefix))
-    return {path.name: sha256(path) for path in files}
+    return {path.name: contents(path) if path.suffix == ".lmdb" else sha256(path) for path in files}
+
+
+def contents(path: Path) -> str:
+    """A digest of the records of a container, and of what its manifest says of them."""
+    with open_reader(path) as reader:
+        manifest = reader.manifest
+        told = (manifest.fingerprint, manifest.splits, manifest.classes, manifest.recipe, manifest.seed)
+        return hashlib.sha256(repr((told, [(each.key, each.fields) for each in reader])).encode()).hexdigest()
 
 
 def repeated_images(root: Path) -> Path:

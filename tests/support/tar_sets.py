@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lmdb_containers import Sample
+from lmdb_containers import Sample, sections, write
 
 from iofast import open_reader
-from iofast.containers.base import Description, Writer
-from iofast.containers.manifest import Manifest
-from iofast.containers.shards import ShardCut
+from iofast.containers.manifest import Description, Manifest
 from iofast.containers.targets import target_of, writer_of
+from iofast.containers.writer import IndexedWriter
 
 CLASSES = Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3)
-SHARD = 60_000  # bytes: about a dozen samples
-
-
-def write(writer: Writer, samples: Iterable[Sample]) -> None:
-    for position, fields, info, split in samples:
-        writer.write(position, fields, info, split)
+SHARD = 25  # samples
 
 
 def build(
-    path: Path, samples: Sequence[Sample], description: Description | None = None, shard_size: int = SHARD
+    path: Path, samples: Sequence[Sample], description: Description | None = None, records: int = SHARD
 ) -> Manifest:
     """Write and publish a container like packing, also after a killed run."""
     description = description or Description()
@@ -33,10 +27,11 @@ def build(
         if target.interrupted:
             target.complete()
             return open_reader(path).manifest
-        writer = writer_of(target, description, ShardCut(shard_size))
+        writer = writer_of(target, description)
+        assert isinstance(writer, IndexedWriter)
         try:
-            position = writer.resume().position
-            write(writer, (sample for sample in samples if sample[0] > position))
+            writer.resume(sections(samples, records))
+            write(writer, samples, records)
             manifest = writer.finish(description)
         finally:
             writer.abort()

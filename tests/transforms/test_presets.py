@@ -11,10 +11,9 @@ import pytest
 import torch
 from transform_draws import WORK_COLUMNS, write_smooth
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, pack
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.copying import convert
 
 N = 16
 RAND = "rand-m9-mstd0.5-inc1"
@@ -106,7 +105,7 @@ def test_are_the_same_on_any_ranks_from_another_container_and_after_a_resume(
     for made, *parts in zip(whole, *ranks, strict=True):
         for tensor, *pair in zip(made, *parts, strict=True):
             assert torch.equal(tensor, torch.cat(pair))
-    convert(path, tmp_path / "set.tar")
+    pack(path, tmp_path / "set.tar", format="keep", check="end")
     for made, other in zip(whole, batches(tmp_path / "set.tar", PRESETS[name]), strict=True):
         assert all(map(torch.equal, made, other))
     options: dict[str, Any] = {"shuffle": True, "seed": 5, "dtype": torch.float32}

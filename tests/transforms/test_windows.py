@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from kernel_images import jpeg
 from PIL import Image
 
-from iofast import FastDataset, FastLoader, open_writer
+from iofast import FastDataset, FastLoader, open_writer, pack
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.copying import convert
 from iofast.errors import OptionError
 
 N = 400
@@ -191,7 +190,7 @@ class TestWindowsInLoader:
         assert listed(ranks) == whole
         assert len(whole) == 40
         for name in ("set.tar", "set.tfrecord"):
-            convert(painted, tmp_path / name)
+            pack(painted, tmp_path / name, format="keep", check="end", workers=1)
             assert listed([FastLoader(FastDataset(tmp_path / name, fields=FIELDS), 8, **common)]) == whole
         first = FastLoader(dataset, 8, **common)
         batches = iter(first)

@@ -84,7 +84,7 @@ class Case:
                 return  # a set with its folder is unfinished, and the error states that
             raise Failed(f"{when}: {error}") from None
         if found != wanted:
-            raise Failed(f"{when}: a reader finds {found} records, not {wanted}")
+            raise Failed(f"{when}: a reader finds {found} records, expected {wanted}")
 
 
 def there(target: Path) -> bool:
@@ -99,8 +99,18 @@ def count(target: Path) -> int:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of all files of a folder."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+    """SHA-256 of all files of a folder; of an LMDB file, that of its records: its pages may lie elsewhere."""
+    return {path.name: _digest(path) for path in folder.iterdir() if path.is_file()}
+
+
+def _digest(path: Path) -> str:
+    if path.suffix != ".lmdb":
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with open_reader(path) as reader:
+        for record in reader:
+            digest.update(repr(record).encode())
+    return digest.hexdigest()
 
 
 def kill(case: Case, folder: Path, chance: random.Random, seconds: float) -> str:

@@ -37,14 +37,14 @@ class Rounds:
     def __init__(self, folder: Path, done: Progress | None = None) -> None:
         self.folder, self._progress, self.done = folder, done, Counter(done)
         images = folder / "images"
-        sample_photographs.make(images, per_class=24, val=4, quiet=True)
+        sample_photographs.make(images / "one", per_class=24, val=4, quiet=True)
         self.cases: list[Case] = []
         self.wanted: dict[Case, dict[str, str]] = {}
         self.counts: dict[Case, int] = {}
         self.bytes: dict[Case, int] = {}
         start = time.monotonic()
         for name in NAMES:
-            self._whole(Case(name, images))
+            self._whole(Case(name, images / "one"))
         self.seconds = (time.monotonic() - start) / len(NAMES)
 
     def _whole(self, case: Case) -> None:
@@ -171,7 +171,7 @@ def run() -> list[str]:
         if done["fills"]
         else "- no tmpfs could be mounted (only root may): a disk that is really full was not tried",
         f"- {done['unreadable']} rounds with {done['files']} source files that cannot be read: each is a failed image",
-        "- every final file had the bytes of an undisturbed run; readers found nothing or the whole; nothing else was "
+        "- every final file had the bytes of an undisturbed run; readers found the old or the whole; nothing else was "
         f"left; all workers were gone within {_packs.ENDS:.0f} s",
     ]
 

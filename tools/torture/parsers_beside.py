@@ -1,9 +1,9 @@
 """Nothing that lies beside images crashes what reads it, hangs it or fills the memory; nor do arrays.
 
-Ten minutes each, on a build with address and undefined-behaviour sanitizers: indexes in the cache folder with other
-contents and right checksums, annotations that follow their image, and EXIF blocks, in which kernel and twin must find
-the same orientation; and images of many bits and channels (`.npy`, PNG, TIFF), read without loss. Rules and limits as
-in `parsers_foreign`; a damaged index in the cache is never used.
+Ten minutes each, on a build with address and undefined-behaviour sanitizers: damaged indexes in the cache folder, which
+are never used; annotations that follow their image, and EXIF blocks, in which kernel and twin must find the same
+orientation; and images of many bits and channels (`.npy`, PNG, TIFF), read without loss. Rules and limits as in
+`parsers_foreign`.
 """
 
 from __future__ import annotations

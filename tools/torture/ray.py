@@ -56,11 +56,8 @@ class Run:
         self.driver = psutil.Popen(self.command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
 
     def parts(self) -> int:
-        """The number of parts that are packed."""
-        with contextlib.suppress(FileNotFoundError):
-            ends = self.case.name.rpartition(".")[2] + ("" if self.case.name.endswith(".lmdb") else ".manifest")
-            return sum(name.startswith("part-") and name.endswith(f".{ends}") for name in os.listdir(self.partial))
-        return 0
+        """The number of parts that are packed: each is one section."""
+        return len([*self.partial.glob("rows-*"), *self.partial.glob("part-*/rows-*")])
 
     def wait_for(self, parts: int) -> None:
         """Wait until so many parts are packed."""
@@ -71,12 +68,15 @@ class Run:
             time.sleep(0.01)
 
     def packing(self, tries: int = 500) -> list[psutil.Process]:
-        """The processes of Ray that are in the middle of a part: they have its lock, and a journal with images."""
+        """The processes of Ray that are in the middle of a part: they have its lock, and have begun its section."""
         for _ in range(tries):
             found = []
-            for lock in self.partial.glob("part-*.partial/lock"):
+            for lock in self.partial.glob("lock-*"):
+                part = int(lock.name.removeprefix("lock-"))
+                begun = [*self.partial.glob(f"shard-{part - 1:06d}.*"), *self.partial.glob(f"part-{part:06d}/*.lmdb")]
+                rows = [*self.partial.glob(f"rows-{part - 1:06d}"), *self.partial.glob(f"part-{part:06d}/rows-*")]
                 with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
-                    if any(path.stat().st_size for path in lock.parent.glob("journal-*")):
+                    if any(path.stat().st_size for path in begun) and not rows:
                         found.append(psutil.Process(int(lock.read_text())))
             if found:
                 return found

@@ -56,9 +56,9 @@ class Set:
         names = self.names()
         work = [name for name in names if name.startswith(f"{self.name}.partial/")]
         shown = set(names) - set(work)
-        if shown and work and not any(name.endswith("/publishing") for name in work):
+        if f"{self.name}.manifest" in shown and f"{self.name}.index" not in shown:  # the manifest comes last
             raise Failed(f"{self.prefix}: visible before it is published: {sorted(shown)}")
-        return bool(shown) and not work and f"{self.name}.manifest" in shown
+        return not work and f"{self.name}.manifest" in shown
 
 
 def run() -> list[str]:
@@ -67,8 +67,6 @@ def run() -> list[str]:
         images, bucket = Path(name) / "images", Bucket(endpoint, "bucket")
         bucket.request("PUT")
         sample_photographs.make(images, per_class=12, val=0, quiet=True)
-        for path in sorted(images.rglob("*.jpg"))[::5]:
-            path.with_name(f"z{path.name}").write_bytes(path.read_bytes())
         for number in tqdm(range(ROUNDS), desc="to_store"):
             done += _round(
                 Set(bucket, images / "train", number), Path(name) / str(number), random.Random(f"to_store {number}")
@@ -77,7 +75,8 @@ def run() -> list[str]:
         f"- {done['rounds']} sets of tar and TFRecord, each packed by two machines at once: {done['runs']} runs, "
         f"{done['kills']} of them killed",
         "- options: none; --shuffle with --split",
-        "- every object had the bytes of one undisturbed run into a folder, and nothing else was left",
+        "- every object had the bytes of one undisturbed run into a folder, and nothing else was left; on a machine "
+        "at most the work folder of its last run",
     ]
 
 
@@ -97,6 +96,8 @@ def _round(goal: Set, folder: Path, chance: random.Random) -> Counter[str]:
             if each.returncode not in (0, -9) and "exists already" not in words:
                 raise Failed(f"{goal.prefix}, attempt {attempt}: exit status {each.returncode}: {words}")
         counts["runs"] += 2
+        if any(len([*(folder / f"work{each}").glob("*")]) > 1 for each in range(2)):
+            raise Failed(f"{goal.prefix}, attempt {attempt}: the work folder of a run before is still there")
         if goal.is_published():
             break
     if goal.digests() != _packs.digests(whole):

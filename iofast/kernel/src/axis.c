@@ -28,12 +28,32 @@ static double sinc(double x) { return x == 0 ? 1 : sin(PI * x) / (PI * x); }
 
 static double lanczos(double x) { return -3 <= x && x < 3 ? sinc(x) * sinc(x / 3) : 0; }
 
+/* Pillow's factors are in single precision. */
+static double hamming(double x) {
+  x = fabs(x);
+  return x == 0 ? 1 : x >= 1 ? 0 : sin(x * PI) / (x * PI) * (0.54f + 0.46f * cos(x * PI));
+}
+
+/* bicubic in the order of Pillow's operations: exact weights depend on the last bit. */
+static double exact_bicubic(double x) {
+  x = fabs(x);
+  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+  if (x < 2) return (((x - 5) * x + 8) * x - 4) * -0.5;
+  return 0;
+}
+
+static double exact_lanczos(double x) {
+  double across = x * PI, third = x / 3 * PI;
+  if (!(-3 <= x && x < 3)) return 0;
+  return x == 0 ? 1 : sin(across) / across * (sin(third) / third);
+}
+
 static const struct {
   double (*weight)(double);
   double support;
 } FILTERS[IOF_FILTERS] = {
     [IOF_BOX_FILTER] = {box, 0.5}, [IOF_BILINEAR] = {bilinear, 1}, [IOF_BICUBIC] = {bicubic, 2}, [IOF_LANCZOS] = {lanczos, 3},
-    [IOF_ALIASED] = {bilinear, 1}};
+    [IOF_ALIASED] = {bilinear, 1}, [IOF_HAMMING] = {hamming, 1}};
 
 void *iof_reserve(iof_buffer *buffer, size_t size) {
   if (size > buffer->size) {
@@ -52,14 +72,15 @@ void *iof_reserve(iof_buffer *buffer, size_t size) {
 }
 
 /* Make `start` and `count` of `outputs` outputs, and room for at most `taps` coefficients of each. */
-static iof_status allocate(iof_axis *axis, int outputs, int taps) {
-  size_t n = (size_t)(outputs + 7) & ~(size_t)7;
-  uint8_t *memory = iof_reserve(&axis->memory, n * (2 * sizeof(int32_t)) + n * (size_t)taps * sizeof(int16_t));
+static iof_status allocate(iof_axis *axis, int outputs, int taps, int exact) {
+  size_t n = (size_t)(outputs + 7) & ~(size_t)7, size = exact ? sizeof(int32_t) : sizeof(int16_t);
+  uint8_t *memory = iof_reserve(&axis->memory, n * (2 * sizeof(int32_t)) + n * (size_t)taps * size);
   if (!memory) return IOF_MEMORY;
   axis->outputs = outputs;
   axis->start = (int32_t *)memory;
   axis->count = axis->start + n;
-  axis->coef = (int16_t *)(axis->count + n);
+  axis->coef = exact ? NULL : (int16_t *)(axis->count + n);
+  axis->exact = exact ? axis->count + n : NULL;
   return IOF_OK;
 }
 
@@ -72,15 +93,20 @@ static void finish(iof_axis *axis) {
   for (int i = axis->outputs; i & 7; i++) {
     axis->start[i] = axis->start[last];
     axis->count[i] = 0;
-    memset(axis->coef + (size_t)i * (size_t)axis->taps, 0, (size_t)axis->taps * sizeof(int16_t));
+    if (axis->coef) memset(axis->coef + (size_t)i * (size_t)axis->taps, 0, (size_t)axis->taps * sizeof(int16_t));
+    else memset(axis->exact + (size_t)i * (size_t)axis->taps, 0, (size_t)axis->taps * sizeof(int32_t));
   }
+}
+
+static double length_of(const iof_span *span) {
+  return span->exact ? (double)((float)span->to - (float)span->from) : span->to - span->from;
 }
 
 /* One input for each output: nearest neighbour, and the copy. The position is a running sum, as in Pillow, so that ties
 fall alike. */
 static iof_status make_copy(iof_axis *axis, const iof_span *span) {
-  double step = (span->to - span->from) / span->virtual_size, at = span->from - span->low + step * 0.5;
-  iof_status status = allocate(axis, span->outputs, 2);
+  double step = length_of(span) / span->virtual_size, at = span->from - (span->exact ? 0 : span->low) + step * 0.5;
+  iof_status status = allocate(axis, span->outputs, 2, 0);
   if (status) return status;
   axis->taps = 2;
   axis->precision = IOF_PRECISION;
@@ -269,17 +295,60 @@ static void weigh_cubic(iof_axis *axis, const window *w, const double *before, f
     quantise_four(weights + i / 4 * taps, taps, axis->precision, axis->coef + (size_t)i * (size_t)taps);
 }
 
+/* Pillow's weights of one output, rounded to integers. */
+static void weigh_exactly(double (*filter)(double), double inverse, double centre, int start, int count, int taps, double *weight,
+                          int32_t *exact) {
+  double sum = 0;
+  for (int k = 0; k < count; k++) sum += weight[k] = filter((k + start - centre + 0.5) * inverse);
+  for (int k = 0; k < count; k++) {
+    double scaled = (sum != 0 ? weight[k] / sum : weight[k]) * (1 << IOF_EXACT_PRECISION);
+    exact[k] = (int32_t)(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
+  }
+  for (int k = count; k < taps; k++) exact[k] = 0;
+}
+
+/* An axis in Pillow's arithmetic: the order of its operations in floating point, because a last bit can change a rounded
+weight, or the inputs that are seen. */
+static iof_status make_exact(iof_axis *axis, const iof_span *span, int filter, iof_buffer *scratch) {
+  double (*weight_of)(double) = filter == IOF_BICUBIC   ? exact_bicubic
+                                : filter == IOF_LANCZOS ? exact_lanczos
+                                                        : FILTERS[filter].weight;
+  double scale = length_of(span) / span->virtual_size, stretch = scale < 1 ? 1 : scale, inverse = 1 / stretch;
+  double support = FILTERS[filter].support * stretch;
+  int length = span->high - span->low, most = 2 * (support < length ? (int)ceil(support) : length) + 1, taps = 0;
+  most = (most > length ? length : most) + 1;
+  double *weight = iof_reserve(scratch, (size_t)most * sizeof(double));
+  if (!weight || allocate(axis, span->outputs, most, 1)) return IOF_MEMORY;
+  for (int pass = 0; pass < 2; pass++) { /* first the largest number of taps, which is the distance of outputs' weights */
+    for (int i = 0; i < span->outputs; i++) {
+      double centre = span->from + (span->first + i + 0.5) * scale;
+      int from = (int)(centre - support + 0.5), to = (int)(centre + support + 0.5);
+      int slot = span->reverse ? span->outputs - 1 - i : i;
+      from = from < 0 ? 0 : from, to = to > length ? length : to;
+      axis->start[slot] = span->low + from;
+      axis->count[slot] = to - from;
+      taps = to - from > taps ? to - from : taps;
+      if (pass) weigh_exactly(weight_of, inverse, centre, from, to - from, axis->taps, weight, axis->exact + slot * (ptrdiff_t)axis->taps);
+    }
+    axis->taps = (taps + 1) & ~1;
+  }
+  axis->precision = IOF_EXACT_PRECISION;
+  finish(axis);
+  return IOF_OK;
+}
+
 static iof_status make(iof_axis *axis, const iof_span *span, int filter, iof_buffer *scratch) {
-  int same = span->virtual_size == span->to - span->from && span->from == (int)span->from;
+  int same = span->virtual_size == length_of(span) && span->from == (int)span->from;
   axis->copies = filter == IOF_NEAREST || same;
   axis->positive = filter != IOF_BICUBIC && filter != IOF_LANCZOS;
   if (axis->copies) return make_copy(axis, span);
+  if (span->exact && filter != IOF_ALIASED) return make_exact(axis, span, filter, scratch);
   window w = window_of(span, filter);
   double bound = 2 * ceil(w.support) + 2;
   int most = bound < w.length + 1 ? (int)bound : w.length + 1;
   size_t outputs = ((size_t)span->outputs + 3) & ~(size_t)3, weights = outputs * (size_t)(most + 1);
   double *before = iof_reserve(scratch, (outputs + weights) * sizeof(double));
-  if (!before || allocate(axis, span->outputs, most + 1)) return IOF_MEMORY;
+  if (!before || allocate(axis, span->outputs, most + 1, 0)) return IOF_MEMORY;
   memset(before + span->outputs, 0, (outputs - (size_t)span->outputs) * sizeof(double));
   memset(axis->count + span->outputs, 0, (outputs - (size_t)span->outputs) * sizeof(int32_t));
   axis->taps = (see(axis, &w, span, before) + 1) & ~1;
@@ -311,12 +380,16 @@ iof_status iof_axis_make(iof_axis *axis, const iof_span *span, int filter, iof_b
 void iof_axis_mirror(iof_axis *axis, int size) {
   int low = axis->low;
   for (int i = 0; i < axis->outputs; i++) {
-    int16_t *coef = axis->coef + (size_t)i * (size_t)axis->taps;
+    size_t first = (size_t)i * (size_t)axis->taps;
     axis->start[i] = size - axis->start[i] - axis->count[i];
-    for (int a = 0, b = axis->count[i] - 1; a < b; a++, b--) {
-      int16_t swap = coef[a];
-      coef[a] = coef[b];
-      coef[b] = swap;
+    for (size_t a = first, b = first + (size_t)axis->count[i] - 1; a < b; a++, b--) {
+      if (axis->coef) {
+        int16_t swap = axis->coef[a];
+        axis->coef[a] = axis->coef[b], axis->coef[b] = swap;
+      } else {
+        int32_t swap = axis->exact[a];
+        axis->exact[a] = axis->exact[b], axis->exact[b] = swap;
+      }
     }
   }
   axis->low = size - axis->high;

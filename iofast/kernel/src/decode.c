@@ -128,7 +128,24 @@ typedef struct {
   const iof_box *box;
   int exif, flip, denominator, filter;
   int width, height; /* of the window */
+  const float *span; /* NULL: the whole region */
 } view;
+
+/* One axis of a region for Pillow's arithmetic. `span` is the start of the interval, and then its end two further on. */
+static iof_span exact_span(int from, int to, const float *span) {
+  return (iof_span){.from = span ? span[0] : 0, .to = span ? span[2] : to - from, .low = from, .high = to, .exact = 1};
+}
+
+/* Whether a view is resampled in Pillow's arithmetic. The nearest pixels are Pillow's in any case. */
+static int is_exact(const iof_context *context, int filter) {
+  return context->options.exact != IOF_OWN && filter != IOF_ALIASED;
+}
+
+/* Whether a span is a part of its region. */
+static int span_fits(const float *span, const iof_box *b) {
+  float width = (float)(b->x1 - b->x0), height = (float)(b->y1 - b->y0);
+  return !span || (span[0] >= 0 && span[1] >= 0 && span[0] < span[2] && span[1] < span[3] && span[2] <= width && span[3] <= height);
+}
 
 /* Make both axes in upright coordinates, so that every rounding is that of the upright image, then turn them into the
 stored image's. `rect` becomes the needed rectangle of stored pixels. */
@@ -138,7 +155,12 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   iof_axis *x = o.turned ? &r->y : &r->x, *y = o.turned ? &r->x : &r->y;
   iof_span across = span_of(v->box->x0, v->box->x1, width, v->denominator, o.mirror_x);
   iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator, o.mirror_y);
-  across.virtual_size = v->box->virtual_w, across.first = v->box->x, across.outputs = v->width, across.reverse = v->flip;
+  if (is_exact(context, v->filter)) {
+    across = exact_span(v->box->x0, v->box->x1, v->span);
+    down = exact_span(v->box->y0, v->box->y1, v->span ? v->span + 1 : NULL);
+  }
+  across.virtual_size = v->box->virtual_w, across.first = v->box->x, across.outputs = v->width;
+  across.reverse = (int16_t)v->flip;
   down.virtual_size = v->box->virtual_h, down.first = v->box->y, down.outputs = v->height;
   iof_status status = iof_axis_make(x, &across, v->filter, &r->weights);
   if (!status) status = iof_axis_make(y, &down, v->filter, &r->weights);
@@ -152,11 +174,18 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
 
 /* Filters with negative lobes overshoot and Pillow clips between its passes, so the order is part of their result. The
 upright horizontal pass comes first; since Pillow 13, the vertical one if the height shrinks by more than twice the
-pixels of the width. Without negative lobes both orders agree to one level, and iof_resample chooses. */
-static int horizontal_first(int filter, const iof_box *b, int exif) {
+pixels of the width. Without negative lobes both orders agree to one level, and iof_resample chooses, unless the axes are
+exact. */
+static int horizontal_first(const iof_context *context, const view *v) {
+  const iof_box *b = v->box;
   int narrower = b->x1 - b->x0 - b->virtual_w, lower = b->y1 - b->y0 - b->virtual_h;
-  int upright_first = !(lower > 0 && lower > (int64_t)narrower * 2);
-  return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && upright_first != iof_orientation_of(exif).turned;
+  int upright_first = context->options.exact == IOF_AS_PILLOW_12 || !(lower > 0 && lower > (int64_t)narrower * 2);
+  int matters = v->filter == IOF_BICUBIC || v->filter == IOF_LANCZOS || is_exact(context, v->filter);
+  return matters && upright_first != iof_orientation_of(v->exif).turned;
+}
+
+static int view_fits(const view *v, int width, int height) {
+  return iof_box_fits(v->box, width, height, v->width, v->height) && span_fits(v->span, v->box);
 }
 
 /* Check header, limits and box before any pixel is decoded. Returns the upright size of the image. */
@@ -168,7 +197,7 @@ static iof_status open_view(iof_context *context, const uint8_t *data, size_t le
   if (!status && (uint64_t)stored_width * (uint64_t)stored_height > context->options.max_pixels) status = IOF_LIMIT;
   *width = turned ? stored_height : stored_width;
   *height = turned ? stored_width : stored_height;
-  if (!status && !iof_box_fits(v->box, *width, *height, v->width, v->height)) status = IOF_BOX;
+  if (!status && !view_fits(v, *width, *height)) status = IOF_BOX;
   return status;
 }
 
@@ -179,8 +208,7 @@ static iof_status resample_view(iof_context *context, const view *v, const iof_p
     target.x_stride = target.y_stride;
     target.y_stride = swap;
   }
-  int order = horizontal_first(v->filter, v->box, v->exif);
-  return iof_resample(&context->resampler, pixels, &target, order);
+  return iof_resample(&context->resampler, pixels, &target, horizontal_first(context, v));
 }
 
 static iof_status decode_view(iof_context *context, const view *v, int width, int height, iof_target target) {
@@ -188,7 +216,7 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   int32_t rect[4];
   iof_pixels pixels;
   view scaled_view = *v;
-  int scale = options->fast && iof_region_scales(context->region);
+  int scale = options->fast && !is_exact(context, v->filter) && iof_region_scales(context->region);
   if (!v->denominator) scaled_view.denominator = scale ? fast_denominator(v->box) : 1;
   iof_clock_lap(&context->counters, IOF_SCANNING); /* until here the header */
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
@@ -236,7 +264,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   full_size.denominator = 1;
   iof_status status = source->lengths[i] > options->max_bytes ? IOF_LIMIT : IOF_OK;
   if (!status) status = iof_raw_check(&raw, source->lengths[i], options->max_pixels);
-  if (!status && !iof_box_fits(v->box, raw.width, raw.height, v->width, v->height)) status = IOF_BOX;
+  if (!status && !view_fits(v, raw.width, raw.height)) status = IOF_BOX;
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->indexed[i].height, raw.height = source->indexed[i].width;
@@ -257,7 +285,7 @@ static view view_of(const iof_context *context, const iof_source *source, iof_bo
                     int64_t i) {
   const iof_options *options = &context->options;
   int own = flip >> 1; /* 1 + the number of a filter */
-  view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height};
+  view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height, NULL};
   if (own && own <= IOF_FILTERS) v.filter = own - 1;
   if (options->clip) {
     *box = iof_moved_within(box, out->width, out->height);
@@ -266,13 +294,15 @@ static view view_of(const iof_context *context, const iof_source *source, iof_bo
   return v;
 }
 
-void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
-                      const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
+void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const float *spans,
+                      const uint8_t *flips, const iof_work *work, const iof_output *out, int32_t *status, int64_t start,
+                      int64_t stop) {
   for (int64_t i = start; i < stop; i++) {
     uint8_t *to = out->data + i * out->row_stride;
     iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
     iof_box box = boxes[i];
     view v = view_of(context, source, &box, flips[i], out, i);
+    if (spans && is_exact(context, v.filter)) v.span = spans + 4 * i;
     iof_clock_start(&context->counters);
     iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
     if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
@@ -308,7 +338,8 @@ static int by_planes(const iof_context *context, const iof_recipe *recipe, int w
 
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length) {
-  view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, context->options.filter, recipe->width, recipe->height};
+  view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, context->options.filter, recipe->width, recipe->height,
+            NULL};
   iof_encoded result = {0};
   int width, height;
   iof_status status = open_view(context, data, length, &v, &width, &height);

@@ -41,19 +41,21 @@ typedef struct {
 } iof_pixels;
 
 /* The interval [from, to) of an axis is resampled to `virtual_size` outputs. `outputs` of them are wanted, from `first`
-on, in reverse order if `reverse`. */
+on, in reverse order if `reverse`. If `exact`, weights are Pillow's, and the interval is counted from `low`, in single
+precision. */
 typedef struct {
   double from, to;
   int low, high; /* inputs that may be used: the region, in whole pixels */
-  int virtual_size, first, outputs, reverse;
+  int virtual_size, first, outputs;
+  int16_t reverse, exact;
 } iof_span;
 
 /* One axis of the resample: output i is the sum over its taps k of `coef[i * taps + k]` * input `start[i] + k`.
 
 `taps` is even, and `coef` is zero after `count[i]`. Inputs lie in [low, high). The arrays are padded to a multiple of
 eight outputs with coefficients of zero. Sums are scaled by 2^precision; it is IOF_PRECISION for `positive` axes
-(filters without negative lobes) of few taps. Above IOF_PRECISION_32, sums of 14-bit inputs need more than 32 bits. If
-`copies`, each output is one input: IOF_NEAREST, and axes that change nothing. */
+(filters without negative lobes) of few taps. Above IOF_PRECISION_32, sums of 14-bit inputs need more than 32 bits. An
+exact axis has `exact` instead of `coef`, scaled by 2^IOF_EXACT_PRECISION, and NULL in `coef`. If `copies`, each output is one input: IOF_NEAREST, and axes that change nothing. */
 typedef struct {
   int outputs, taps, precision;
   int low, high;
@@ -61,6 +63,7 @@ typedef struct {
   int32_t *start;
   int32_t *count;
   int16_t *coef;
+  int32_t *exact;
   iof_buffer memory;
   iof_span made; /* the span it was made for; no outputs: none */
   int filter;
@@ -69,6 +72,7 @@ typedef struct {
 
 #define IOF_PRECISION 14
 #define IOF_PRECISION_32 16
+#define IOF_EXACT_PRECISION 22
 
 /* Fill `axis` unless it has been made for this span already. `scratch` is for the weights before quantisation. Returns
 IOF_MEMORY or IOF_OK. */
@@ -123,6 +127,33 @@ typedef struct {
   int block, group; /* in outputs; a window has two samples per output of a group. 0: `horizontal` reads the axis itself */
 } iof_short_loops;
 
+/* Tables of the exact horizontal loop, for the vector loops. PAIRS: axes of two taps without negative weights, blocks of
+32 outputs in groups of eight that see a window of 16 samples: `pick` as in iof_windows; for each block `bytes` has three
+parts of the weights in the order of `pick` (bits 14 on, 7 bits, 7 bits), and `words` by how much the sum of an output's
+weights exceeds one. WINDOWS: groups of eight in the same way, with any number of taps, whose weights are in `words`: for
+each group and pair of taps 15 bits of each weight, then those above. SINGLES: for each output, `taps` of the one, then of
+the other; `first` is its first sample. */
+typedef enum { IOF_EXACT_PAIRS, IOF_EXACT_WINDOWS, IOF_EXACT_SINGLES } iof_exact_kind;
+typedef struct {
+  const iof_axis *axis;
+  iof_exact_kind kind;
+  size_t taps;          /* even; of SINGLES a multiple of 16 */
+  const int32_t *first; /* counted from axis->low */
+  const uint8_t *pick, *bytes;
+  const int16_t *words;
+} iof_exact_table;
+
+/* The loops of exact axes (resample_exact.c). Samples are bytes ^ 0x80, and results bytes ^ flip.
+
+horizontal  the axis applied to three rows of samples, `plane` bytes apart; results are `to_plane` bytes apart and may be
+            written up to there
+vertical    rows of three planes, `plane` bytes apart, to a strip */
+typedef struct {
+  void (*horizontal)(const iof_exact_table *table, const uint8_t *row, size_t plane, int flip, uint8_t *to, size_t to_plane);
+  void (*vertical)(const uint8_t *const *rows, size_t plane, const int32_t *coef, int taps, int flip, const iof_strip *strip);
+  int vectors; /* whether `horizontal` needs more of the table than its axis */
+} iof_exact_loops;
+
 /* The loops in sums of 32 bits, for any filter and reduction (resample.c); again one set for each instruction set. The
 scalar ones have sums of 64 bits, for axes above IOF_PRECISION_32.
 
@@ -141,6 +172,7 @@ typedef struct {
   void (*horizontal_gray)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*vertical_last)(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst);
   const iof_short_loops *shorts;
+  const iof_exact_loops *exact;
   const char *name; /* the result of iof_simd; AVX-512 has one name, with VBMI or without */
 } iof_loops;
 
@@ -163,17 +195,19 @@ static inline iof_spread iof_spread_of(const int32_t *pairs, int outputs) {
 const iof_loops *iof_loops_best(void);
 extern const iof_loops iof_loops_scalar;
 extern const iof_short_loops iof_short_scalar;
+extern const iof_exact_loops iof_exact_scalar;
 #if defined(__x86_64__) && defined(__GNUC__)
 #define IOF_X86
 extern const iof_loops iof_loops_avx2, iof_loops_avx512, iof_loops_vbmi;
 extern const iof_short_loops iof_short_avx2, iof_short_vbmi;
+extern const iof_exact_loops iof_exact_avx2;
 #elif defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__)
 #define IOF_NEON
 extern const iof_loops iof_loops_neon;
 extern const iof_short_loops iof_short_neon;
 #endif
 
-typedef enum { IOF_NO_TABLE, IOF_PAIRS, IOF_SPREADS, IOF_EIGHTS, IOF_WINDOWS } iof_table;
+typedef enum { IOF_NO_TABLE, IOF_PAIRS, IOF_SPREADS, IOF_EIGHTS, IOF_WINDOWS, IOF_EXACTS } iof_table;
 
 typedef struct {
   iof_axis x, y;
@@ -184,7 +218,7 @@ typedef struct {
 } iof_resampler;
 
 /* Apply the two axes (in stored coordinates) to `pixels`. `horizontal_first` matters for filters with negative lobes:
-Pillow clips between the passes, so their order is part of the result. For other filters the geometry alone decides: the
+Pillow clips between the passes, so their order is part of the result. It is for exact axes too. For other filters the geometry alone decides: the
 horizontal pass first, if sums of 16 bits suffice; else the vertical one, which leaves less work to the other. */
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first);
 void iof_resampler_free(iof_resampler *r);
@@ -215,6 +249,15 @@ typedef struct {
   const iof_pixels *rows; /* not NULL: the source of rows, of 3 channels */
 } iof_origin;
 iof_status iof_resample_short(iof_resampler *r, const iof_origin *from, const iof_target *target);
+
+/* The passes of Pillow's arithmetic, unless both axes copy. */
+iof_status iof_resample_exact(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first);
+/* Whether two weights fit sums of 16 bits: neither negative nor one, and together one but for their roundings. */
+int iof_is_pair(const int32_t weights[2]);
+static inline int iof_is_exact(const iof_resampler *r) { return r->x.exact || r->y.exact; }
+
+/* Whether each `group` neighbouring outputs see a window of twice as many samples, for one pair of taps. */
+int iof_sees_windows(const iof_axis *axis, int group);
 
 /* Store a row of `n` RGB pixels, given in planes, in the target. */
 void iof_put_row(const iof_short_loops *loops, const uint8_t *planes, size_t plane, int n, uint8_t *at, const iof_target *target);

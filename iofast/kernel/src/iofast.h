@@ -2,7 +2,7 @@
 
 Synopsis
     iof_context *c = iof_context_new(&options);            one per thread
-    iof_decode_batch(c, &source, boxes, flips, work, &out, status, start, stop);
+    iof_decode_batch(c, &source, boxes, spans, flips, work, &out, status, start, stop);
     iof_context_free(c);
 
 The kernel is plain C on libjpeg-turbo, independent of Python. It has no thread-locals and no global state. All scratch
@@ -36,7 +36,20 @@ typedef enum {
 } iof_status;
 
 /* ALIASED interpolates between the four nearest pixels, whatever the reduction. */
-typedef enum { IOF_NEAREST, IOF_BOX_FILTER, IOF_BILINEAR, IOF_BICUBIC, IOF_LANCZOS, IOF_ALIASED, IOF_FILTERS } iof_filter;
+typedef enum {
+  IOF_NEAREST,
+  IOF_BOX_FILTER,
+  IOF_BILINEAR,
+  IOF_BICUBIC,
+  IOF_LANCZOS,
+  IOF_ALIASED,
+  IOF_HAMMING,
+  IOF_FILTERS
+} iof_filter;
+
+/* Arithmetic of the resampler. OWN keeps more than 8 bits between the passes. Both others give Pillow's pixels, whose
+passes round to bytes, so their order is part of the result: before Pillow 13 the horizontal pass was always first. */
+typedef enum { IOF_OWN, IOF_AS_PILLOW_12, IOF_AS_PILLOW_13, IOF_ARITHMETICS } iof_arithmetic;
 
 /* Decoding paths. */
 typedef enum {
@@ -79,6 +92,7 @@ typedef struct {
   int fast;           /* allow DCT scaling if libjpeg decodes and the scaled crop still covers the output */
   int strict;         /* damaged data is an error even if libjpeg can guess the rest */
   int clip;           /* move windows into the resampled image; a smaller image goes to the upper left of the output */
+  int exact;          /* iof_arithmetic; IOF_NEAREST and IOF_ALIASED have one only. `fast` is for IOF_OWN */
   int way;            /* iof_way to use if possible; -1: that of IOFAST_REGION, else the fastest */
   uint64_t max_pixels;
   uint64_t max_bytes; /* of one payload */
@@ -152,6 +166,14 @@ typedef enum {
   IOF_KEEP,
   IOF_ADD,
   IOF_SUM,
+  /* Pillow's operations, bit for bit, where those above follow torch's tensors: work.PillowStep. */
+  IOF_PILLOW_BRIGHTNESS,
+  IOF_PILLOW_CONTRAST,
+  IOF_PILLOW_COLOR,
+  IOF_PILLOW_SHARPNESS,
+  IOF_PILLOW_AUTOCONTRAST,
+  IOF_PILLOW_HUE,
+  IOF_PILLOW_BLUR,
   IOF_STEPS
 } iof_step;
 
@@ -226,11 +248,12 @@ void iof_context_free(iof_context *context);
 iof_counters *iof_context_counters(iof_context *context);
 
 /* Decode rows [start, stop), and apply `work` unless it is NULL. Bit 0 of flips[i] mirrors left and right. The other
-bits, if not 0, are 1 + the number of a filter that replaces the context's. Row i of `out` belongs to payload i. A
-failed row is zero-filled and does not stop the others; status[i] has its reason. Rows outside [start, stop) are
+bits, if not 0, are 1 + the number of a filter that replaces the context's. `spans` (NULL: none) is for exact
+arithmetic: row i has x0, y0, x1, y1 within the region, from its corner, which are resampled instead of all of it; pixels
+of the region beyond them are seen as far as the filter reaches. Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the others; status[i] has its reason. Rows outside [start, stop) are
 unchanged. */
-void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
-                      const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop);
+void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const float *spans,
+                      const uint8_t *flips, const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop);
 
 /* Apply `work` to rows [start, stop) of decoded `images` (bytes, of the size of `out`) and store them in `out`. `mix`
 (NULL: none) blends row i with row partners[i]: shares[i] of its own, except in the rectangle patches[i] (y0, x0, y1,

@@ -37,17 +37,22 @@ static handle *enter(PyObject *capsule) {
 
 static void leave(handle *h) { atomic_flag_clear(&h->busy); }
 
-PyDoc_STRVAR(new_context_doc, "new_context(filter, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
+PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
 
 static PyObject *new_context(PyObject *self, PyObject *args) {
   iof_options options;
   unsigned long long max_pixels, max_bytes;
   PyObject *capsule = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "iiiiKKi", &options.filter, &options.fast, &options.strict, &options.clip, &max_pixels, &max_bytes, &options.way))
+  if (!PyArg_ParseTuple(args, "iiiiiKKi", &options.filter, &options.exact, &options.fast, &options.strict, &options.clip,
+                        &max_pixels, &max_bytes, &options.way))
     return NULL;
   if (options.filter < 0 || options.filter >= IOF_FILTERS) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
+    return NULL;
+  }
+  if (options.exact < 0 || options.exact >= IOF_ARITHMETICS) {
+    PyErr_Format(PyExc_ValueError, "exact must be 0 to %d, found %d", IOF_ARITHMETICS - 1, options.exact);
     return NULL;
   }
   if (options.way < -1 || options.way >= IOF_WAYS) {
@@ -79,7 +84,7 @@ typedef struct {
 
 /* The arrays of a source, with which the list of every call begins, in the order of its arguments. After them those of
 decode_batch. */
-enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, INDEXED, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, INDEXED, SOURCE, BOXES = SOURCE, SPANS, FLIPS, OUT, STATUS, ARRAYS };
 
 static const array OF_SOURCE[SOURCE] = {
     [FDS] = {"fds", sizeof(int32_t), PyBUF_SIMPLE, 0},
@@ -92,6 +97,7 @@ static const array OF_SOURCE[SOURCE] = {
 
 static const array OF_DECODE[ARRAYS - SOURCE] = {
     [BOXES - SOURCE] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE, 0},
+    [SPANS - SOURCE] = {"spans", 4 * sizeof(float), PyBUF_SIMPLE, 1},
     [FLIPS - SOURCE] = {"flips", sizeof(uint8_t), PyBUF_SIMPLE, 0},
     [OUT - SOURCE] = {"out", 0, PyBUF_STRIDED | PyBUF_WRITABLE, 0},
     [STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
@@ -185,7 +191,7 @@ static int take_work(PyObject *given, int type, long long stop, taken_work *w) {
 }
 
 PyDoc_STRVAR(decode_batch_doc,
-             "decode_batch(context, fds, offsets, lengths, crcs, orientations, indexed, boxes, flips, out, status, start,\n"
+             "decode_batch(context, fds, offsets, lengths, crcs, orientations, indexed, boxes, spans, flips, out, status, start,\n"
              "stop, work, type); work is None, or (steps, erasings, codes, numbers, erased, fills, amounts, noise, scale)");
 
 static PyObject *decode_batch(PyObject *self, PyObject *args) {
@@ -197,15 +203,16 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
   int type;
   handle *h = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOLLOi", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &start, &stop, &given,
-                        &type))
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOLLOi", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &objects[10], &start, &stop,
+                        &given, &type))
     return NULL;
   if (!take_call(OF_DECODE, ARRAYS - SOURCE, objects, b, stop) && !output_of("out", &b[OUT], type, start, stop, &out) &&
       !take_work(given, type, stop, &work) && (h = enter(capsule))) {
     iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf};
     Py_BEGIN_ALLOW_THREADS
-    iof_decode_batch(h->context, &source, b[BOXES].buf, b[FLIPS].buf, work.wanted, &out, b[STATUS].buf, start, stop);
+    iof_decode_batch(h->context, &source, b[BOXES].buf, b[SPANS].buf, b[FLIPS].buf, work.wanted, &out, b[STATUS].buf, start,
+                     stop);
     Py_END_ALLOW_THREADS
     leave(h);
     result = Py_NewRef(Py_None);

@@ -57,6 +57,7 @@ static void vertical_last(const int16_t *const *rows, const int16_t *coef, int t
 const iof_loops iof_loops_scalar = {
     .vertical_first = vertical_first,   .horizontal_rgbx = horizontal_rgbx, .horizontal_wide = horizontal_wide,
     .horizontal_gray = horizontal_gray, .vertical_last = vertical_last,     .shorts = &iof_short_scalar,
+    .exact = &iof_exact_scalar,
     .name = "scalar"};
 
 const iof_loops *iof_loops_best(void) {
@@ -271,12 +272,16 @@ static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p
   return IOF_OK;
 }
 
-int iof_takes_rows(const iof_resampler *r) { return !(r->x.copies && r->y.copies && crops(&r->x)) && iof_fits_short(r); }
+int iof_takes_rows(const iof_resampler *r) {
+  return iof_is_exact(r) || (!(r->x.copies && r->y.copies && crops(&r->x)) && iof_fits_short(r));
+}
 
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first) {
   int copies = r->x.copies && r->y.copies;
   iof_status status;
-  if (copies && crops(&r->x)) {
+  if (iof_is_exact(r)) {
+    status = iof_resample_exact(r, pixels, target, horizontal_first);
+  } else if (copies && crops(&r->x)) {
     status = copy(r, pixels, target);
   } else if (iof_fits_short(r)) { /* includes flips: a weight of one reproduces the sample */
     iof_origin from = {pixels->row ? NULL : pixel_row(pixels, r->x.low, r->y.low), pixels->stride, 3, pixels->row ? pixels : NULL};

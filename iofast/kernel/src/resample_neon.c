@@ -72,7 +72,7 @@ static void vertical_last(const int16_t *const *rows, const int16_t *coef, int t
 }
 
 const iof_loops iof_loops_neon = {vertical_first,  horizontal_rgbx, horizontal_wide, NULL, NULL,
-                                  horizontal_gray, vertical_last,   &iof_short_neon, "neon"};
+                                  horizontal_gray, vertical_last,   &iof_short_neon, &iof_exact_scalar, "neon"};
 
 static void split(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane) {
   uint8x16_t by = vdupq_n_u8((uint8_t)flip);

@@ -60,7 +60,7 @@ static void interleave(const uint8_t *planes, size_t plane, int n, uint8_t *rgb)
 
 const iof_short_loops iof_short_scalar = {split, horizontal, vertical, interleave, 0, 0};
 
-static int sees_windows(const iof_axis *axis, int group) {
+int iof_sees_windows(const iof_axis *axis, int group) {
   int fits = 1;
   for (int i = 0; i < axis->outputs; i += group) {
     int last = i + group < axis->outputs ? i + group - 1 : axis->outputs - 1;
@@ -70,8 +70,8 @@ static int sees_windows(const iof_axis *axis, int group) {
 }
 
 int iof_fits_short(const iof_resampler *r) {
-  return r->x.positive && r->y.positive && r->x.taps <= MOST_TAPS && r->y.taps <= MOST_TAPS && sees_windows(&r->x, NEAR) &&
-         sees_windows(&r->x, FAR);
+  return r->x.positive && r->y.positive && r->x.taps <= MOST_TAPS && r->y.taps <= MOST_TAPS && iof_sees_windows(&r->x, NEAR) &&
+         iof_sees_windows(&r->x, FAR);
 }
 
 /* Fill one group's part of the table. `outputs` of the group are real; the others see the same window with weight zero.

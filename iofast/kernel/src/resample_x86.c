@@ -192,7 +192,7 @@ static AVX512 void vertical_wide(const uint8_t *const *rows, const int16_t *coef
 }
 
 const iof_loops iof_loops_avx2 = {vertical_first,  horizontal_rgbx, horizontal_wide, NULL, NULL,
-                                  horizontal_gray, vertical_last,   &iof_short_avx2, "avx2"};
+                                  horizontal_gray, vertical_last,   &iof_short_avx2, &iof_exact_avx2, "avx2"};
 
 /* Four outputs before the shift: one permutation selects their pixels and interleaves the pairs. */
 static inline AVX512 __attribute__((always_inline)) __m512i four_outputs(const int16_t *row, const iof_spread *table, int four,
@@ -276,7 +276,7 @@ static AVX512 void vertical_narrow(const int16_t *const *rows, const int16_t *co
 }
 
 const iof_loops iof_loops_avx512 = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread, spread_wide,
-                                    horizontal_gray, vertical_narrow, &iof_short_avx2,   "avx512"};
+                                    horizontal_gray, vertical_narrow, &iof_short_avx2,   &iof_exact_avx2, "avx512"};
 const iof_loops iof_loops_vbmi = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread, spread_wide,
-                                  horizontal_gray, vertical_narrow, &iof_short_vbmi,   "avx512"};
+                                  horizontal_gray, vertical_narrow, &iof_short_vbmi,   &iof_exact_avx2, "avx512"};
 #endif

@@ -79,8 +79,7 @@ def _table(first: int, last: int):
     records = []
     for each in numbers:
         others = {"caption.txt": f"größe {each}".encode(), "image_path.txt": paths[each].name.encode()}
-        others |= {"score.json": json.dumps(each / 4).encode()}
-        rest = {"good": each % 2 == 0, "ids": [each] * (each % 3)}
+        rest = {"score": each / 4, "good": each % 2 == 0, "ids": [each] * (each % 3)}
         others |= {"json": json.dumps(rest, separators=(",", ":")).encode()}
         records.append((None, paths[each].read_bytes(), each % 5, others))
     return datasets.Dataset.from_dict(rows, datasets.Features(kinds)), records

@@ -16,7 +16,6 @@ PARSERS = {
     "manifest": "own.Manifests",
     "index": "own.Indexes",
     "pages": "pages.Pages",
-    "journal": "journals.Journals",
     "tar": "tars.Tars",
     "tfrecord": "tfrecords.Tfrecords",
     "lmdb": "lmdbs.Lmdbs",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.containers.base import Located, Reader
 from iofast.containers.changed import follow
+from iofast.containers.columns import ABSENT
 from iofast.containers.identity import is_ours, left_out
-from iofast.containers.index import ABSENT
 from iofast.errors import ContainerError
 from iofast.record import (
     FIELD_OF_FORMAT,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from iofast import owned
-from iofast.containers.manifest import WHOLE
+from iofast.containers.manifest import WHOLE, Description, Manifest
 from iofast.containers.publish import Target
+from iofast.containers.writer import Finished, Section, Writer
 from iofast.errors import ContainerError, TargetError
 from iofast.record import (
     ARRAY_FIELD,
@@ -45,42 +47,78 @@ class FolderTarget(Target):
             raise TargetError(f"{self.path} exists already: expected a new or empty folder")
 
 
-class Shape(NamedTuple):
-    """The data, besides the records, that determines the layout of a folder."""
-
-    classes: tuple[str, ...] | None
-    splits: tuple[str, ...]
-    fields: tuple[str, ...]
-    key_width: int
-
-
-class FolderWriter:
-    """Writes records as files into the new folder `root`. Errors: `ContainerError`, `OSError`.
+class FolderWriter(Writer):
+    """Writes records as files into a new folder. An interrupted run starts anew.
 
     A record keeps its original path if that is safe and begins with the record's split and class; otherwise the path is
     put below these two. A record whose name is taken is named by its key. No foreign link can be followed: `root` is
     new, and every component of a path is checked.
     """
 
-    def __init__(self, root: Path, shape: Shape) -> None:
-        self._root, self._classes, self._width = root, shape.classes, shape.key_width
-        self._splits = [] if list(shape.splits) == [WHOLE] else list(shape.splits)
-        raw = ", ".join(name for name in RAW_FIELDS if name in shape.fields)
-        if raw:
-            raise ContainerError(
-                f"raw pixels (field {raw}) have no file format, so no folder can hold them: pack as png"
-            )
-        for name in self._classes or ():
-            if not _is_safe(name):
-                raise ContainerError(f"the class {name!r:.80} cannot be the name of a folder")
-        root.mkdir()
-        self._made = {root}
+    def __init__(self, folder: Path, name: str, key_width: int, classes: tuple[str, ...] | None) -> None:
+        super().__init__(folder, name, key_width)
+        self._root, self._classes = folder / name, classes
+        for each in classes or ():
+            if not _is_safe(each):
+                raise ContainerError(f"the class {each!r:.80} cannot be the name of a folder")
+        self._made: set[Path] = set()
+        self._splits: list[str] = []  # in their order; none in a set without splits
+        self._count = 0
 
-    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+    @property
+    def files(self) -> dict[str, str]:
+        """The folder; see `Writer.files`."""
+        return {self.name: self.name}
+
+    def resume(self, sections: Iterable[Section]) -> list[Section]:
+        """All sections: nothing of an earlier run is kept."""
+        with self._errors():
+            shutil.rmtree(self._root, ignore_errors=True)
+            self._root.mkdir()
+        self._made = {self._root}
+        return list(sections)
+
+    def begin(self, section: Section) -> None:
+        """See `Writer.begin`."""
+        self._section, self._count = section, 0
+        if section.split not in (WHOLE, *self._splits):
+            self._splits.append(section.split)
+
+    def commit(self, notes: Mapping[str, object] | None = None) -> Finished:
+        """See `Writer.commit`; a folder is durable as a whole."""
+        if self._section is None:
+            raise ContainerError(f"{self.name}: no section was begun")
+        done = Finished(self._section, self._root, self._count, 0, notes or {})
+        self.finished[self._section.number], self._section = done, None
+        return done
+
+    def write(
+        self,
+        position: int,
+        fields: Mapping[str, bytes],
+        info: ImageInfo,
+        crcs: Mapping[str, int] | None = None,  # noqa: ARG002
+    ) -> None:
         """Write the files of one record."""
-        key = format_key(position, max(self._width, len(str(position))))
+        with self._errors():
+            self._write(position, fields, info)
+        self._count += 1
+
+    def finish(self, description: Description) -> Manifest:
+        """Make everything durable. The manifest is none that a reader of the folder finds."""
+        with self._errors():
+            self._end_folder()
+        return Manifest(0, (), {WHOLE: ((0, 0),)}, f"sha256:{'0' * 64}", (), description.classes)
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+    def _write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> None:
+        key = format_key(position, max(self.key_width, len(str(position))))
         image = image_field(fields) or next((name for name in _FORMATS if name in fields), None)
-        prefix = ([split] if self._splits else []) + self._class(info.label)
+        if image in RAW_FIELDS:
+            raise ContainerError(f"record {key}: raw pixels ({image}) have no file format: pack as png")
+        prefix = self._splits[-1:] + self._class(info.label)
         members = _members(fields.get(JSON_FIELD))
         parts = _path(prefix, _components(members.get("path")), key)
         name = _with_suffix(parts[-1], image, members)
@@ -99,8 +137,7 @@ class FolderWriter:
                 return
         raise ContainerError(f"record {key}: {folder / name} and the name made of its key are both taken")
 
-    def finish(self) -> None:
-        """Make everything durable."""
+    def _end_folder(self) -> None:
         classes = list(self._classes or ())
         for name in classes:  # also classes without images, so that all numbers stay
             self._root.joinpath(*self._splits[:1], name).mkdir(parents=True, exist_ok=True)
