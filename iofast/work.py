@@ -57,6 +57,22 @@ class Step(IntEnum):
     SUM = 20  # replace the image by the sum
 
 
+class PillowStep(IntEnum):
+    """Pillow's operations, bit for bit, by the native kernel alone; codes of `Work.steps` beside those of `Step`.
+
+    Some steps of `Step` are Pillow's already: SOLARIZE (`ImageOps.solarize`; f = 0 is `invert`), POSTERIZE, EQUALIZE,
+    ADD_BELOW (timm's SolarizeAdd), LUMA (`convert("L")` and back), FLIP.
+    """
+
+    BRIGHTNESS = 21  # ImageEnhance.Brightness, f = factor
+    CONTRAST = 22  # ImageEnhance.Contrast
+    COLOR = 23  # ImageEnhance.Color
+    SHARPNESS = 24  # ImageEnhance.Sharpness
+    AUTOCONTRAST = 25  # ImageOps.autocontrast with its defaults
+    HUE = 26  # f, a whole number, added to the hue of convert("HSV") modulo 256: torchvision's int(hue_factor * 255)
+    BLUR = 27  # ImageFilter.GaussianBlur((f, g)), up to 10,000
+
+
 NUMBERS = 12  # parameters of each step
 MOST_STEPS = 255  # per image, and as many erasings; the kernel sums at most 256 images
 

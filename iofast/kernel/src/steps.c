@@ -184,6 +184,7 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
   if (!status && code == IOF_PAD) status = iof_pad(painter, canvas, f, to);
   if (!status && code == IOF_PERMUTE) permute(canvas, iof_whole(f[0], 0, 5), to);
   if (!status && code == IOF_LUMA) luma(painter->loops, canvas, to);
+  if (!status && code >= IOF_PILLOW_BRIGHTNESS) status = iof_pillow_step(painter, code, f, canvas, to);
   if (!status) {
     iof_buffer old = painter->canvas;
     painter->canvas = painter->other, painter->other = old;
@@ -218,7 +219,7 @@ iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t ro
     const float *f = work->numbers + (row * work->steps + i) * IOF_NUMBERS;
     if (code <= IOF_NOTHING || code >= IOF_STEPS) continue;
     if (code >= IOF_SHARPNESS || r.count == MOST_STAGES) flush(painter->loops, &r, canvas, NULL);
-    if (code >= IOF_KEEP) {
+    if (code >= IOF_KEEP && code <= IOF_SUM) {
       keeps = keeps || code == IOF_KEEP;
       if (keeps) status = sum_up(painter, code, f[0], canvas);
     } else if (code >= IOF_SHARPNESS) {
