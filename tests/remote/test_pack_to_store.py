@@ -361,7 +361,7 @@ def test_secrets_are_nowhere(
     proxy.plan = lambda request: (
         Fault(status=403, body="".join(secrets).encode()) if "t-000002" in request.path else None
     )
-    with pytest.raises(StorageError, match="403 access denied") as raised:
+    with pytest.raises(StorageError, match="403 forbidden") as raised:
         packed(images, bucket)
     texts = [str(raised.value).encode(), *(bucket.request("GET", name) for name in names(bucket))]
     texts += [path.read_bytes() for path in work.rglob("*") if path.is_file()]
