@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from io import BytesIO
 from itertools import pairwise
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from kernel_images import Pixels, View, batch_of, native, needs_native, photo, save, twin
 from PIL import Image, PngImagePlugin
 
-from iofast.kernel.contract import DecodeOptions, Status
+from iofast.errors import DecodeError
+from iofast.kernel import pillow
+from iofast.kernel.contract import DecodeOptions, Status, TranscodeRecipe
 
 FOREIGN = () if native is None else native.FOREIGN
 pytestmark = [needs_native, pytest.mark.skipif(FOREIGN != ("png", "webp"), reason=f"libraries found: {FOREIGN}")]
@@ -201,6 +204,28 @@ def test_metadata_that_may_turn_it_is_read_by_pillow() -> None:
     assert both(png("RGB", pnginfo=text), indexed=(0, 131, 97)) == ["pillow"]
     turned = WINDOW._replace(box=(5, 7, 92, 121, 100, 60, 3, 2))
     assert both(png("RGB", exif=exif), turned, 6, indexed=(0, 97, 131)) == ["pillow"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
+def test_packing_stores_pillows_pixels(kind: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, recipe = save(pillow_image(mode), kind), TranscodeRecipe(format="rgb")
+    opened = Mock(side_effect=pillow.decode)
+    monkeypatch.setattr(pillow, "decode", opened)
+    made = native.transcode(data, recipe)
+    assert opened.called == (mode not in ("RGB", "L") and not (kind == "WEBP" and mode == "P"))
+    monkeypatch.undo()
+    assert made == twin.transcode(data, recipe)
+
+
+def test_packing_says_what_pillow_says_of_damage() -> None:
+    for data in (_cut(png("RGB"), 0.6), _flipped(png("RGB"), 0.6), _cut(save(pillow_image("RGB"), "WEBP"), 0.6)):
+        said = []
+        for kernel in (native, twin):
+            with pytest.raises(DecodeError) as error:
+                kernel.transcode(data, TranscodeRecipe(format="keep"))
+            said.append(str(error.value))
+        assert said[0] == said[1]
 
 
 def test_boxes_and_limits_are_judged_by_pillow() -> None:
