@@ -49,6 +49,7 @@ def finish_batch(
     stop: int,
     /,
 ) -> None: ...
+def levels(pixels: Buffer, table: Buffer, out: Buffer, /) -> None: ...
 def part_batch(
     context: _Context,
     fds: Buffer,

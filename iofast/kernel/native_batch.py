@@ -181,6 +181,19 @@ def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, ou
     _native.finish_batch(context.handle, images, columns, mix, out, number, 0, len(images))  # type: ignore[arg-type]
 
 
+def levels(pixels: NDArray[np.uint8], table: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Write `out` (3, height, width) from `pixels` (height, width, 3): value v of channel c becomes table[c, v].
+
+    All arrays are contiguous. A table has the exact results of any arithmetic that looks at single values, which
+    `Finish` with its one multiplication and addition has not. Raises `OptionError` for other shapes and dtypes.
+    """
+    height, width = pixels.shape[:2]
+    if pixels.shape != (height, width, 3) or table.shape != (3, 256) or out.shape != (3, height, width):
+        raise OptionError(f"levels: shapes {pixels.shape}, {table.shape} and {out.shape} do not fit together")
+    _check_dtypes("levels", (pixels, table, out), (np.uint8, np.float32, np.float32))
+    _native.levels(pixels, table, out)
+
+
 def part_batch(
     context: Context,
     source: Payloads,

@@ -310,4 +310,7 @@ int iof_find_libraries(const char *webp);
 /* libjpeg-turbo's version at build time, such as 2001005. */
 int iof_jpeg_version(void);
 
+/* Writes `count` interleaved RGB pixels as three planes of floats: channel c of value v becomes table[256 c + v]. */
+void iof_levels(const uint8_t *pixels, int64_t count, const float *table, float *out);
+
 #endif

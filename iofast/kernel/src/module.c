@@ -278,6 +278,28 @@ static PyObject *finish_batch(PyObject *self, PyObject *args) {
   return result;
 }
 
+PyDoc_STRVAR(levels_doc, "levels(pixels, table, out): (height, width, 3) bytes to (3, height, width) floats; table (3, 256)");
+
+static PyObject *levels(PyObject *self, PyObject *args) {
+  PyObject *objects[3], *result = NULL;
+  Py_buffer b[3] = {{0}};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOO", &objects[0], &objects[1], &objects[2])) return NULL;
+  if (!PyObject_GetBuffer(objects[0], &b[0], PyBUF_SIMPLE) && !PyObject_GetBuffer(objects[1], &b[1], PyBUF_SIMPLE) &&
+      !PyObject_GetBuffer(objects[2], &b[2], PyBUF_WRITABLE)) {
+    if (b[0].len % 3 || b[1].len != (Py_ssize_t)(768 * sizeof(float)) || b[2].len != b[0].len * (Py_ssize_t)sizeof(float)) {
+      PyErr_SetString(PyExc_ValueError, "levels: table must have 3 x 256 floats and out a float for each byte of whole pixels");
+    } else {
+      Py_BEGIN_ALLOW_THREADS
+      iof_levels(b[0].buf, b[0].len / 3, b[1].buf, b[2].buf);
+      Py_END_ALLOW_THREADS
+      result = Py_NewRef(Py_None);
+    }
+  }
+  release(b, 3);
+  return result;
+}
+
 enum { BYTES = BOXES + 1, PLACES, PARTS, PART_STATUS, PART_ARRAYS };
 
 static const array OF_PARTS[PART_ARRAYS - SOURCE] = {
@@ -676,6 +698,7 @@ static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
+    {"levels", levels, METH_VARARGS, levels_doc},
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"device_read", device_read, METH_VARARGS, device_read_doc},
     {"device_place", device_place, METH_VARARGS, device_place_doc},
