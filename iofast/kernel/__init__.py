@@ -35,18 +35,13 @@ from iofast.kernel.contract import (
     Transcoded,
     TranscodeRecipe,
 )
-from iofast.kernel.lossless import kind_of
 from iofast.kernel.payload import HEAD, StoredPayload
-from iofast.kernel.twin import decode_arrays, decode_wide
 
 __all__ = [
     "Context",
     "decode_batch",
     "decode_each",
     "decode_into",
-    "decode_wide",
-    "decode_arrays",
-    "kind_of",
     "decode",
     "finish_batch",
     "levels",

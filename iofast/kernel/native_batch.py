@@ -29,8 +29,7 @@ from iofast.kernel.contract import (
 )
 from iofast.kernel.parts import check_parts
 
-# Pillow's order of the passes, in the numbers of the C code.
-_ARITHMETIC = 2 if int(PILLOW.split(".")[0]) >= 13 else 1
+_PILLOW = int(PILLOW.split(".")[0])
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
@@ -64,7 +63,8 @@ class Context:
         check_decoder(decoder)
         self._open: _native._Context | None = _native.new_context(
             ALL_FILTERS.index(options.filter),
-            _ARITHMETIC if options.exact else 0,
+            options.exact,
+            _PILLOW,
             options.fast,
             options.strict,
             options.clip,

@@ -37,22 +37,18 @@ static handle *enter(PyObject *capsule) {
 
 static void leave(handle *h) { atomic_flag_clear(&h->busy); }
 
-PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
+PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, pillow, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
 
 static PyObject *new_context(PyObject *self, PyObject *args) {
   iof_options options;
   unsigned long long max_pixels, max_bytes;
   PyObject *capsule = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "iiiiiKKi", &options.filter, &options.exact, &options.fast, &options.strict, &options.clip,
-                        &max_pixels, &max_bytes, &options.way))
+  if (!PyArg_ParseTuple(args, "iiiiiiKKi", &options.filter, &options.exact, &options.pillow, &options.fast, &options.strict,
+                        &options.clip, &max_pixels, &max_bytes, &options.way))
     return NULL;
   if (options.filter < 0 || options.filter >= IOF_FILTERS) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
-    return NULL;
-  }
-  if (options.exact < 0 || options.exact >= IOF_ARITHMETICS) {
-    PyErr_Format(PyExc_ValueError, "exact must be 0 to %d, found %d", IOF_ARITHMETICS - 1, options.exact);
     return NULL;
   }
   if (options.way < -1 || options.way >= IOF_WAYS) {
@@ -681,6 +677,15 @@ static PyObject *crc32c(PyObject *self, PyObject *args) {
   return PyLong_FromUnsignedLong(value);
 }
 
+PyDoc_STRVAR(find_libraries_doc, "find_libraries(path of libwebp or None) -> bits: 1 = PNG, 2 = WebP");
+
+static PyObject *find_libraries(PyObject *self, PyObject *args) {
+  const char *webp;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "z", &webp)) return NULL;
+  return PyLong_FromLong(iof_find_libraries(webp));
+}
+
 PyDoc_STRVAR(versions_doc, "versions() -> (instruction set, libjpeg-turbo version number)");
 
 static PyObject *versions(PyObject *self, PyObject *unused) {
@@ -707,6 +712,7 @@ static PyMethodDef METHODS[] = {
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
     {"cached", cached, METH_VARARGS, cached_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
+    {"find_libraries", find_libraries, METH_VARARGS, find_libraries_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
     {NULL, NULL, 0, NULL},
 };
