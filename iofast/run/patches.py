@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _like(real: Any) -> Callable[[Any], Any]:
+def _like(real: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a function the name and attributes of the one that it replaces."""
     import functools
 
-    decorator: Callable[[Any], Any] = functools.wraps(real)
-    return decorator
+    return functools.wraps(real)
 
 
 def pillow(module: Any) -> None:
