@@ -75,6 +75,7 @@ def test_a_script_sees_the_same(environment: dict[str, str], folder: Path, tmp_p
     report = tmp_path / "run.json"
     done = run(environment, *program, options=("--report", str(report), "--strict"))
     seen = facts_of(done)
+    assert seen.pop("descriptors") <= plain.pop("descriptors") + 3  # pipes of multiprocessing close when they like
     assert seen == plain
     facts = json.loads(report.read_text())
     images = facts["images"]

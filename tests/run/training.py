@@ -120,7 +120,7 @@ def main(folder: str, context: str) -> None:
         del again
     facts["states"] = [torch.rand(()).item(), random.random()]
     gc.collect()
-    ends = time.monotonic() + 10  # threads look every now and then whether their loop has ended
+    ends = time.monotonic() + 30  # threads look every now and then whether their loop has ended
     while any("iofast" in each.name for each in threading.enumerate()) and time.monotonic() < ends:
         time.sleep(0.05)
     facts["children"] = len(multiprocessing.active_children())
