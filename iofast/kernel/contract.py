@@ -190,7 +190,7 @@ class DecodeOptions:
 
 
 # In the order of the native kernel's numbers; the twin adds the last.
-WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
+WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "png", "webp", "pillow")
 FORCED = ("segments", "splice", "libjpeg")  # those of them that a context can use wherever they apply
 Timed = Literal["read", "all"]  # the stages that a context measures
 STAGES = (
@@ -210,7 +210,8 @@ class Counts(NamedTuple):
 
     ways         images by decoding path. segments: our decoder, only the restart segments of the crop; rows: our
                  decoder, on a file without markers; splice: libjpeg, on a smaller file made of segments; libjpeg:
-                 libjpeg, crop and skip; raw: raw pixels; pillow: Pillow
+                 libjpeg, crop and skip; raw: raw pixels; png, webp: libdeflate or zlib, and libwebp, found at run
+                 time; pillow: Pillow
     nanoseconds  time by stage of the native kernel, zero unless the context is timed
     """
 

@@ -29,8 +29,7 @@ from iofast.kernel.contract import (
 )
 from iofast.kernel.parts import check_parts
 
-# Pillow's order of the passes, in the numbers of the C code.
-_ARITHMETIC = 2 if int(PILLOW.split(".")[0]) >= 13 else 1
+_PILLOW = int(PILLOW.split(".")[0])
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
@@ -64,7 +63,8 @@ class Context:
         check_decoder(decoder)
         self._open: _native._Context | None = _native.new_context(
             ALL_FILTERS.index(options.filter),
-            _ARITHMETIC if options.exact else 0,
+            options.exact,
+            _PILLOW,
             options.fast,
             options.strict,
             options.clip,
@@ -179,6 +179,19 @@ def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, ou
     work = finish.work
     mix = (work.partner, work.share, work.patch) if work.mixes else None
     _native.finish_batch(context.handle, images, columns, mix, out, number, 0, len(images))  # type: ignore[arg-type]
+
+
+def levels(pixels: NDArray[np.uint8], table: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Write `out` (3, height, width) from `pixels` (height, width, 3): value v of channel c becomes table[c, v].
+
+    All arrays are contiguous. A table has the exact results of any arithmetic that looks at single values, which
+    `Finish` with its one multiplication and addition has not. Raises `OptionError` for other shapes and dtypes.
+    """
+    height, width = pixels.shape[:2]
+    if pixels.shape != (height, width, 3) or table.shape != (3, 256) or out.shape != (3, height, width):
+        raise OptionError(f"levels: shapes {pixels.shape}, {table.shape} and {out.shape} do not fit together")
+    _check_dtypes("levels", (pixels, table, out), (np.uint8, np.float32, np.float32))
+    _native.levels(pixels, table, out)
 
 
 def part_batch(

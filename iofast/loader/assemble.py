@@ -35,7 +35,7 @@ def assemble(
     user's functions.
     """
     parts, spec = samples.parts, samples.parts.spec
-    columns = (_mapped if spec.mapper else _columns)(spec, samples, rows, name)
+    columns = (_columns if spec.options.map_sample is None else _mapped)(spec, samples, rows, name)
     images: Any = columns.get("image")
     on_cpu, work = spec.device.type == "cpu", None
     ours = "image" in columns and "image" not in spec.collates
@@ -43,7 +43,7 @@ def assemble(
     sizes = torch.tensor([image.shape[1:] for image in images]) if pads else None
     if samples.finish is not None:  # the kernel has finished them
         columns["image"] = padded(images, memory_format=spec.options.memory_format) if pads else images
-    elif ours and not spec.pipeline.views and not spec.deep:
+    elif ours and not spec.pipeline.views:
         work = samples.work(rows, sizes_of(images))
         if spec.pipeline.mix is not None and work is not None and "label" in columns:
             columns["label"] = soft_labels(columns["label"], spec.pipeline.mix, work)

@@ -182,7 +182,7 @@ def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
     _for_each_tensor(moving, tensors.append)
     copies = iter(_copied(bus, tensors))
     columns |= _for_each_tensor(moving, lambda _: next(copies))
-    if "image" in columns and "image" not in spec.collates and not views and not spec.deep:
+    if "image" in columns and "image" not in spec.collates and not views:
         columns["image"] = finish(parts, columns["image"], made.work)
         if spec.options.image_mode == "L":
             columns["image"] = one_channel(columns["image"])

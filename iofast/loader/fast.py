@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -42,6 +43,8 @@ from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting, StoredReadahead
 from iofast.prefetch.auto import State, first
+
+_log = logging.getLogger("iofast")
 
 _P = ParamSpec("_P")
 _FieldsT = TypeVar("_FieldsT", default=Any)
@@ -102,12 +105,10 @@ class FastLoader(Iterable[_BatchT]):
                    attempt), or 'drop' it. If all of 8 or more samples of a batch fail, raise
     max_errors     failures per epoch on this rank before ErrorBudgetError; None is any number
     ragged         images of different sizes: 'raise', a 'list' of (3, h, w) tensors, or 'pad' with zeros to the largest
-    image_mode     'L' for gray, 'I;16' for gray images of 16 bits: batches of one channel; 'array' for all channels and
-                   bits of images alike: uint8, uint16 (as int32) or float32
+    image_mode     'L' for gray: batches of one channel
     targets        {field: 'mask', 'boxes' or 'keypoints'}: fields that follow the image through crops, flips and warps
     collate        {field: function} from the list of a batch's values to the batch's column
     map_sample     function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
-    map_processes  number of processes for map_sample; 0 runs it in the decoding threads
     map_batch      function of the finished batch; its parameters rng, epoch and position, if it has them, are filled in
     rank           number of this process; detected by default
     world_size     number of processes; detected by default
@@ -274,6 +275,8 @@ class FastLoader(Iterable[_BatchT]):
         """Let the next `iter()` continue where `state` was taken. Raises `StateError` for what differs."""
         place = self._epochs.identity.place(state, self._epochs.schedule.count)
         self._resources.decoding.resume(state)
+        if self._epochs.order.endless and place[1]:
+            _log.warning("%r draws its sampler again from the start of epoch %d, and skips %d batches", self, *place)
         self._course.load(place)
 
     def peek(self) -> Batch:

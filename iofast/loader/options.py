@@ -13,7 +13,7 @@ from iofast import pixels
 from iofast.errors import OptionError, shown
 from iofast.gpu.decode import Split
 from iofast.loader.loader_stats import OnError
-from iofast.loader.mapping import SampleFunction, check_picklable
+from iofast.loader.mapping import SampleFunction
 from iofast.loader.ranks import rank_in
 from iofast.loader.target_fields import targets_of
 from iofast.option import option
@@ -39,7 +39,7 @@ INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
     "collate_fn": "give collate={field: function} for the values of a field, or map_batch= for the finished batch",
     "generator": "give seed=, which order and augmentation are drawn from",
     "in_order": "leave it out, because batches always come in order",
-    "multiprocessing_context": f"{_THREADS}; map_processes= starts processes for map_sample",
+    "multiprocessing_context": _THREADS,
     "num_replicas": "give world_size=, or leave it out, because the ranks come from torch.distributed",
     "num_threads": "give num_workers=",
     "persistent_workers": f"{_THREADS}, which start at once",
@@ -78,11 +78,10 @@ class LoaderOptions:
     on_error: OnError = option("raise", choices=("raise", "replace", "drop"))
     max_errors: int | None = option(None, limits=(0, MAX_SAMPLES))
     ragged: Literal["raise", "list", "pad"] = option("raise", choices=("raise", "list", "pad"))
-    image_mode: Literal["RGB", "L", "I;16", "array"] = option("RGB", choices=("RGB", "L", "I;16", "array"))
+    image_mode: Literal["RGB", "L"] = option("RGB", choices=("RGB", "L"))
     targets: Mapping[str, str] | None = option(None)
     collate: Mapping[str, Callable[[list[Any]], Any]] | None = option(None)
     map_sample: SampleFunction | None = option(None)
-    map_processes: int = option(0, limits=(0, MAX_WORKERS))
     map_batch: Callable[..., Any] | None = option(None)
     rank: int | None = option(None, limits=(0, MAX_SAMPLES))
     world_size: int | None = option(None, limits=(1, MAX_SAMPLES))
@@ -185,10 +184,6 @@ class LoaderOptions:
         for name, value in collate.items():
             if not callable(value):
                 raise OptionError(f"collate[{name!r}] must be callable, found {shown(value)}")
-        if self.map_processes and self.map_sample is None:
-            raise OptionError(f"map_processes={self.map_processes} needs map_sample=, the function to run")
-        if self.map_processes and self.map_sample is not None:
-            check_picklable(self.map_sample)
 
 
 def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:

@@ -26,20 +26,12 @@ _INT16_MAX = 32767
 
 def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
     """Apply the steps `codes` (n, S) with their `numbers` (n, S, NUMBERS) to each image, in its own order."""
-    sums = _Sums(images)
     for column in range(codes.shape[1]):
         for code in sorted(set(codes[:, column].tolist()) - {int(Step.NOTHING)}):
             rows = np.flatnonzero(codes[:, column] == code)
-            if code in _SUMMING:
-                rows = sums.begun(rows, Step(code))
-            if not len(rows):
-                continue
             where = None if len(rows) == len(images) else upload(rows, images.device)
             changed = images if where is None else images[where]
-            if code in _SUMMING:
-                changed = sums.take(changed, Step(code), numbers[rows, column], rows)
-            else:
-                changed = take_step(changed, Step(code), numbers[rows, column])
+            changed = take_step(changed, Step(code), numbers[rows, column])
             images = changed if where is None else images.index_copy(0, where, changed)
     return images
 
@@ -47,40 +39,6 @@ def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[n
 def take_step(images: torch.Tensor, step: Step, numbers: Numbers) -> torch.Tensor:
     """Apply one step that depends on the images alone; `numbers` (n, NUMBERS) are the parameters of each."""
     return _STEPS[step](images, numbers)
-
-
-_SUMMING = (Step.KEEP, Step.ADD, Step.SUM)
-
-
-class _Sums:
-    """The saved image and the weighted sum, in 65,536ths, of each image: the state of KEEP, ADD and SUM."""
-
-    def __init__(self, images: torch.Tensor) -> None:
-        self._images = images
-        self._begun = np.zeros(len(images), np.bool_)
-        self._kept = self._sums = torch.empty(0)
-
-    def begun(self, rows: NDArray[np.intp], step: Step) -> NDArray[np.intp]:
-        """Return those of `rows` that have a sum, which KEEP begins. The step leaves the others unchanged."""
-        if step == Step.KEEP:
-            if not self._begun.any():
-                self._kept = torch.zeros_like(self._images)
-                self._sums = torch.zeros(self._images.shape, dtype=torch.int64, device=self._images.device)
-            self._begun[rows] = True
-        return rows[self._begun[rows]]
-
-    def take(self, images: torch.Tensor, step: Step, numbers: Numbers, rows: NDArray[np.intp]) -> torch.Tensor:
-        """Apply `step` to `images`, which are `rows` of the batch."""
-        where = upload(rows, images.device)
-        if step == Step.SUM:
-            return (self._sums[where] >> 16).clamp_(max=255).to(torch.uint8)
-        shares = np.clip(np.nan_to_num(numbers[:, 0], nan=0.0, posinf=1.0), 0, 1)
-        weighted = images.to(torch.int64) * spread(np.rint(shares * np.float32(65_536)).astype(np.int32), images)
-        if step == Step.KEEP:
-            self._kept[where], self._sums[where] = images, weighted + 32_768
-            return images
-        self._sums[where] += weighted
-        return self._kept[where]
 
 
 def gray(images: torch.Tensor) -> torch.Tensor:

@@ -93,8 +93,6 @@ PROGRAMS = st.lists(
         one(Step.WARP_BILINEAR, *WARPS),
         one(Step.FLIP, BITS, BITS),
         one(Step.PAD, FAR, FAR, FAR, FAR, st.integers(-1, 4).map(float), LEVELS, LEVELS, LEVELS),
-        *(one(code, st.one_of(st.floats(0, 1, width=32), FACTORS)) for code in (Step.KEEP, Step.ADD)),
-        one(Step.SUM),
         one(Step.PERMUTE, st.one_of(st.integers(-1, 6).map(float), PLACES)),
         one(Step.LUMA),
     ),

@@ -35,7 +35,7 @@ BAD = [
     ({"on_error": np.array(["raise"])}, r"on_error must be 'raise', 'replace' or 'drop', found array\(\['raise'\]"),
     ({"on_error": "drop", "max_errors": -1}, "max_errors must be a whole number .* found -1"),
     ({"max_errors": 3}, "max_errors goes with on_error='replace' or 'drop'"),
-    ({"image_mode": "gray"}, "image_mode must be 'RGB', 'L', 'I;16' or 'array', found 'gray'"),
+    ({"image_mode": "gray"}, "image_mode must be 'RGB' or 'L', found 'gray'"),
     ({"seed": -1}, "seed .* found -1"),
     ({"seed": 1 << 64}, "seed .* 18446744073709551615"),
     ({"seed": None}, "seed .* found None"),

@@ -15,8 +15,6 @@ import torch
 from pixel_work import noise
 
 from benchmarks.peers import vision
-from iofast import transforms as T
-from iofast.choices import Draw
 from iofast.loader.assemble import soft_labels
 from iofast.pixels import apply
 from iofast.pixels.steps import take_step
@@ -112,50 +110,3 @@ def test_mixing(functional: Any, ours: Any, name: str) -> None:
     made = apply(images, [mix], work=work)
     torch.testing.assert_close(made, theirs.transform(single, params), rtol=0, atol=1e-6)
     torch.testing.assert_close(soft_labels(labels, mix, work), theirs.transform(labels, params))
-
-
-def test_parts_around_boxes_are_drawn_as_there(functional: Any) -> None:
-    """Compare the distributions of widths, heights and places, by the Kolmogorov-Smirnov distance."""
-    v2, count = vision.v2(), 1500
-    entities = importlib.import_module("torchvision.tv_tensors")
-    places = torch.tensor([[20.0, 30.0, 80.0, 90.0], [100.0, 10.0, 130.0, 60.0]])
-    inputs = [
-        entities.Image(torch.zeros(3, 120, 160, dtype=torch.uint8)),
-        entities.BoundingBoxes(places, format="XYXY", canvas_size=(120, 160)),
-    ]
-    torch.manual_seed(3)
-    theirs = [v2.RandomIoUCrop().make_params(inputs) for _ in range(count)]
-    names = {"left": 0, "top": 0, "width": 160, "height": 120}
-    wanted = np.array([[each.get(name, whole) for name, whole in names.items()] for each in theirs])
-    draw = Draw(3, 0, np.arange(count))
-    sides = np.full(count, 160.0), np.full(count, 120.0)
-    found = np.stack(T.RandomIoUCrop().windows(draw, *sides, [places.numpy().astype(np.float64)] * count), axis=1)
-    for column in range(4):
-        values = np.unique(wanted[:, column])
-        shares = [(each[:, column, None] <= values).mean(axis=0) for each in (wanted, found)]
-        assert np.abs(shares[0] - shares[1]).max() < 1.63 * math.sqrt(2 / count)  # Kolmogorov and Smirnov, at 1 %
-
-
-def test_distortions_are_drawn_as_there(functional: Any) -> None:
-    v2, count = vision.v2(), 2000
-    torch.manual_seed(5)
-    op = v2.RandomPhotometricDistort()
-    theirs = [op.make_params([torch.zeros(3, 4, 4, dtype=torch.uint8)]) for _ in range(count)]
-    draw = Draw(5, 0, np.arange(count))
-    made = T.compile([T.RandomPhotometricDistort()]).work(draw, np.full(count, 4), np.full(count, 4))
-    for step, name in (
-        (Step.BRIGHTNESS, "brightness_factor"),
-        (Step.CONTRAST, "contrast_factor"),
-        (Step.SATURATION, "saturation_factor"),
-        (Step.HUE, "hue_factor"),
-    ):
-        wanted = np.array([each[name] for each in theirs if each[name] is not None])
-        done = made.steps == step
-        assert done.any(axis=1).mean() == pytest.approx(len(wanted) / count, abs=0.05)
-        assert done.sum(axis=1).max() == 1
-        own = made.numbers[done][:, 0]
-        assert (own.mean(), own.std()) == pytest.approx((wanted.mean(), wanted.std()), abs=0.03)
-    before = (made.steps[:, 1] == Step.CONTRAST).sum() / (made.steps == Step.CONTRAST).sum()
-    assert before == pytest.approx(0.5, abs=0.05)
-    assert (made.steps[:, 5] == Step.PERMUTE).mean() == pytest.approx(0.5, abs=0.05)
-    assert set(np.unique(made.numbers[:, 5, 0])) == set(range(6))

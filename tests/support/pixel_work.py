@@ -25,7 +25,7 @@ EVERYTHING: list[Op] = [
     T.RandomSolarize(0.5, p=0.3),
     T.RandomOrder([T.RandomPosterize(4), T.RandomAutocontrast(), T.RandomAdjustSharpness(1.8)]),
     T.RandomApply([T.GaussianBlur(5), T.RandomEqualize(), T.RandomInvert(0.2)], p=0.4),
-    T.RandomChoice([T.RandAugment(), [T.RandomVerticalFlip(), T.RandomRotation(20)], T.AugMix()]),
+    T.RandomChoice([T.RandAugment(), [T.RandomVerticalFlip(), T.RandomRotation(20)]]),
     IMAGENET,
     T.RandomErasing(0.5, value=(0.1, 0.2, 0.3)),
     T.RandomErasing(0.5, value="random"),
@@ -38,7 +38,7 @@ _THREES = st.tuples(*[st.floats(0.125, 1, width=32)] * 3)
 _COLOURS = st.one_of(
     st.builds(T.ColorJitter, _FACTORS, _FACTORS, _FACTORS, st.floats(0, 0.5, width=32)),
     st.just(T.Grayscale()),
-    st.just(T.RandomPhotometricDistort()),
+    st.just(T.RandomChannelPermutation()),
     st.builds(T.RandomGrayscale, _SHARES),
     st.builds(T.Solarize, _SHARES),
     st.builds(T.RandomSolarize, _SHARES, _SHARES),
@@ -52,7 +52,6 @@ _COLOURS = st.one_of(
     st.builds(T.RandomRotation, st.floats(0, 180), st.sampled_from(["nearest", "bilinear"])),
     st.builds(T.RandomPerspective, _SHARES, _SHARES),
     st.builds(T.TrivialAugmentWide, interpolation=st.sampled_from(["nearest", "bilinear"])),
-    st.builds(T.AugMix, chain_depth=st.integers(-1, 2)),
 )
 _SEVERAL = st.lists(_COLOURS, min_size=1, max_size=3)
 _CHOICES = st.one_of(

@@ -37,22 +37,18 @@ static handle *enter(PyObject *capsule) {
 
 static void leave(handle *h) { atomic_flag_clear(&h->busy); }
 
-PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
+PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, pillow, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
 
 static PyObject *new_context(PyObject *self, PyObject *args) {
   iof_options options;
   unsigned long long max_pixels, max_bytes;
   PyObject *capsule = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "iiiiiKKi", &options.filter, &options.exact, &options.fast, &options.strict, &options.clip,
-                        &max_pixels, &max_bytes, &options.way))
+  if (!PyArg_ParseTuple(args, "iiiiiiKKi", &options.filter, &options.exact, &options.pillow, &options.fast, &options.strict,
+                        &options.clip, &max_pixels, &max_bytes, &options.way))
     return NULL;
   if (options.filter < 0 || options.filter >= IOF_FILTERS) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
-    return NULL;
-  }
-  if (options.exact < 0 || options.exact >= IOF_ARITHMETICS) {
-    PyErr_Format(PyExc_ValueError, "exact must be 0 to %d, found %d", IOF_ARITHMETICS - 1, options.exact);
     return NULL;
   }
   if (options.way < -1 || options.way >= IOF_WAYS) {
@@ -279,6 +275,28 @@ static PyObject *finish_batch(PyObject *self, PyObject *args) {
   release(&result_buffer, 1);
   release(mix_buffers, MIX);
   release(work.buffers, WORK);
+  return result;
+}
+
+PyDoc_STRVAR(levels_doc, "levels(pixels, table, out): (height, width, 3) bytes to (3, height, width) floats; table (3, 256)");
+
+static PyObject *levels(PyObject *self, PyObject *args) {
+  PyObject *objects[3], *result = NULL;
+  Py_buffer b[3] = {{0}};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOO", &objects[0], &objects[1], &objects[2])) return NULL;
+  if (!PyObject_GetBuffer(objects[0], &b[0], PyBUF_SIMPLE) && !PyObject_GetBuffer(objects[1], &b[1], PyBUF_SIMPLE) &&
+      !PyObject_GetBuffer(objects[2], &b[2], PyBUF_WRITABLE)) {
+    if (b[0].len % 3 || b[1].len != (Py_ssize_t)(768 * sizeof(float)) || b[2].len != b[0].len * (Py_ssize_t)sizeof(float)) {
+      PyErr_SetString(PyExc_ValueError, "levels: table must have 3 x 256 floats and out a float for each byte of whole pixels");
+    } else {
+      Py_BEGIN_ALLOW_THREADS
+      iof_levels(b[0].buf, b[0].len / 3, b[1].buf, b[2].buf);
+      Py_END_ALLOW_THREADS
+      result = Py_NewRef(Py_None);
+    }
+  }
+  release(b, 3);
   return result;
 }
 
@@ -659,6 +677,15 @@ static PyObject *crc32c(PyObject *self, PyObject *args) {
   return PyLong_FromUnsignedLong(value);
 }
 
+PyDoc_STRVAR(find_libraries_doc, "find_libraries(path of libwebp or None) -> bits: 1 = PNG, 2 = WebP");
+
+static PyObject *find_libraries(PyObject *self, PyObject *args) {
+  const char *webp;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "z", &webp)) return NULL;
+  return PyLong_FromLong(iof_find_libraries(webp));
+}
+
 PyDoc_STRVAR(versions_doc, "versions() -> (instruction set, libjpeg-turbo version number)");
 
 static PyObject *versions(PyObject *self, PyObject *unused) {
@@ -671,6 +698,7 @@ static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
+    {"levels", levels, METH_VARARGS, levels_doc},
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"device_read", device_read, METH_VARARGS, device_read_doc},
     {"device_place", device_place, METH_VARARGS, device_place_doc},
@@ -684,6 +712,7 @@ static PyMethodDef METHODS[] = {
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
     {"cached", cached, METH_VARARGS, cached_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
+    {"find_libraries", find_libraries, METH_VARARGS, find_libraries_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -82,8 +82,6 @@ turn_hue     n pixels of three planes: Pillow's bytes of hue, saturation and val
 box_rows     n bytes of a box filter down: see pillow_steps.c
 luma         n bytes 0.299 R + 0.587 G + 0.114 B
 mirror       n bytes in reverse order
-add          n bytes times a weight in 65536ths, added to sums
-settle       n sums back to bytes
 weave        n values of 1, 2 or 4 bytes of each of three channels, interleaved
 scale        n bytes to x * scale + bias
 half, brain  n floats to float16 and bfloat16, rounded to even */
@@ -112,8 +110,6 @@ typedef struct {
   void (*box_rows)(uint32_t *sums, const iof_box_rows *rows, int n, uint8_t *to);
   void (*luma)(const uint8_t *from, size_t plane, size_t n, uint8_t *to);
   void (*mirror)(const uint8_t *from, int n, uint8_t *to);
-  void (*add)(const uint8_t *from, uint32_t weight, size_t n, uint32_t *sums);
-  void (*settle)(const uint32_t *sums, size_t n, uint8_t *to);
   void (*weave_1)(const uint8_t *r, const uint8_t *g, const uint8_t *b, int n, uint8_t *to);
   void (*weave_2)(const uint16_t *r, const uint16_t *g, const uint16_t *b, int n, uint16_t *to);
   void (*weave_4)(const uint32_t *r, const uint32_t *g, const uint32_t *b, int n, uint32_t *to);
@@ -131,7 +127,7 @@ extern const iof_tile_loops iof_tiles_avx2, iof_tiles_avx512;
 /* Scratch of steps and store. */
 typedef struct {
   const iof_tile_loops *loops;
-  iof_buffer canvas, other, rows, lines, kept, sums;
+  iof_buffer canvas, other, rows, lines;
 } iof_painter;
 void iof_painter_free(iof_painter *painter);
 

@@ -23,7 +23,7 @@ typedef struct {
 #define LOOKED_UP IOF_AUTOCONTRAST /* the code of that stage, whichever step made its tables */
 
 void iof_painter_free(iof_painter *painter) {
-  iof_buffer *all[] = {&painter->canvas, &painter->other, &painter->rows, &painter->lines, &painter->kept, &painter->sums};
+  iof_buffer *all[] = {&painter->canvas, &painter->other, &painter->rows, &painter->lines};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
 }
 
@@ -193,36 +193,15 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
   return status;
 }
 
-/* Weighted sum of several images made from one, which is kept. The sums have room for up to 256 of them. */
-static iof_status sum_up(iof_painter *painter, int code, float share, iof_canvas *canvas) {
-  size_t samples = 3 * canvas->plane;
-  uint8_t *kept = planes_in(&painter->kept, canvas);
-  uint32_t *sums = iof_reserve(&painter->sums, samples * sizeof *sums);
-  uint32_t weight = (uint32_t)rintf((share > 0 ? share < 1 ? share : 1 : 0) * 65536);
-  if (!kept || !sums) return IOF_MEMORY;
-  if (code == IOF_KEEP) {
-    memcpy(kept, canvas->planes, samples);
-    for (size_t i = 0; i < samples; i++) sums[i] = 32768;
-  }
-  if (code == IOF_SUM) painter->loops->settle(sums, samples, canvas->planes);
-  else painter->loops->add(canvas->planes, weight, samples, sums);
-  if (code == IOF_ADD) memcpy(canvas->planes, kept, samples);
-  return IOF_OK;
-}
-
 iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t row, iof_canvas *canvas) {
   iof_status status = IOF_OK;
   run r = {.count = 0};
-  int keeps = 0; /* whether IOF_KEEP came before */
   for (int i = 0; i < work->steps && !status; i++) {
     int code = work->codes[row * work->steps + i];
     const float *f = work->numbers + (row * work->steps + i) * IOF_NUMBERS;
     if (code <= IOF_NOTHING || code >= IOF_STEPS) continue;
     if (code >= IOF_SHARPNESS || r.count == MOST_STAGES) flush(painter->loops, &r, canvas, NULL);
-    if (code >= IOF_KEEP && code <= IOF_SUM) {
-      keeps = keeps || code == IOF_KEEP;
-      if (keeps) status = sum_up(painter, code, f[0], canvas);
-    } else if (code >= IOF_SHARPNESS) {
+    if (code >= IOF_SHARPNESS) {
       status = whole_image(painter, code, f, canvas);
     } else {
       stage next = stage_of(painter->loops, &r, canvas, code, f);

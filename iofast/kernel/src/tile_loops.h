@@ -196,17 +196,6 @@ TARGET static void L(mirror)(const uint8_t *restrict from, int n, uint8_t *restr
   for (int i = 0; i < n; i++) to[i] = from[n - 1 - i];
 }
 
-TARGET static void L(add)(const uint8_t *restrict from, uint32_t weight, size_t n, uint32_t *restrict sums) {
-  for (size_t i = 0; i < n; i++) sums[i] += from[i] * weight;
-}
-
-TARGET static void L(settle)(const uint32_t *restrict sums, size_t n, uint8_t *restrict to) {
-  for (size_t i = 0; i < n; i++) {
-    uint32_t v = sums[i] >> 16;
-    to[i] = (uint8_t)(v > 255 ? 255 : v);
-  }
-}
-
 #define WEAVE(name, type)                                                                                             \
   TARGET static void L(name)(const type *restrict r, const type *restrict g, const type *restrict b, int n, type *restrict to) { \
     for (int i = 0; i < n; i++) to[3 * i] = r[i], to[3 * i + 1] = g[i], to[3 * i + 2] = b[i];                           \
@@ -267,7 +256,7 @@ TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restric
 const iof_tile_loops JOIN(iof_tiles, SET) = {
     L(widen), L(narrow), L(line), L(saturation), L(hue), L(solarize), L(below), L(mask), L(gray_sum), L(range), L(sharpen),
     L(blur_down), L(blur_across), L(places), L(join), L(nearest), L(between), L(split), L(mix), L(smooth), L(turn_hue), L(box_rows), L(luma),
-    L(mirror), L(add), L(settle), L(weave_1), L(weave_2), L(weave_4), L(scale), L(half), L(brain),
+    L(mirror), L(weave_1), L(weave_2), L(weave_4), L(scale), L(half), L(brain),
 };
 
 #undef L
