@@ -12,10 +12,10 @@ import pytest
 import torch
 from device_decoding import Bench
 from device_model import Block, Device, HostMemory, _bytes, lend, lend_late
+from iofast.gpu.decode.divided import Divided
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.gpu.decode.divided import Divided
 from iofast.loader import Split, resident
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
