@@ -128,7 +128,8 @@ class _PartJob(PrefetchJob[_Part, range]):
         from iofast.gpu import jpegs
 
         layout, first = self._layout, self._samples.start
-        assert layout.tables is not None and layout.files is not None  # noqa: PT018
+        if layout.tables is None or layout.files is None:
+            raise TypeError("a layout of pixels has no JPEGs")
         places = np.append(0, self._ends)[part.start : part.stop + 1]
         files = layout.files[first + part.start : first + part.stop]
         status = np.zeros(len(part), np.int32)
@@ -215,14 +216,15 @@ def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout) -> KeptJpe
     from iofast.gpu.structs import CODES, DAMAGED
 
     tables, files = layout.tables, layout.files
-    assert tables is not None and files is not None  # noqa: PT018
+    if tables is None or files is None:
+        raise TypeError("a layout of pixels has no JPEGs")
 
     def work(bus: Bus) -> torch.Tensor:
         codes = bus.send(torch.from_numpy(tables))[CODES:]
         most, start = max(1, _MOST_CHECKED // int(layout.sizes.prod(axis=1).max())), 0
         for start in range(0, len(files), most):
             rows = np.arange(start, min(start + most, len(files)))
-            bad = _statuses(bus, layout, rows, (data, codes)) & DAMAGED != 0
+            bad = _statuses(bus, layout.located.rows(rows), files[rows], (data, codes)) & DAMAGED != 0
             files[rows[bad]] = np.zeros(1, files.dtype)
         return codes
 
@@ -230,20 +232,20 @@ def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout) -> KeptJpe
 
 
 def _statuses(
-    bus: Bus, layout: _Layout, rows: NDArray[np.intp], memory: tuple[torch.Tensor, torch.Tensor]
+    bus: Bus, located: Located, files: NDArray[np.void], memory: tuple[torch.Tensor, torch.Tensor]
 ) -> NDArray[np.int32]:
     """What the device finds when it decodes whole images."""
     from iofast.gpu import jpegs
     from iofast.gpu.images import DeviceImages
     from iofast.gpu.structs import IMAGE
 
-    located, table = layout.located.rows(rows), np.zeros(len(rows), IMAGE)
-    boxes = np.zeros((len(rows), 8), np.int32)
+    table = np.zeros(len(files), IMAGE)
+    boxes = np.zeros((len(files), 8), np.int32)
     boxes[:, 2], boxes[:, 3] = located.width, located.height
     boxes[:, 4:6] = np.maximum(-(-boxes[:, 2:4] // _REDUCED), 1)
     width, height = boxes[:, 4:6].max(axis=0).tolist()
-    crops = jpegs.Crops(boxes, np.zeros(len(rows), np.uint8), located.orientation)
-    sizes = jpegs.place(layout.files[rows], crops, table, kernel.DecodeOptions(clip=True), (height, width))
+    crops = jpegs.Crops(boxes, np.zeros(len(files), np.uint8), located.orientation)
+    sizes = jpegs.place(files, crops, table, kernel.DecodeOptions(clip=True), (height, width))
     images = DeviceImages(table, sizes, (height, width), *memory)
     return made_there(bus, images, (), None, Store(torch.uint8, torch.channels_last)).status.cpu().numpy()
 

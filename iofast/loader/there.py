@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import cast
 
 import numpy as np
 import torch
@@ -128,9 +129,8 @@ class There:
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """See `Canvas`."""
-        assert isinstance(other, Uniform)
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self.given[row] = other.row(source).copy()
+            self.given[row] = cast(Uniform, other).row(source).copy()
             self.files[row] = np.zeros(1, self.files.dtype)
 
     def images(self) -> JpegRows:
@@ -178,7 +178,7 @@ class JpegRows:
         from iofast.gpu.structs import DAMAGED, IMAGE
 
         canvas, rows, table = self.canvas, self.chosen, np.zeros(len(self.chosen), IMAGE)
-        boxes, flips, turns = (column[rows] for column in canvas.cut)
+        boxes, flips, turns = canvas.cut[0][rows], canvas.cut[1][rows], canvas.cut[2][rows]
         crops = jpegs.Crops(within(boxes, canvas.size) if canvas.options.clip else boxes, flips, turns)
         sizes = jpegs.place(canvas.files[rows], crops, table, canvas.options, canvas.size)
         numbers = {row: 1 + number for number, row in enumerate(self._left())}

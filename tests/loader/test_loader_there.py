@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_model import lend
+from device_model import decode_there, lend
 from kernel_images import needs_native
-from loader_sets import photographs, write_numbered
-from region_images import OWN, encode, texture
+from loader_sets import with_markers, write_numbered
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.loader import filling
-from iofast.loader.there import Decoding, Tables
 
 pytestmark = needs_native
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
@@ -26,20 +24,13 @@ N = 40
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Most have restart markers; photographs have none."""
-    rng, files = np.random.default_rng(0), photographs(N)
-    for row in range(N):
-        if row % 5:
-            width, height = (int(side) for side in rng.integers(30, 120, 2))
-            files[row] = encode(texture(rng, width, height), OWN[row % 4], 3, 90).data
-    return write_numbered(tmp_path_factory.mktemp("there") / "packed.lmdb", files)
+    return write_numbered(tmp_path_factory.mktemp("there") / "packed.lmdb", with_markers(N))
 
 
 def there(dataset: FastDataset, batch_size: int = 8, *, workers: int = 2, **options: Any) -> FastLoader:
     loader = FastLoader(dataset, batch_size, num_workers=workers, **options)
     lend(loader)
-    decoding: Decoding = loader._resources.decoding
-    decoding.on_device, decoding.tables = True, Tables()
+    decode_there(loader)
     return loader
 
 
@@ -75,14 +66,8 @@ def test_batches_are_those_of_the_cpu(packed: Path, case: str, workers: int) -> 
 
 def test_a_state_serves_either_way(packed: Path) -> None:
     dataset = FastDataset(packed)
-    own, other = (
-        (make(dataset, transform=CROP, shuffle=True) for make in (there, FastLoader))
-        if False
-        else (
-            there(dataset, transform=CROP, shuffle=True),
-            FastLoader(dataset, 8, num_workers=2, transform=CROP, shuffle=True),
-        )
-    )
+    options: dict[str, Any] = {"transform": CROP, "shuffle": True}
+    own, other = there(dataset, **options), FastLoader(dataset, 8, num_workers=2, **options)
     state = own.state_dict() | {"batch": 2}
     for each in (own, other):
         each.load_state_dict(state)

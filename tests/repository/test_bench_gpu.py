@@ -253,7 +253,7 @@ class TestParts:
         self.check(job, "stress", "gpu", "sanitizer")
         (figure,) = record.read(job.log)[0]
         assert figure.value == 0
-        assert {"decode='gpu'", "decode='split'", "compute-sanitizer"} == self.lacks(job).keys()
+        assert {"decode='gpu'", "compute-sanitizer"} == self.lacks(job).keys()
 
     def test_stress_finds_a_wrong_batch(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = stress.quiet

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from iofast import FastLoader
 from iofast.gpu import Bus, Issued, Transfer
 from iofast.gpu.stages import Prepared, launch_on_host
+from iofast.loader.there import Tables
 
 POISON = 0xDD
 Block = NDArray[np.uint8]
@@ -358,3 +359,9 @@ def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
     loader._spec.device = torch.device("cuda")
     loader._resources.transfer = Transfer(torch.device("cpu"), device, loader._stages.transfer)
     return device
+
+
+def decode_there(loader: FastLoader) -> None:
+    """Let the device decode the JPEGs of a loader that was made for the CPU."""
+    decoding = loader._resources.decoding
+    decoding.on_device, decoding.tables = True, Tables()
