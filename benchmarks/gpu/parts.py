@@ -29,12 +29,7 @@ _PASSES = ("geometry and normalisation", "colours")
 ASKS = {
     "suite": ("tests failed",),
     "transfer": tuple(f"{source}: {stall}" for source in ("raw pixels", "packed photographs") for stall in _STALLS),
-    "decode": (
-        "packed: split, of the sum",
-        "packed: split beside the CPU's kernel",
-        "originals: split, of the sum",
-        "originals, end to end",
-    ),
+    "decode": ("originals, end to end",),
     "passes": (
         "geometry and normalisation, of the copy's rate",
         "colours, of the time of geometry",
@@ -43,7 +38,7 @@ ASKS = {
     "training": tuple(f"ResNet-50, FastLoader, packed: {each}" for each in _STALLS),
     "resident": ("the best",),
     "stress": (
-        *(f"decode={way!r}: corrupt batches" for way in ("cpu", "gpu", "split")),
+        *(f"decode={way!r}: corrupt batches" for way in ("cpu", "gpu")),
         "compute-sanitizer: errors",
     ),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -19,11 +18,11 @@ FEW = 2  # batches
 def run(job: Job) -> None:
     made(job).finished()
     colours(job)()
-    for name, decode in WAYS.items():
-        job.attempt(f"compute-sanitizer, decode={name!r}", partial(looked_at, job, decode))
+    for decode in WAYS:
+        job.attempt(f"compute-sanitizer, decode={decode!r}", partial(looked_at, job, decode))
 
 
-def looked_at(job: Job, decode: Any) -> None:
+def looked_at(job: Job, decode: str) -> None:
     """Each pixel of a few batches is read on the device."""
     transform = [T.RandomResizedCrop(job.size), *COLOURS, T.Normalize.imagenet()]
     options = {"shuffle": False, "dtype": torch.bfloat16, "decode": decode, "num_workers": 2}

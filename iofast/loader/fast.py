@@ -23,7 +23,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
 from iofast.loader.batch_types import Fields, UsualOptions
-from iofast.loader.batches import BatchJob, measure
+from iofast.loader.batches import BatchJob
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
@@ -91,9 +91,7 @@ class FastLoader(Iterable[_BatchT]):
                    if num_workers is a number
     readahead      advise the operating system on the bytes of coming batches, and fetch them from an object store;
                    'auto' does so for containers, not for folders
-    decode         where JPEGs are decoded: 'cpu', 'gpu' (on the device), 'split' (each batch divided so that both
-                   finish together) or a Split, or 'auto' (as measured on the first batches; pixels may then differ
-                   between runs)
+    decode         where JPEGs are decoded: 'cpu', or 'gpu' (on the device, by nvImageCodec)
     pixels         'exact' is within one level of Pillow; 'fast' may decode training crops of progressive and unusual
                    JPEGs at 1/2, 1/4 or 1/8 if enough pixels remain
     check          compare payloads with their checksums, if there are any; damage is an error. Raw pixels are compared
@@ -160,7 +158,6 @@ class FastLoader(Iterable[_BatchT]):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and starts threads of its own."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
-        options["decode"] = self._resources.decoding.option()
         return _anew, (self.dataset, options, self._course.here)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -269,12 +266,11 @@ class FastLoader(Iterable[_BatchT]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the newest iterator: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._epochs.identity.state(*self._course.here) | self._resources.decoding.state()
+        return self._epochs.identity.state(*self._course.here)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` continue where `state` was taken. Raises `StateError` for what differs."""
         place = self._epochs.identity.place(state, self._epochs.schedule.count)
-        self._resources.decoding.resume(state)
         if self._epochs.order.endless and place[1]:
             _log.warning("%r draws its sampler again from the start of epoch %d, and skips %d batches", self, *place)
         self._course.load(place)
@@ -361,7 +357,6 @@ class FastLoader(Iterable[_BatchT]):
             resources.transfer.check()  # first: memory allocated during a capture would break the capture
             resources.transfer.begin()
         parts = self._parts()
-        resources.decoding.settle(partial(measure, parts, epoch, start))
         plans = BatchPlans(parts, epoch, stop)
         slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
         made = Prefetch(

@@ -11,7 +11,6 @@ import torch
 
 from iofast import pixels
 from iofast.errors import OptionError, shown
-from iofast.gpu.decode import Split
 from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction
 from iofast.loader.ranks import rank_in
@@ -71,7 +70,7 @@ class LoaderOptions:
     num_workers: int | Literal["auto"] = option("auto", limits=(0, MAX_WORKERS))
     prefetch: int | Literal["auto"] = option("auto", limits=(1, MAX_PREFETCH))
     readahead: bool | Literal["auto"] = option("auto", choices=(True, False, "auto"))
-    decode: Literal["cpu", "gpu", "split", "auto"] | Split = option("cpu", choices=("cpu", "gpu", "split", "auto"))
+    decode: Literal["cpu", "gpu"] = option("cpu", choices=("cpu", "gpu"))
     pixels: Literal["exact", "fast"] = option("exact", choices=("exact", "fast"))
     check: Literal["crc"] | None = option("crc", choices=("crc", None))
     truncated: Literal["strict", "accept"] | None = option(None, choices=("strict", "accept", None))
@@ -91,7 +90,7 @@ class LoaderOptions:
         self._check_numbers()
         for each in fields(self):
             value, choices = getattr(self, each.name), each.metadata["choices"]
-            if choices and not (each.name == "decode" and isinstance(value, Split)):
+            if choices:
                 object.__setattr__(self, each.name, _checked_choice(each.name, value, choices))
         self._check_together()
         self._check_order()

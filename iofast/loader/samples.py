@@ -17,7 +17,7 @@ from iofast.choices import Draw
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.errors import DecodeError, IofastError
 from iofast.gpu.batch_memory import BatchMemory
-from iofast.gpu.decode import WHOLE, Divided, on_cpu
+from iofast.gpu.decode import PartsCanvas
 from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.contract import MAX_PIXELS
@@ -38,12 +38,9 @@ class Samples:
     `reasons` is row -> why it could not be made, "" if its image only has another size than the batch.
     """
 
-    def __init__(
-        self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None, share: int | None = None
-    ) -> None:
-        spec, epochs, resources, cached = self.parts = parts
+    def __init__(self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None) -> None:
+        spec, epochs, _, cached = self.parts = parts
         self._spec, self._epoch, self._attempt = spec, plan.epoch, plan.attempt
-        self._share = resources.decoding.share if share is None else share  # thousandths that the CPU decodes
         positions = self.positions = plan.positions
         self.indices, self.located = plan.indices, plan.located
         self.reasons: dict[int, str] = {}
@@ -186,18 +183,13 @@ class Samples:
             return Several(pipeline.views, self._cuts, rows, stored)
         if pipeline.size is None and spec.options.ragged != "raise":
             return Ragged(self.boxes, stored)
-        if instead is None and self._share is not None and self._share < WHOLE:
-            return self._divided(self._share)
+        if instead is None and resources.decoding.on_device:
+            cut = self.boxes, self._flips, self.located.orientation
+            return PartsCanvas(cast(tuple[int, int], pipeline.size), self.located.length, cut, memory)
         size = pipeline.size or (size_of(self.boxes) if instead is None else cast(Uniform, instead.canvas).size)
         if instead is not None and pipeline.size is None:
             self._refuse_others(size)
         return Uniform(rows, size, stored)
-
-    def _divided(self, share: int) -> Divided:
-        resources, located = self.parts.resources, self.located
-        places = self.positions % self.parts.epochs.schedule.global_batch
-        size, cut = cast(tuple[int, int], self._spec.pipeline.size), (self.boxes, self._flips, located.orientation)
-        return Divided(size, on_cpu(places, share), located.length, cut, resources.memory)
 
     def _refuse_others(self, size: tuple[int, int]) -> None:
         """Without a transform of fixed size: refuse replacements whose size is not that of the batch."""

@@ -1,4 +1,4 @@
-"""Libraries that decode on a device: their calls, broken images, the order of streams, and how they are found."""
+"""The library that decodes on a device: its calls, broken images, the order of streams, and how it is found."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from kernel_images import TURNS, jpeg, photo
 from PIL import Image
 
 from iofast.errors import OptionError
-from iofast.gpu.decode import DeviceDecoder, Jpeg, lacking, libraries, open_decoder
+from iofast.gpu.decode import DeviceDecoder, Jpeg, lacking, library, open_decoder
 from iofast.gpu.decode.decoder import upright
 from iofast.gpu.decode.nvimagecodec import KEPT, NvImageCodec, keep_memory
-from iofast.gpu.decode.torch_libraries import AllOrNothing, torchcodec, torchvision
 
 CUDA = torch.device("cuda")
 
@@ -73,38 +72,6 @@ class TestOneCall:
         unused = decoder()
         assert unused.decode([], []) == []
         assert unused.backend.calls == 0  # type: ignore[attr-defined]
-
-
-class TestOneBrokenImageOfMany:
-    @staticmethod
-    def function(calls: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-        def decode(jpegs: list[torch.Tensor]) -> list[torch.Tensor]:
-            calls.append(len(jpegs))
-            if any(int(data[0]) == 0 for data in jpegs):
-                raise RuntimeError("one of them is broken")
-            return [torch.full((3, 4, 5), int(data[0]), dtype=torch.uint8) for data in jpegs]
-
-        return decode
-
-    @staticmethod
-    def jpegs(values: list[int]) -> list[Jpeg]:
-        return [Jpeg(torch.tensor([value], dtype=torch.uint8), 5, 4, 0, 0, 5, 4) for value in values]
-
-    def test_the_others_are_decoded(self) -> None:
-        calls: list[int] = []
-        values = [1 + number % 200 for number in range(256)]
-        values[77] = 0
-        images = AllOrNothing("some", self.function(calls)).decode(self.jpegs(values))
-        assert [0 if image is None else int(image[0, 0, 0]) for image in images] == values
-        assert images[0] is not None
-        assert images[0].shape == (4, 5, 3)
-        assert len(calls) == 17
-
-    def test_none_of_them(self) -> None:
-        backend = AllOrNothing("some", self.function([]))
-        with pytest.raises(RuntimeError, match="one of them is broken"):
-            backend.decode(self.jpegs([0, 0, 0]))
-        assert backend.decode(self.jpegs([0])) == [None]  # one image alone may be broken
 
 
 class TestOrderOfStreams:
@@ -240,18 +207,16 @@ class TestNvImageCodec:
 
     def test_the_first_call_is_as_large_as_any(self, codec: FakeCodec) -> None:
         """The engine takes as many images of a batch as it got in its first one."""
-        libraries.checked(lambda: NvImageCodec(5))
+        library.checked(lambda: NvImageCodec(5))
         assert codec.calls == [256]
 
     def test_is_found_and_checked(self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(libraries, "lacking", lambda device: None)
+        monkeypatch.setattr(library, "lacking", lambda device: None)
         assert open_decoder(CUDA, 2).backend.name == "nvImageCodec"
 
-    @pytest.mark.parametrize("library", ["nvImageCodec", "TorchCodec", "torchvision"])
-    def test_every_library_is_called_between_two_waits_for_the_stream(
-        self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, library: str
+    def test_it_is_called_between_two_waits_for_the_stream(
+        self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Without the waits two of the three have corrupted memory."""
         calls: list[str] = []
         stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: calls.append("idle"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
@@ -261,9 +226,7 @@ class TestNvImageCodec:
             return torch.from_numpy(np.array(Image.open(BytesIO(data.numpy().tobytes())).convert("RGB")))
 
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: decoded(torch.from_numpy(source.array))))
-        made = NvImageCodec(2) if library == "nvImageCodec" else None
-        listed = AllOrNothing(library, lambda jpegs: [decoded(data).permute(2, 0, 1) for data in jpegs])
-        there = libraries.checked(lambda: made or listed)
+        there = library.checked(lambda: NvImageCodec(2))
         calls.clear()
         (image,) = there.decode([jpeg_of(jpeg(photo(20, 16)))], [1])
         assert image is not None
@@ -273,41 +236,10 @@ class TestNvImageCodec:
     def test_a_library_that_fails_on_the_test_image_is_not_used(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, wrong: torch.Tensor | None
     ) -> None:
-        monkeypatch.setattr(libraries, "lacking", lambda device: None)
+        monkeypatch.setattr(library, "lacking", lambda device: None)
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: wrong))
-        monkeypatch.setitem(sys.modules, "torchcodec", None)
-        monkeypatch.setitem(sys.modules, "torchvision", None)
-        with pytest.raises(
-            OptionError, match=r"nvImageCodec: it (decoded 0 of 256|got the colours).*TorchCodec: .*torchv"
-        ):
+        with pytest.raises(OptionError, match=r"nvImageCodec: it (decoded 0 of 256|got the colours)"):
             open_decoder(CUDA, 2)
-
-
-class TestTorchLibraries:
-    @pytest.mark.parametrize(
-        ("make", "name", "mode"),
-        [(torchcodec, "torchcodec.decoders", "RGB"), (torchvision, "torchvision.io", "the mode")],
-    )
-    def test_call(self, monkeypatch: pytest.MonkeyPatch, make: Any, name: str, mode: str) -> None:
-        options: dict[str, Any] = {}
-
-        def decode_jpeg(jpegs: list[torch.Tensor], **given: Any) -> list[torch.Tensor]:
-            options.update(given)
-            return [torch.zeros(3, 4, 5, dtype=torch.uint8) for _ in jpegs]
-
-        module = ModuleType(name)
-        module.decode_jpeg, module.ImageReadMode = decode_jpeg, SimpleNamespace(RGB="the mode")  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, name.partition(".")[0], ModuleType(name))
-        monkeypatch.setitem(sys.modules, name, module)
-        (image,) = make(CUDA).decode(TestOneBrokenImageOfMany.jpegs([1]))
-        assert image.shape == (4, 5, 3)
-        assert options == {"mode": mode, "device": CUDA}
-
-    def test_an_old_torchcodec(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("torchcodec", "torchcodec.decoders"):
-            monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        with pytest.raises(ImportError, match=r"older than 0\.16"):
-            torchcodec(CUDA)
 
 
 class TestWhatIsLacking:
@@ -319,10 +251,10 @@ class TestWhatIsLacking:
     @pytest.mark.parametrize(
         ("hip", "allocator", "installed", "reason"),
         [
-            ("6.2", "native", "torchvision", "it needs an NVIDIA GPU (device='cuda'), found ROCm"),
-            (None, "cudaMallocAsync", "torchvision", "it needs torch's own allocator"),
-            (None, "native", "", "no library for it is installed: pip install 'iofast[cuda12]' for nvImageCodec"),
-            (None, "native", "torchvision", "None"),
+            ("6.2", "native", "nvidia.nvimgcodec", "it needs an NVIDIA GPU (device='cuda'), found ROCm"),
+            (None, "cudaMallocAsync", "nvidia.nvimgcodec", "it needs torch's own allocator"),
+            (None, "native", "", "nvImageCodec is not installed: pip install 'iofast[cuda12]'"),
+            (None, "native", "nvidia.nvimgcodec", "None"),
         ],
     )
     def test_on_a_gpu(
@@ -331,12 +263,12 @@ class TestWhatIsLacking:
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(torch.version, "cuda", "12.8")
         monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: allocator)
-        monkeypatch.setattr(libraries, "_installed", lambda module: module == installed)
+        monkeypatch.setattr(library, "_installed", lambda module: module == installed)
         assert str(lacking(CUDA)).startswith(reason)
 
     def test_installed(self) -> None:
-        assert libraries._installed("PIL")
-        assert not libraries._installed("nowhere.at_all")
+        assert library._installed("PIL")
+        assert not library._installed("nowhere.at_all")
 
 
 class TestTheDriversPool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,9 @@ from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
-from iofast.errors import DecodeError, ErrorBudgetError, OptionError, StateError
+from iofast.errors import DecodeError, ErrorBudgetError, OptionError
 from iofast.gpu.decode import choice as decoding_module
 from iofast.kernel import TranscodeRecipe, backend, decode, transcode
-from iofast.loader import Split
 
 IMAGES = photographs(40)
 AUGMENT: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -96,13 +93,10 @@ def same(own: FastLoader, other: FastLoader) -> int:
 class TestTheSameDecodedBatches:
     @pytest.mark.parametrize("options", [AUGMENT, EVALUATE, FLOATS], ids=["augment", "evaluate", "floats"])
     @pytest.mark.parametrize("name", ["set.lmdb", "packed.lmdb", "folder"])
-    @pytest.mark.parametrize("how", ["gpu", Split(0.3), Split(1.0)], ids=["gpu", "split", "all on the CPU"])
-    def test_pixels_are_those_of_the_cpu(
-        self, bench: Bench, place: Path, options: dict[str, Any], name: str, how: Any
-    ) -> None:
-        own, other = bench.there(place / name, decode=how, **options), here(place / name, **options)
+    def test_pixels_are_those_of_the_cpu(self, bench: Bench, place: Path, options: dict[str, Any], name: str) -> None:
+        own, other = bench.there(place / name, **options), here(place / name, **options)
         assert same(own, other) + same(own, other) >= 48
-        assert (own.stats.ways.get("device", 0) > 0) == (how != Split(1.0))
+        assert own.stats.ways["device"] > 0
         assert own.stats.images == sum(own.stats.ways.values()) == other.stats.images
 
     def test_orientations(self, bench: Bench, tmp_path: Path) -> None:
@@ -133,7 +127,7 @@ class TestTheSameDecodedBatches:
     def test_large_images_are_decoded_in_groups(
         self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("iofast.gpu.decode.divided.MOST", 60_000)
+        monkeypatch.setattr("iofast.gpu.decode.parts_canvas.MOST", 60_000)
         own = bench.there(place / "set.lmdb", 20, **AUGMENT)
         assert same(own, here(place / "set.lmdb", 20, **AUGMENT)) == 40
         assert 6 < bench.backend.calls < 30
@@ -225,122 +219,25 @@ def refuse(backend: Double, wrong: bytes) -> Any:
     return one
 
 
-class TestSplitDecoding:
-    def test_positions_of_a_batch_and_not_of_a_rank(self, bench: Bench, place: Path) -> None:
-        """The halves of two ranks equal one rank's batch bit by bit."""
-        whole = list(bench.there(place / "packed.lmdb", 8, decode=Split(0.4), drop_last=True, **AUGMENT))
-        half: dict[str, Any] = {"decode": Split(0.4), "drop_last": True, "world_size": 2, **AUGMENT}
-        ranks = [list(bench.there(place / "packed.lmdb", 4, rank=rank, **half)) for rank in (0, 1)]
-        for (images, _), *parts in zip(whole, *ranks, strict=True):
-            assert torch.equal(images, torch.cat([part[0] for part in parts]))
+def test_a_library_that_does_not_work(bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(device: Any, threads: int) -> Any:
+        raise OptionError("JPEGs cannot be decoded on the device: nvImageCodec: no nvjpeg")
 
-    def test_a_share_that_was_measured_is_in_the_state(self, bench: Bench, place: Path) -> None:
-        own = bench.there(place / "packed.lmdb", decode="split", **AUGMENT)
-        assert "split" not in own.state_dict()
-        batches = iter(own)
-        next(batches)
-        state = own.state_dict()
-        assert own.stats.decode.endswith("/s") or "(the double)" in own.stats.decode
-        expected = next(batches)[0]
-        again = bench.there(place / "packed.lmdb", decode="split", **AUGMENT)
-        again.load_state_dict(state | {"split": 370})
-        assert again.state_dict()["split"] == 370
-        assert again.stats.decode.startswith("37.0% on the CPU")
-        again.load_state_dict(state)
-        assert torch.equal(next(iter(again))[0], expected)
-
-    def test_a_state_of_another_split(self, bench: Bench, place: Path) -> None:
-        own = bench.there(place / "packed.lmdb", decode=Split(0.25), **AUGMENT)
-        state = own.state_dict()
-        assert state["split"] == 250
-        own.load_state_dict(state)
-        with pytest.raises(StateError, match="another split: expected 250 of 1000 positions on the CPU, found 300"):
-            own.load_state_dict(state | {"split": 300})
-        for share in (1001, -1, 0.3, True, "250"):
-            with pytest.raises(StateError, match="split of a loader's state must be a whole number up to 1000"):
-                own.load_state_dict(state | {"split": share})
-        here(place / "packed.lmdb", **AUGMENT).load_state_dict(state)  # ids are the same for any decoder
-
-    def test_a_copy_keeps_what_was_measured(self, bench: Bench, place: Path) -> None:
-        own = bench.there(place / "packed.lmdb", decode="split", **AUGMENT)
-        next(iter(own))
-        copy = pickle.loads(pickle.dumps(own))
-        assert copy.options.decode == Split(own.state_dict()["split"] / 1000, 0.75)
-
-    def test_cores_bound_the_threads(self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("iofast.loader.resources.cores_of_rank", lambda: 8)
-        for how, workers_ in ((Split(0.5), 6), (Split(0.5, 0.3), 2), (Split(0.5, 0.01), 1), ("gpu", 8)):
-            own = bench.there(place / "packed.lmdb", decode=how, num_workers="auto", **AUGMENT)
-            assert own._resources.limits.max_workers == workers_
-
-
-class TestAuto:
-    def test_the_choice_is_logged(self, bench: Bench, place: Path, caplog: pytest.LogCaptureFixture) -> None:
-        own = bench.there(place / "packed.lmdb", decode="auto", **AUGMENT)
-        with caplog.at_level(logging.INFO, "iofast"):
-            same(own, here(place / "packed.lmdb", **AUGMENT))
-        assert own.stats.decode.startswith("on the CPU: CPU ")  # Pillow in one thread against the kernel in two
-        assert [each for each in caplog.messages if each == f"decode='auto': {own.stats.decode}"]
-        assert own.stats.decode in str(own.stats)
-        assert "split" not in own.state_dict()
-
-    def test_a_device_that_is_faster(self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        rates = decoding_module.Rates(1000, 50_000, 20_000)
-        monkeypatch.setattr("iofast.loader.fast.measure", lambda *about: rates)
-        own = bench.there(place / "packed.lmdb", decode="auto", **AUGMENT)
-        same(own, here(place / "packed.lmdb", **AUGMENT))
-        assert own.stats.decode.startswith("on the device: CPU 1,000/s, device 20,000/s")
-        assert own.stats.ways["device"] == 24
-
-    def test_no_library_works(self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fails(device: Any, threads: int) -> Any:
-            raise OptionError("JPEGs cannot be decoded on the device: nvImageCodec: no nvjpeg")
-
-        monkeypatch.setattr(decoding_module, "open_decoder", fails)
-        own = bench.there(place / "packed.lmdb", decode="auto", **AUGMENT)
-        same(own, here(place / "packed.lmdb", **AUGMENT))
-        assert own.stats.decode == "on the CPU: JPEGs cannot be decoded on the device: nvImageCodec: no nvjpeg"
-        for how in ("gpu", "split"):
-            with pytest.raises(OptionError, match="no nvjpeg"):
-                next(iter(bench.there(place / "packed.lmdb", decode=how, **AUGMENT)))
-
-    def test_a_device_without_memory_for_it(self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*about: Any, **more: Any) -> Any:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-
-        monkeypatch.setattr("iofast.loader.fast.measure", full)
-        own = bench.there(place / "packed.lmdb", decode="auto", **AUGMENT)
-        same(own, here(place / "packed.lmdb", **AUGMENT))
-        assert own.stats.decode == "on the CPU: CUDA out of memory"
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            next(iter(bench.there(place / "packed.lmdb", decode="split", **AUGMENT)))
-
-    def test_broken_images_do_not_stop_it(self, bench: Bench, place: Path) -> None:
-        own = bench.there(place / "broken.lmdb", decode="split", on_error="drop", **AUGMENT)
-        assert sum(len(images) for images, _ in own) == 37
-
-    def test_one_batch(self, bench: Bench, place: Path) -> None:
-        own = bench.there(place / "packed.lmdb", 24, decode="split", **AUGMENT)
-        assert len(next(iter(own))[0]) == 24
+    monkeypatch.setattr(decoding_module, "open_decoder", fails)
+    with pytest.raises(OptionError, match="no nvjpeg"):
+        next(iter(bench.there(place / "packed.lmdb", **AUGMENT)))
 
 
 class TestWithoutAGpu:
-    @pytest.mark.parametrize("how", ["gpu", "split", Split(0.5)], ids=str)
-    def test_the_error_is_one_line(self, place: Path, how: Any) -> None:
+    def test_the_error_is_one_line(self, place: Path) -> None:
         with pytest.raises(
             OptionError, match=r"^decode=.* is not available: it needs an NVIDIA GPU .* found device='cpu'$"
         ):
-            here(place / "packed.lmdb", decode=how, **AUGMENT)
+            here(place / "packed.lmdb", decode="gpu", **AUGMENT)
 
-    def test_auto_uses_the_cpu(self, place: Path) -> None:
-        own = here(place / "packed.lmdb", decode="auto", **AUGMENT)
-        same(own, here(place / "packed.lmdb", **AUGMENT))
-        assert own.stats.decode == "on the CPU: it needs an NVIDIA GPU (device='cuda'), found device='cpu'"
-        assert here(place / "packed.lmdb", **AUGMENT).stats.decode == "on the CPU"
-
-    @pytest.mark.parametrize("how", ["tpu", None, 0.4, True])
+    @pytest.mark.parametrize("how", ["tpu", "split", "auto", None, 0.4, True])
     def test_invalid_values(self, place: Path, how: Any) -> None:
-        with pytest.raises(OptionError, match="decode must be 'cpu', 'gpu', 'split' or 'auto', found"):
+        with pytest.raises(OptionError, match="decode must be 'cpu' or 'gpu', found"):
             here(place / "packed.lmdb", decode=how)
 
 
@@ -356,14 +253,9 @@ class TestWhatADeviceCannotDo:
             ({"transform": [T.CenterCrop(8)], "collate": {"image": torch.stack}}, "map_sample and collate"),
         ],
     )
-    def test_is_refused_and_auto_uses_the_cpu(
-        self, bench: Bench, place: Path, options: dict[str, Any], reason: str
-    ) -> None:
+    def test_is_refused(self, bench: Bench, place: Path, options: dict[str, Any], reason: str) -> None:
         with pytest.raises(OptionError, match=f"^decode='gpu' is not available: .*{reason}"):
             bench.there(place / "packed.lmdb", **options)
-        own = here(place / "packed.lmdb", decode="auto", **options)
-        assert own.stats.decode.startswith("on the CPU: ")
-        assert own._resources.decoding.share == 1000
 
     def test_a_dataset_without_images(self, bench: Bench, place: Path) -> None:
         fields = FastDataset(place / "packed.lmdb", fields=["label"])

@@ -15,8 +15,8 @@ from device_model import Block, Device, HostMemory, _bytes, lend, lend_late
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.gpu.decode.divided import Divided
-from iofast.loader import Split, resident
+from iofast.gpu.decode import PartsCanvas
+from iofast.loader import resident
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
@@ -27,9 +27,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "cached colours": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
 }
 DECODED: dict[str, dict[str, Any]] = {
-    "decoded there": {"transform": CROP, "decode": "gpu"},
     "decoded there, colours": {"transform": COLOURS, "dtype": torch.float32, "decode": "gpu"},
-    "decoded here and there": {"transform": CROP, "decode": Split(0.5)},
+    "decoded there": {"transform": CROP, "decode": "gpu"},
 }
 
 
@@ -101,7 +100,7 @@ def test_work_on_the_wrong_stream_is_noticed(
         device = Device(random.Random(seed))
         device.speeds["default"] = 0.01  # training is late
         with monkeypatch.context() as patch:
-            patch.setattr(Divided, method, OnAnotherStream(device, getattr(Divided, method)))
+            patch.setattr(PartsCanvas, method, OnAnotherStream(device, getattr(PartsCanvas, method)))
             wrong, pools = loaded(dataset, patch, device, DECODED[kind])
         if wrong or pools != {"side"}:
             return

@@ -83,10 +83,6 @@ class TestArithmetic:
         boxes = np.array([[0, 0, 10, 20, 8, 8, 0, 0], [5, 5, 6, 7, 8, 8, 0, 0]], np.int32)
         assert passes.moved(boxes, 8, 2) == 3 * (10 * 20 + 1 * 2) + 2 * 3 * 8 * 8 * 2
 
-    def test_the_split_beside_the_sum(self) -> None:
-        assert decode.of_the_sum({"cpu": 6, "gpu": 4, "split": 9}) == pytest.approx(0.9)
-        assert decode.of_the_sum({"cpu": 6, "split": 9}) is None
-
     def test_stalls(self) -> None:
         assert clock.exposed(1.0, 0.98) == pytest.approx(0.02)
         assert clock.repeats(5e-3, 2e-4) == 25
@@ -244,17 +240,15 @@ class TestParts:
 
     def test_decode(self, job: Job) -> None:
         decode.run(job)
-        self.check(job, "decode", "split")
-        assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='split'"]
-        for name in ("nvImageCodec", "TorchCodec", "torchvision"):
-            assert "CUDA" in self.lacks(job)[name]
+        self.check(job, "decode")
+        assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='gpu'"]
+        assert "CUDA" in self.lacks(job)["nvImageCodec"]
 
     def test_a_library_by_itself(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         """A double on Pillow; a picture that it refuses is left out."""
         backend = Double(lambda number, image: None if number == 3 else image)
         monkeypatch.setattr(Job, "cuda", True)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-        monkeypatch.setattr(decode, "libraries", lambda device, threads: {"the double": None})
         monkeypatch.setattr(decode, "checked", lambda make: DeviceDecoder(backend, lambda: None))
         monkeypatch.setattr(decode, "on_wall", lambda job, call, seconds: [call(), 0.5][1])
         monkeypatch.setattr(decode, "OTHERS", (4,))
@@ -297,10 +291,10 @@ class TestParts:
 
     def test_stress(self, job: Job) -> None:
         stress.run(job)
-        self.check(job, "stress", "gpu", "split", "sanitizer")
+        self.check(job, "stress", "gpu", "sanitizer")
         (figure,) = record.read(job.log)[0]
         assert figure.value == 0
-        assert {"decode='gpu'", "decode='split'", "compute-sanitizer"} == self.lacks(job).keys()
+        assert {"decode='gpu'", "compute-sanitizer"} == self.lacks(job).keys()
 
     def test_stress_finds_a_wrong_batch(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = stress.quiet

@@ -1,4 +1,4 @@
-"""A canvas for batches that a device decodes, alone or with the CPU: some rows are pixels, others parts of JPEGs.
+"""A canvas for batches that a device decodes: parts of JPEGs, and pixels of rows that the device cannot take.
 
 Decoding threads fill it (`decode`). The device's thread then decodes and crops the parts (`decode_there`) and joins all
 rows in one tensor (`gather`). In between, the CPU decodes rows that the device could not (`decode` again), and
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel, pixels
-from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
+from iofast.gpu.batch_memory import BatchMemory, rounded_up
 from iofast.gpu.decode.backend import Jpeg
 from iofast.gpu.decode.decoder import DeviceDecoder
 from iofast.gpu.decode.rows import RowsToDecode
@@ -29,8 +29,8 @@ MOST = 1 << 30  # bytes of pixels decoded in one call: 256 photographs of a tele
 Pixels = NDArray[np.uint8]
 
 
-class Divided:
-    """N images of one size. `on_cpu` is bool (N,); `lengths` are the payloads' lengths in bytes, (N,).
+class PartsCanvas:
+    """N images of one size; `lengths` are the payloads' lengths in bytes, (N,).
 
     `cut` holds boxes, flips and orientations of all rows; their values may change until the rows are decoded.
     """
@@ -38,21 +38,17 @@ class Divided:
     def __init__(
         self,
         size: tuple[int, int],
-        on_cpu: NDArray[np.bool_],
         lengths: NDArray[np.uint64],
         cut: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.uint8]],
         memory: BatchMemory,
     ) -> None:
         self.size = size
-        self._on_cpu, (self._boxes, self._flips, self._turns) = on_cpu, cut
-        self._slot = np.cumsum(on_cpu) - 1  # place of each CPU row in `_out`
-        self._images = empty(memory, (int(on_cpu.sum()), 3, *size), torch.uint8, torch.channels_last)
-        self._out: Pixels = self._images.permute(0, 2, 3, 1).numpy()
-        self._extra: dict[int, Pixels] = {}  # rows planned for the device that the CPU decodes
-        room = np.where(on_cpu, 0, lengths.astype(np.int64) + PART_ROOM)
+        self._boxes, self._flips, self._turns = cut
+        self._extra: dict[int, Pixels] = {}  # rows that the CPU decodes
+        room = lengths.astype(np.int64) + PART_ROOM
         places = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
         self._bytes = memory.take((rounded_up(int(places[-1])),))
-        self._parts = Parts(self._bytes.numpy(), places, np.zeros((len(on_cpu), len(kernel.PART_COLUMNS)), np.int32))
+        self._parts = Parts(self._bytes.numpy(), places, np.zeros((len(lengths), len(kernel.PART_COLUMNS)), np.int32))
         self._there_rows: NDArray[np.intp] = np.zeros(0, np.intp)
         self._there: torch.Tensor | None = None  # uint8 (rows there, 3, H, W), on the device
         self._whole: torch.Tensor | None = None
@@ -60,18 +56,15 @@ class Divided:
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """See `Canvas`. Rows whose JPEGs the device cannot take are decoded on the CPU; the device finishes all."""
         context, source, boxes, flips, rows, _ = wanted
-        status, on_cpu = np.zeros(len(rows), np.int32), self._on_cpu[rows]
+        status = np.zeros(len(rows), np.int32)
         scattered = len(rows) > 0 and rows[-1] - rows[0] >= len(rows)  # parts have room only between neighbours
-        is_extra = ~on_cpu & (np.isin(rows, list(self._extra)) | scattered)
-        there = np.flatnonzero(~on_cpu & ~is_extra)
+        is_extra = np.isin(rows, list(self._extra)) | scattered
+        there = np.flatnonzero(~is_extra)
         if len(there):
             status[there] = self._take_parts(context, source.rows(there), boxes[there], rows[there])
             # MEMORY: the file has grown since it was indexed
             is_extra |= (status == Status.UNSUPPORTED) | (status == Status.MEMORY)
-        planned, extra = np.flatnonzero(on_cpu), np.flatnonzero(is_extra)
-        if len(planned):
-            columns, slots = (source.rows(planned), boxes[planned], flips[planned]), self._slot[rows[planned]]
-            status[planned] = kernel.decode_into(context, *columns, self._out, slots)
+        extra = np.flatnonzero(is_extra)
         if len(extra):
             extra_status = np.zeros(len(extra), np.int32)
             outs = [self._extra_place(row) for row in rows[extra].tolist()]
@@ -112,23 +105,22 @@ class Divided:
     def take(self, rows: NDArray[np.intp], other: Any, of: NDArray[np.intp]) -> None:
         """See `Canvas`. `other` is a `Uniform`."""
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self._place(row)[...] = other.row(source)
+            self._extra_place(row)[...] = other.row(source)
 
     def gather(self, bus: Bus) -> None:
         """Join all rows on the device. Rows that failed hold anything."""
         extra = sorted(self._extra)
-        cpu_rows = np.concatenate((np.flatnonzero(self._on_cpu), np.array(extra, np.intp)))
-        blocks = [self._images] if len(self._images) else []
-        blocks += [torch.from_numpy(self._extra[row][None]).permute(0, 3, 1, 2) for row in extra]
+        blocks = [torch.from_numpy(self._extra[row][None]).permute(0, 3, 1, 2) for row in extra]
         copied = bus.copy(blocks) if blocks else []
-        if self._there is not None and not extra and len(self._there) == len(self._on_cpu):
+        if self._there is not None and not extra and len(self._there) == len(self._turns):
             self._whole = self._there
             return
-        shape = (len(self._on_cpu), 3, *self.size)
+        shape = (len(self._turns), 3, *self.size)
         whole = torch.empty(shape, dtype=torch.uint8, device=bus.device, memory_format=torch.channels_last)
-        for rows, images in ((self._there_rows, [] if self._there is None else [self._there]), (cpu_rows, copied)):
-            if images:
-                whole[upload(rows, bus.device)] = torch.cat(images)
+        if self._there is not None:
+            whole[upload(self._there_rows, bus.device)] = self._there
+        if copied:
+            whole[upload(np.array(extra, np.intp), bus.device)] = torch.cat(copied)
         self._whole = whole
 
     def images(self) -> torch.Tensor:
@@ -145,16 +137,12 @@ class Divided:
     ) -> NDArray[np.int32]:
         status = np.zeros(len(rows), np.int32)
         out, places, table = self._parts
-        ends = np.append(places[rows], places[rows[-1] + 1])  # CPU rows between them have no room
+        ends = np.append(places[rows], places[rows[-1] + 1])
         parts = Parts(out, ends, np.zeros((len(rows), table.shape[1]), np.int32))
         kernel.part_batch(context, source, boxes, self.size, parts, status, 0, len(rows))
         table[rows] = parts.table
         return status
 
-    def _place(self, row: int) -> Pixels:
-        """Return a row's pixels in host memory, (height, width, 3)."""
-        return cast(Pixels, self._out[self._slot[row]]) if self._on_cpu[row] else self._extra_place(row)
-
     def _extra_place(self, row: int) -> Pixels:
-        """Return the pixels of a row planned for the device; from now on the CPU decodes it."""
+        """Return the pixels of a row in host memory, (height, width, 3); from now on the CPU decodes it."""
         return self._extra.setdefault(row, np.zeros((*self.size, 3), np.uint8))
