@@ -45,7 +45,6 @@ class Workers:
     cpu: float
     runnable: float | None
     disk: float
-    asleep: float
     reads: int | None
     calls: int | None
     faults: int | None
@@ -196,12 +195,6 @@ class Training:
         return clamped(1.0 - self.main_cpu - queued)
 
     @cached_property
-    def main_reads(self) -> float:
-        """Bytes per second that read() returned to the training process."""
-        read = sum(process.read_calls_bytes or 0 for _, process in self.processes("main"))
-        return read / self.seconds if self.seconds else 0.0
-
-    @cached_property
     def workers(self) -> Workers | None:
         """Workers of the training loader; those of a second loader that only wait are left out. None without any."""
         lives: dict[tuple[int, int], list[_Part]] = {}
@@ -219,7 +212,6 @@ class Training:
             cpu=_rate(parts, _CPU_S) or 0.0,
             runnable=_rate(parts, lambda process: process.runnable_s),
             disk=_mean_state(parts, "D"),
-            asleep=_mean_state(parts, "S"),
             reads=total(process.read_bytes for _, process in parts),
             calls=total(process.read_calls_bytes for _, process in parts),
             faults=total(process.major_faults for _, process in parts),

@@ -92,7 +92,7 @@ class OnAnotherStream:
 
 
 @pytest.mark.parametrize("method", ["decode_there", "gather"])
-@pytest.mark.parametrize("kind", ["decoded there", "decoded here and there"])
+@pytest.mark.parametrize("kind", ["decoded there"])
 def test_work_on_the_wrong_stream_is_noticed(
     dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, method: str, kind: str
 ) -> None:

@@ -163,6 +163,14 @@ typedef enum {
   IOF_PAD,
   IOF_PERMUTE,
   IOF_LUMA,
+  /* Pillow's operations, bit for bit, where those above follow torch's tensors: work.PillowStep. */
+  IOF_PILLOW_BRIGHTNESS,
+  IOF_PILLOW_CONTRAST,
+  IOF_PILLOW_COLOR,
+  IOF_PILLOW_SHARPNESS,
+  IOF_PILLOW_AUTOCONTRAST,
+  IOF_PILLOW_HUE,
+  IOF_PILLOW_BLUR,
   IOF_STEPS
 } iof_step;
 
