@@ -34,13 +34,6 @@ _PILLOW = int(PILLOW.split(".")[0])
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
-def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """See `file_rows.cached`. One call for eight bytes takes 4 µs."""
-    out = np.empty(len(fds), np.bool_)
-    _native.cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64), out)
-    return out
-
-
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
     """See `file_rows.read_rows`. One call for 256 rows takes 68 µs."""
     offsets = np.ascontiguousarray(offsets, np.int64)

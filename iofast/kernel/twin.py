@@ -36,7 +36,6 @@ from iofast.kernel.contract import (
     Timed,
     check_decoder,
 )
-from iofast.kernel.file_rows import cached as cached
 from iofast.kernel.file_rows import read_rows as read_rows
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode

@@ -295,9 +295,6 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
 ends inside a row, IOF_READ if it cannot be read (see errno): then `*failed` is that row, or the first of its run. */
 iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size, uint8_t *out, int64_t *failed);
 
-/* Whether this byte is in the page cache, as far as that is known without waiting. */
-int iof_is_cached(int fd, uint64_t offset);
-
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 

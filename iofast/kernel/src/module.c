@@ -648,39 +648,6 @@ static PyObject *read_rows(PyObject *self, PyObject *args) {
   return result;
 }
 
-PyDoc_STRVAR(cached_doc, "cached(fds, offsets, out): out[i] = 1 if this byte is in memory (fd -1: it always is), else 0");
-
-/* Up to this many looks keep the GIL: none of them waits (RWF_NOWAIT), and releasing it made loaders of short epochs a
-quarter slower. */
-enum { FEW_LOOKS = 16 };
-
-static void look(const int32_t *fd, const uint64_t *offset, uint8_t *out, Py_ssize_t n) {
-  for (Py_ssize_t i = 0; i < n; i++) out[i] = (uint8_t)(fd[i] == -1 || iof_is_cached(fd[i], offset[i]));
-}
-
-static PyObject *cached(PyObject *self, PyObject *args) {
-  Py_buffer fds, offsets, out;
-  PyObject *result = NULL;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "y*y*w*", &fds, &offsets, &out)) return NULL;
-  Py_ssize_t n = fds.len / (Py_ssize_t)sizeof(int32_t);
-  if (offsets.len / (Py_ssize_t)sizeof(uint64_t) < n || out.len < n) {
-    PyErr_SetString(PyExc_ValueError, "cached: an offset and a byte of out for each descriptor: int32, uint64, uint8");
-  } else if (n <= FEW_LOOKS) {
-    look(fds.buf, offsets.buf, out.buf, n);
-    result = Py_NewRef(Py_None);
-  } else {
-    Py_BEGIN_ALLOW_THREADS
-    look(fds.buf, offsets.buf, out.buf, n);
-    Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-  }
-  PyBuffer_Release(&fds);
-  PyBuffer_Release(&offsets);
-  PyBuffer_Release(&out);
-  return result;
-}
-
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
 
 static PyObject *crc32c(PyObject *self, PyObject *args) {
@@ -729,7 +696,6 @@ static PyMethodDef METHODS[] = {
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
-    {"cached", cached, METH_VARARGS, cached_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
     {"find_libraries", find_libraries, METH_VARARGS, find_libraries_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
