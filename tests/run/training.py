@@ -103,18 +103,19 @@ def main(folder: str, context: str) -> None:
     random.seed(1)
     photos, workers = Photos(folder), {"num_workers": 2, "multiprocessing_context": context}
     facts: dict[str, Any] = {"context": seen(DataLoader(photos, 6, shuffle=True, **workers))}
+    one = workers | {"num_workers": 1}
     if context == "fork":
         again = DataLoader(photos, 5, shuffle=True, persistent_workers=True, **workers)
         facts |= {
             "persistent": [seen(again), seen(again)],
-            "early": [seen(again, 1), seen(DataLoader(photos, 4, **workers), 1), seen(again)],
-            "two at once": [digest(pair) for pair in zip(again, DataLoader(photos, 5, **workers), strict=True)],
-            "stream": seen(DataLoader(Stream(photos), 4, **workers)),
-            "pairs": seen(DataLoader(photos, 4, collate_fn=pairs, **workers)),
-            "by name": seen(DataLoader(photos, 4, collate_fn=by_name, **workers)),
+            "early": [seen(again, 1), seen(DataLoader(photos, 4, **one), 1), seen(again)],
+            "two at once": [digest(pair) for pair in zip(again, DataLoader(photos, 5, **one), strict=True)],
+            "stream": seen(DataLoader(Stream(photos), 4, **one)),
+            "pairs": seen(DataLoader(photos, 4, collate_fn=pairs, **one)),
+            "by name": seen(DataLoader(photos, 4, collate_fn=by_name, **one)),
             "in this process": seen(DataLoader(photos, 4)),
-            "error": error_of(DataLoader(Photos(folder, fails_at=7), 4, **workers)),
-            "damaged": error_of(DataLoader(Photos(folder, damaged=True), 4, **workers)),
+            "error": error_of(DataLoader(Photos(folder, fails_at=7), 4, **one)),
+            "damaged": error_of(DataLoader(Photos(folder, damaged=True), 4, **one)),
         }
         del again
     facts["states"] = [torch.rand(()).item(), random.random()]
