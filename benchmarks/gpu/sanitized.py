@@ -8,7 +8,6 @@ import torch
 
 from benchmarks.gpu.clock import wait
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.passes import COLOURS, colours, made
 from benchmarks.gpu.stress import WAYS
 from iofast import transforms as T
 
@@ -16,15 +15,14 @@ FEW = 2  # batches
 
 
 def run(job: Job) -> None:
-    made(job).finished()
-    colours(job)()
     for decode in WAYS:
         job.attempt(f"compute-sanitizer, decode={decode!r}", partial(looked_at, job, decode))
 
 
 def looked_at(job: Job, decode: str) -> None:
     """Each pixel of a few batches is read on the device."""
-    transform = [T.RandomResizedCrop(job.size), *COLOURS, T.Normalize.imagenet()]
+    colours = [T.RandAugment(), T.GaussianBlur(9), T.Normalize.imagenet(), T.RandomErasing(0.5)]
+    transform = [T.RandomResizedCrop(job.size), *colours]
     options = {"shuffle": False, "dtype": torch.bfloat16, "decode": decode, "num_workers": 2}
     loader = job.loader("packed.lmdb", FEW * job.batch, transform=transform, **options)
     for images, _ in loader:

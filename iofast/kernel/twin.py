@@ -241,6 +241,11 @@ def _rgb_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOp
     return pillow.rgb(resampling.resample(upright, box, size, options.filter))
 
 
+def decoded_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[np.uint8]:
+    """Decode a row to RGB as it is stored, if a window of `size` can be cut out of it. Raises any error."""
+    return np.asarray(pillow.plain(_stored_row(source, row, box, size, options)).convert("RGB"), dtype=np.uint8)
+
+
 def _stored_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> Image.Image:
     """Decode a row as it is stored, if a window of `size` can be cut out of it. Raises `StatusError`."""
     if source.indexed_row(row)[0] != Kind.ENCODED:

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from iofast.choices import generator
 from iofast.errors import DecodeError
-from iofast.gpu import Bus
-from iofast.gpu.decode import PartsCanvas
 from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import parameters
 from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
 from iofast.loader.samples import Samples
+from iofast.loader.there import There
 from iofast.prefetch import PrefetchJob
 from iofast.work import Work
 
@@ -31,16 +30,16 @@ class FinishedBatch(NamedTuple):
 
     valid     bool (N,): False for a sample that only fills the batch up
     work      pixel work that is left for the device
-    rest      makes the batch on the device, if images are decoded there; until then `batch` is empty
-    decoded   images are on the device already
+    damaged   rows whose JPEGs the device has found damaged, once it has decoded them; None if it decodes none
+    redo      makes the batch again, after the CPU has decoded rows whose JPEGs the device found damaged; else None
     """
 
     batch: Batch
     valid: NDArray[np.bool_]
     failures: list[Failure]
     work: Work | None
-    rest: Callable[[Bus], FinishedBatch] | None = None
-    decoded: bool = False
+    redo: Callable[[list[int]], FinishedBatch] | None = None
+    damaged: Callable[[], list[int]] | None = None
 
 
 class BatchJob(PrefetchJob[FinishedBatch, range]):
@@ -74,22 +73,20 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
     def finish(self) -> FinishedBatch:
         samples = self._samples
         del self._samples  # the batch may wait for long, and the next one needs the memory
-        if isinstance(samples.canvas, PartsCanvas):
-            return FinishedBatch(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
-        return self._completed(samples)
+        made = self._completed(samples)
+        if not isinstance(samples.canvas, There):
+            return made
+        self._contexts.on_device += len(samples) - len(samples.canvas.given)
+        return made._replace(redo=partial(self._redone, samples, made.failures))
 
-    def _on_device(self, samples: Samples, canvas: PartsCanvas, bus: Bus) -> FinishedBatch:
-        """Decode a batch on the device, in the device's thread."""
-        begun = monotonic_ns()
-        failed = canvas.decode_there(self._parts.resources.decoding.decoder())
-        self._contexts.on_device += canvas.there
-        self._contexts.stages.decode.add(0, work_ns=monotonic_ns() - begun)
-        if failed:
-            with self._contexts.spare() as context:
-                samples.decode_rest(context, failed)
-        return self._completed(samples, bus)
+    def _redone(self, samples: Samples, before: list[Failure], rows: list[int]) -> FinishedBatch:
+        """The batch once more, of which the CPU decodes `rows`."""
+        with self._contexts.spare() as context:
+            samples.decode_rest(context, rows)
+        made = self._completed(samples)
+        return made._replace(failures=before + [each for each in made.failures if each not in before])
 
-    def _completed(self, samples: Samples, bus: Bus | None = None) -> FinishedBatch:
+    def _completed(self, samples: Samples) -> FinishedBatch:
         valid, rows = self._valid, None
         failures: list[Failure] = []
         if samples.reasons:
@@ -97,12 +94,10 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             if samples.reasons:  # rows to drop
                 rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
                 valid = valid[rows]
-        if bus is not None and isinstance(samples.canvas, PartsCanvas):
-            samples.canvas.gather(bus)
         batch, work = assemble(samples, rows, valid, name_of(self._epoch, self._batch))
         if self._parts.resources.transfer is None:
             batch = mapped(self._parts, batch, self._epoch, self._batch)
-        return FinishedBatch(batch, valid, failures, work, decoded=bus is not None)
+        return FinishedBatch(batch, valid, failures, work)
 
     def _settle(self, samples: Samples) -> list[Failure]:
         """Raise an error, replace the failed samples, or leave their rows in `reasons` to be dropped. Return failures.

@@ -27,11 +27,12 @@ from iofast.loader.batches import BatchJob
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
+from iofast.loader.filling import fill
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import BatchPlans, LoaderParts
-from iofast.loader.resident import Resident, decode_all
+from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
@@ -91,7 +92,8 @@ class FastLoader(Iterable[_BatchT]):
                    if num_workers is a number
     readahead      advise the operating system on the bytes of coming batches, and fetch them from an object store;
                    'auto' does so for containers, not for folders
-    decode         where JPEGs are decoded: 'cpu', or 'gpu' (on the device, by nvImageCodec)
+    decode         where JPEGs are decoded, with the same pixels: 'cpu', 'gpu' (on the device), or 'auto' (on the
+                   device if it can)
     pixels         'exact' is within one level of Pillow; 'fast' may decode training crops of progressive and unusual
                    JPEGs at 1/2, 1/4 or 1/8 if enough pixels remain
     check          compare payloads with their checksums, if there are any; damage is an error. Raw pixels are compared
@@ -321,8 +323,8 @@ class FastLoader(Iterable[_BatchT]):
                 if issued is None:
                     return
                 timing.arrived()
-                self._ledger.check(issued.value.failures)
                 made = delivery.hand_over(issued, progress.epoch, progress.batch)
+                self._ledger.check(made.failures)
                 self.last_valid = torch.from_numpy(made.valid)
                 self._ledger.add(made.failures)
                 if ahead is not None:
@@ -346,7 +348,7 @@ class FastLoader(Iterable[_BatchT]):
         if self.options.cache is not None:
             with self._decoding_all:
                 if self._resident is None:
-                    self._resident = decode_all(self._spec, self._resources, self._stages, self._tally)
+                    self._resident = fill(self._spec, self._resources, self._stages, self._tally)
         return LoaderParts(self._spec, self._epochs, self._resources, self._resident)
 
     def _delivery(

@@ -10,9 +10,9 @@ from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.gpu import transfer_to
 from iofast.gpu.batch_memory import BatchMemory
-from iofast.gpu.decode import Decoding
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
+from iofast.loader.there import Decoding
 from iofast.machine import cores_of_rank, free_memory, local_ranks
 from iofast.meter import LoaderInfo, StageCounter
 from iofast.prefetch import Limits, Readahead, StoredReadahead, most_depth
@@ -131,6 +131,8 @@ def decode_obstacles(spec: BatchSpec) -> Iterator[str]:
         yield "the dataset's fields have no image"
     if options.map_sample is not None or "image" in spec.collates:
         yield "map_sample and collate['image'] need images on the CPU"
+    if spec.pipeline.views:
+        yield "several views of an image are cut on the CPU"
     if spec.pipeline.size is None:
         yield "it needs a transform that makes all images one size, such as T.RandomResizedCrop(224)"
     if spec.pipeline.filter != "bilinear":

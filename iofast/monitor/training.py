@@ -185,6 +185,14 @@ class Training:
         whole = waited + fsum(main.cpu_s or 0.0 for main in known)
         return clamped(waited / whole) if whole > 0 else None
 
+    @cached_property
+    def running(self) -> float | None:
+        """Share of time in which the training thread was on a processor or queued for one; None if unknown."""
+        known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
+        if not known or len(known) < len(self.snapshots):
+            return None
+        return clamped(fsum((main.cpu_s or 0.0) + (main.runnable_s or 0.0) for main in known) / self.seconds)
+
     @property
     def asleep(self) -> float | None:
         """Share of time in which no thread of the training process ran or was queued, at least; None if unknown."""

@@ -37,22 +37,18 @@ static handle *enter(PyObject *capsule) {
 
 static void leave(handle *h) { atomic_flag_clear(&h->busy); }
 
-PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
+PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, pillow, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
 
 static PyObject *new_context(PyObject *self, PyObject *args) {
   iof_options options;
   unsigned long long max_pixels, max_bytes;
   PyObject *capsule = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "iiiiiKKi", &options.filter, &options.exact, &options.fast, &options.strict, &options.clip,
-                        &max_pixels, &max_bytes, &options.way))
+  if (!PyArg_ParseTuple(args, "iiiiiiKKi", &options.filter, &options.exact, &options.pillow, &options.fast, &options.strict,
+                        &options.clip, &max_pixels, &max_bytes, &options.way))
     return NULL;
   if (options.filter < 0 || options.filter >= IOF_FILTERS) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
-    return NULL;
-  }
-  if (options.exact < 0 || options.exact >= IOF_ARITHMETICS) {
-    PyErr_Format(PyExc_ValueError, "exact must be 0 to %d, found %d", IOF_ARITHMETICS - 1, options.exact);
     return NULL;
   }
   if (options.way < -1 || options.way >= IOF_WAYS) {
@@ -282,6 +278,28 @@ static PyObject *finish_batch(PyObject *self, PyObject *args) {
   return result;
 }
 
+PyDoc_STRVAR(levels_doc, "levels(pixels, table, out): (height, width, 3) bytes to (3, height, width) floats; table (3, 256)");
+
+static PyObject *levels(PyObject *self, PyObject *args) {
+  PyObject *objects[3], *result = NULL;
+  Py_buffer b[3] = {{0}};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOO", &objects[0], &objects[1], &objects[2])) return NULL;
+  if (!PyObject_GetBuffer(objects[0], &b[0], PyBUF_SIMPLE) && !PyObject_GetBuffer(objects[1], &b[1], PyBUF_SIMPLE) &&
+      !PyObject_GetBuffer(objects[2], &b[2], PyBUF_WRITABLE)) {
+    if (b[0].len % 3 || b[1].len != (Py_ssize_t)(768 * sizeof(float)) || b[2].len != b[0].len * (Py_ssize_t)sizeof(float)) {
+      PyErr_SetString(PyExc_ValueError, "levels: table must have 3 x 256 floats and out a float for each byte of whole pixels");
+    } else {
+      Py_BEGIN_ALLOW_THREADS
+      iof_levels(b[0].buf, b[0].len / 3, b[1].buf, b[2].buf);
+      Py_END_ALLOW_THREADS
+      result = Py_NewRef(Py_None);
+    }
+  }
+  release(b, 3);
+  return result;
+}
+
 enum { BYTES = BOXES + 1, PLACES, PARTS, PART_STATUS, PART_ARRAYS };
 
 static const array OF_PARTS[PART_ARRAYS - SOURCE] = {
@@ -400,10 +418,27 @@ static PyObject *device_place(PyObject *self, PyObject *args) {
   return result;
 }
 
+PyDoc_STRVAR(device_blurs_doc, "device_blurs(codes, numbers, blurs, blurred) -> number of blurs among the steps");
+
+static PyObject *device_blurs(PyObject *self, PyObject *args) {
+  Py_buffer b[4];
+  PyObject *result = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*w*w*", &b[0], &b[1], &b[2], &b[3])) return NULL;
+  iof_work work = {.codes = b[0].buf, .numbers = b[1].buf, .steps = 1};
+  Py_ssize_t count = b[0].len;
+  if (b[1].len / (Py_ssize_t)(IOF_NUMBERS * sizeof(float)) < count || b[3].len / (Py_ssize_t)sizeof(int32_t) < count)
+    PyErr_SetString(PyExc_ValueError, "device_blurs: numbers and a place for each step");
+  else
+    result = PyLong_FromLongLong(iof_device_blurs(&work, count, b[2].buf, b[2].len / (Py_ssize_t)sizeof(iof_device_blur), b[3].buf));
+  for (int i = 0; i < 4; i++) PyBuffer_Release(&b[i]);
+  return result;
+}
+
 PyDoc_STRVAR(device_run_doc,
              "device_run(batch, stage, threads): a stage of device.c on the host, where each of the threads for an image is a\n"
-             "turn of a loop; the addresses in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch and\n"
-             "all tables");
+             "turn of a loop; the addresses in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch, all\n"
+             "tables and a blur");
 
 static PyObject *device_run(PyObject *self, PyObject *args) {
   Py_buffer batch;
@@ -426,8 +461,9 @@ static PyObject *device_run(PyObject *self, PyObject *args) {
 static PyObject *device_sizes(PyObject *self, PyObject *unused) {
   (void)self;
   (void)unused;
-  return Py_BuildValue("(nnnn)", (Py_ssize_t)sizeof(iof_device_file), (Py_ssize_t)sizeof(iof_device_image),
-                       (Py_ssize_t)sizeof(iof_device_batch), (Py_ssize_t)sizeof(iof_device_tables));
+  return Py_BuildValue("(nnnnn)", (Py_ssize_t)sizeof(iof_device_file), (Py_ssize_t)sizeof(iof_device_image),
+                       (Py_ssize_t)sizeof(iof_device_batch), (Py_ssize_t)sizeof(iof_device_tables),
+                       (Py_ssize_t)sizeof(iof_device_blur));
 }
 
 PyDoc_STRVAR(counters_doc,
@@ -626,6 +662,15 @@ static PyObject *crc32c(PyObject *self, PyObject *args) {
   return PyLong_FromUnsignedLong(value);
 }
 
+PyDoc_STRVAR(find_libraries_doc, "find_libraries(path of libwebp or None) -> bits: 1 = PNG, 2 = WebP");
+
+static PyObject *find_libraries(PyObject *self, PyObject *args) {
+  const char *webp;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "z", &webp)) return NULL;
+  return PyLong_FromLong(iof_find_libraries(webp));
+}
+
 PyDoc_STRVAR(versions_doc, "versions() -> (instruction set, libjpeg-turbo version number)");
 
 static PyObject *versions(PyObject *self, PyObject *unused) {
@@ -638,9 +683,11 @@ static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
+    {"levels", levels, METH_VARARGS, levels_doc},
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"device_read", device_read, METH_VARARGS, device_read_doc},
     {"device_place", device_place, METH_VARARGS, device_place_doc},
+    {"device_blurs", device_blurs, METH_VARARGS, device_blurs_doc},
     {"device_run", device_run, METH_VARARGS, device_run_doc},
     {"device_sizes", device_sizes, METH_NOARGS, device_run_doc},
     {"counters", counters, METH_VARARGS, counters_doc},
@@ -650,6 +697,7 @@ static PyMethodDef METHODS[] = {
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
+    {"find_libraries", find_libraries, METH_VARARGS, find_libraries_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
     {NULL, NULL, 0, NULL},
 };
