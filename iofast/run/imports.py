@@ -5,15 +5,18 @@ Nothing is imported for the script and no thread is started: what a script does 
 
 from __future__ import annotations
 
-import importlib.machinery
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
 
 from iofast.run import notes
 from iofast.run.patches import PATCHES
+
+TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
 
@@ -40,7 +43,7 @@ class Finder:
         return None
 
 
-def _with_patch(name: str, spec: importlib.machinery.ModuleSpec) -> importlib.machinery.ModuleSpec:
+def _with_patch(name: str, spec: ModuleSpec) -> ModuleSpec:
     loader: Any = spec.loader
     execute = loader.exec_module
 

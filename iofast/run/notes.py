@@ -7,14 +7,15 @@ its workers, so their end alone is not enough.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
-from collections import Counter
-from contextlib import suppress
-from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
+if TYPE_CHECKING:
+    from collections import Counter
+    from types import FrameType
+    from typing import Any
 
 FOLDER = "IOFAST_RUN_FOLDER"  # the variable with the folder of a run's reports
 STRICT = "IOFAST_RUN_STRICT"  # the variable that makes a difference an error
@@ -27,6 +28,8 @@ class Notes:
     """Counts of this process. A forked child begins anew."""
 
     def __init__(self) -> None:
+        from collections import Counter
+
         self.pid = os.getpid()
         self.counts: Counter[str] = Counter()
         self.nanoseconds: Counter[str] = Counter()
@@ -36,15 +39,16 @@ class Notes:
         self.written = 0.0
 
 
-_notes = Notes()
+_notes: Notes | None = None
 
 
 def notes() -> Notes:
     """Return the notes of this process."""
     global _notes
-    if _notes.pid != os.getpid():
-        _notes = Notes()
-        _write_at_end()
+    if _notes is None or _notes.pid != os.getpid():
+        inherited, _notes = _notes is not None, Notes()
+        if inherited:
+            _write_at_end()
     return _notes
 
 
@@ -70,9 +74,10 @@ def line_of_script() -> str:
 
 
 def start() -> None:
-    """Report that this process runs; the end of it is noted, too."""
-    write()
-    _write_at_end()
+    """Report that this process runs: an empty file, which is written at its end, too."""
+    if folder := os.environ.get(FOLDER):
+        _replace(os.path.join(folder, f"{os.getpid()}.json"), "{}")
+        _write_at_end()
 
 
 def _write_at_end() -> None:
@@ -90,15 +95,22 @@ def write_sometimes() -> None:
 def write() -> None:
     """Write this process's file; nothing outside of a run. Never raises: a full disk must not end a training."""
     folder = os.environ.get(FOLDER)
-    if not folder:
+    if not folder or _notes is None:  # nothing to note
         return
     own = notes()
     own.written = time.monotonic()
-    path = os.path.join(folder, f"{own.pid}.json")
-    with suppress(OSError):
+    import json
+
+    _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(facts(own)))
+
+
+def _replace(path: str, text: str) -> None:
+    try:
         with open(f"{path}.new", "w") as file:
-            json.dump(facts(own), file)
+            file.write(text)
         os.replace(f"{path}.new", path)
+    except OSError:
+        return
 
 
 def facts(own: Notes) -> dict[str, Any]:

@@ -5,13 +5,22 @@ Nothing heavy is imported before it is needed.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
 
 from iofast.run import notes
+
+TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+
+def _like(real: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a function the name and attributes of the one that it replaces."""
+    import functools
+
+    return functools.wraps(real)
 
 
 def pillow(module: Any) -> None:
@@ -49,7 +58,7 @@ def torchvision(module: ModuleType) -> None:
 
 
 def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
-    @functools.wraps(real)
+    @_like(real)
     def to_tensor(pic: Any) -> Any:
         if not type(pic).__module__.startswith("iofast."):
             return real(pic)
@@ -71,7 +80,7 @@ def dataloader(module: Any) -> None:
     """Decode what DataLoader's workers send."""
     real = module.DataLoader._get_iterator
 
-    @functools.wraps(real)
+    @_like(real)
     def _get_iterator(self: Any) -> Any:
         iterator = real(self)
         if self.num_workers > 0 and type(iterator) is module._MultiProcessingDataLoaderIter:
@@ -90,7 +99,7 @@ def timm(module: Any) -> None:
     """Let timm's collate function for bytes stack lazily."""
     real = module.fast_collate
 
-    @functools.wraps(real)
+    @_like(real)
     def fast_collate(batch: Sequence[Any]) -> Any:
         first = batch[0][0]
         if not type(first).__module__.startswith("iofast."):

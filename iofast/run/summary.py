@@ -41,10 +41,10 @@ def report(program: Sequence[str], status: int, processes: list[dict[str, Any]])
     """Return the report as JSON types."""
     counts, nanoseconds, whole, left = Counter[str](), Counter[str](), Counter[str](), dict[str, str]()
     for each in processes:
-        counts.update(each["counts"])
-        nanoseconds.update(each["nanoseconds"])
-        whole.update(each["decoded_whole_by_line"])
-        left |= each["left_alone"]
+        counts.update(each.get("counts", {}))  # a process that was killed at once has nothing
+        nanoseconds.update(each.get("nanoseconds", {}))
+        whole.update(each.get("decoded_whole_by_line", {}))
+        left |= each.get("left_alone", {})
     return {
         "version": VERSION,
         "program": list(program),

@@ -45,7 +45,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def by_iofast(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Call with True or False to let iofast or Pillow open JPEGs. Counts begin anew."""
-    monkeypatch.setattr(notes, "_notes", notes.Notes())
+    monkeypatch.setattr(notes, "_notes", None)
     Image.preinit()
 
     def choose(wanted: bool) -> None:

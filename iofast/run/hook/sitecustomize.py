@@ -5,12 +5,13 @@ The environment's own sitecustomize, which this one hides, runs as well. iofast 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
-import importlib.util
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
+if TYPE_CHECKING:
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))
@@ -24,8 +25,7 @@ class _Launcher:
         del path, target
         if name != "iofast":
             return None
-        start = os.path.join(_PACKAGE, "__init__.py")
-        return importlib.util.spec_from_file_location(name, start, submodule_search_locations=[_PACKAGE])
+        return importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(_PACKAGE)])
 
 
 def _start() -> None:
@@ -40,14 +40,21 @@ def _start() -> None:
 
 def _run_hidden() -> None:
     """Run the sitecustomize that would have been found without this one."""
-    paths = [path for path in sys.path if os.path.abspath(path) != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+    own = sys.modules.pop("sitecustomize", None)
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        if own is not None:
+            sys.modules["sitecustomize"] = own
+    finally:
+        sys.path.insert(0, _HERE)
 
 
-with contextlib.suppress(Exception):  # a start that fails must not end the script
+try:
     _start()
+except Exception as error:  # a start that fails must not end the script
+    print(f"iofast run: cannot start in this process: {error!r}", file=sys.stderr)  # noqa: T201
 _run_hidden()
