@@ -44,7 +44,6 @@ def modes(samples: int) -> dict[str, Mode]:
         "Repeated(3)": order.Repeated(3),
         "Mixed([0.7, 0.3])": order.Mixed([0.7, 0.3]),
         f"Buckets of {len(SIZES)} sizes": order.Buckets(SIZES),
-        "ByEpoch(Blocks(1024, 4))": order.ByEpoch(order.Blocks(1024, 4)),
         "Grouped(64)": order.Grouped(64),
         "Grouped(64, Blocks(1024, 4))": order.Grouped(64, order.Blocks(1024, 4)),
         "Sampled(range)": order.Sampled(range(samples)),

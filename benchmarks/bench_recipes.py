@@ -30,6 +30,7 @@ EPOCH = 3_000  # images
 THEIR_EPOCH = 600
 CROP: list[T.Transform] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 END = T.Normalize.imagenet()
+THREE = T.RandomChoice([T.Grayscale(), T.Solarize(128 / 255), T.GaussianBlur(17, (0.1, 2.0))])
 PLAIN = "plain, uint8"
 # by name: what follows the crop, the dtype, and what torchvision's recipe is called
 RECIPES: dict[str, tuple[Any, torch.dtype, str | None]] = {
@@ -44,9 +45,8 @@ RECIPES: dict[str, tuple[Any, torch.dtype, str | None]] = {
         "rand",
     ),
     "TrivialAugmentWide, float32": ([T.TrivialAugmentWide(interpolation="bilinear"), END], torch.float32, "wide"),
-    "3-Augment, float32": ([T.three_augment(), END], torch.float32, "three"),
+    "3-Augment, float32": ([THREE, END], torch.float32, "three"),
     "AutoAugment, float32": ([T.AutoAugment(), END], torch.float32, None),
-    "AugMix, float32": ([T.AugMix(), END], torch.float32, None),
     "DINO's 2 + 8 crops, float32": (T.dino(), torch.float32, "dino"),
 }
 SIDE, COUNT = 224, 64

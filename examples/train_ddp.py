@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.order import Blocks, ByEpoch, Grouped, Shuffled
+from iofast.order import Blocks, Grouped, Shuffled
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def train(args: argparse.Namespace) -> None:
     loader = FastLoader(  # gets its rank from torch.distributed, without a DistributedSampler
         dataset,
         batch_size=args.global_batch // ranks,
-        order=Grouped(args.groups, ByEpoch(Blocks(256, 4))) if args.groups else Shuffled(),
+        order=Grouped(args.groups, Blocks(256, 4)) if args.groups else Shuffled(),
         drop_last=True,
         transform=T.train(args.size),
         dtype=torch.float32,

@@ -4,7 +4,7 @@
     python examples/train_detection.py coco.lmdb --split train --classes 80
     iofast view coco.lmdb boxes.png --boxes objects.json           # boxes over their images
 
-`T.detection_train` is torchvision's references/detection. A batch has a list of images (3, height, width) and a list of
+The recipes are torchvision's of references/detection. A batch has a list of images (3, height, width) and a list of
 their objects; boxes outside the crop are removed, with their classes. torchvision's detectors take such lists. The one
 here needs only torch: for each place of a coarse grid it predicts the class and the distances of the edges.
 """
@@ -34,7 +34,7 @@ def main() -> None:
         args.batch_size,
         shuffle=True,
         drop_last=True,
-        transform=[*T.detection_train(args.recipe, args.size), T.Normalize.imagenet()],
+        transform=[*resized(args.recipe, args.size), T.RandomHorizontalFlip(), T.Normalize.imagenet()],
         targets={args.boxes: "boxes"},
         ragged="list",
         dtype=torch.float32,
@@ -57,6 +57,14 @@ def main() -> None:
         if step in (1, args.steps) or step % 50 == 0:
             boxes = sum(len(each["boxes"]) for each in batch[args.boxes])
             print(f"step {step}: loss {loss.item():.3f} ({len(wanted)} images, {boxes} boxes)")
+
+
+def resized(recipe: str, size: int | None) -> list[T.Transform]:
+    """What torchvision's recipe of this name does before the flip."""
+    if recipe == "lsj":
+        size = size or 1024
+        return [T.ScaleJitter(size), T.RandomCrop(size, pad_if_needed="end", fill=(123 / 255, 117 / 255, 104 / 255))]
+    return [T.RandomShortestSize(range(480, 801, 32), 1333)] if recipe == "multiscale" else []
 
 
 def padded(images: list[torch.Tensor]) -> torch.Tensor:

@@ -4,7 +4,7 @@
     python examples/train_segmentation.py ade20k.lmdb --classes 151
     iofast view ade20k.lmdb masks.png                              # masks over their images
 
-`T.segmentation_train` is torchvision's references/segmentation. The mask of a crop is 255 outside the image, which the
+The transform is torchvision's of references/segmentation. The mask of a crop is 255 outside the image, which the
 loss ignores. Evaluates on the split val, or on the training images without one.
 """
 
@@ -26,7 +26,7 @@ def main() -> None:
     args = arguments()
     torch.manual_seed(0)
     names = list(FastDataset(args.dataset, "all").manifest.splits)
-    train = loader(args, "train" if "train" in names else "all", T.segmentation_train(args.size, args.base))
+    train = loader(args, "train" if "train" in names else "all", augmented(args.size, args.base))
     # of one size, so that evaluation has batches too
     exact = [T.Resize((args.size, args.size)), T.Normalize.imagenet()]
     val = loader(args, next((name for name in ("val", "train") if name in names), "all"), exact)
@@ -43,6 +43,16 @@ def main() -> None:
         print(
             f"epoch {epoch + 1}: loss {loss.item():.3f}, pixels right {100 * right:.1f} %, mean IoU {100 * iou:.1f} %"
         )
+
+
+def augmented(size: int, base: int) -> list[T.Transform]:
+    """Short side 0.5 to 2 times `base`, then a crop, padded right and below with black."""
+    return [
+        T.RandomResize(base // 2, 2 * base),
+        T.RandomHorizontalFlip(),
+        T.RandomCrop(size, pad_if_needed="end"),
+        T.Normalize.imagenet(),
+    ]
 
 
 def loader(args: argparse.Namespace, split: str, transform: list[T.Transform]) -> FastLoader:

@@ -13,6 +13,7 @@ FastLoader replaces `create_loader`, with the work of timm's transform, collate 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import timm
@@ -79,14 +80,25 @@ def loaders(
     size = args.size or config["input_size"][-1]
     colours = {"mean": config["mean"], "std": config["std"]}
     crop = T.timm_train(size, auto_augment=args.aa or None, re_prob=args.reprob, re_mode=args.remode, **colours)
-    how = {name: config[name] for name in ("interpolation", "crop_pct", "crop_mode")}
-    center = T.timm_evaluate(size, **how, **colours)
+    center = evaluation(size, config, T.Normalize(**colours))
     shared = {"batch_size": args.batch_size, "dtype": torch.float32, "device": device}
     mixed = [*crop, *mixing(args, len(dataset.classes))]
     return (
         FastLoader(dataset, shuffle=True, drop_last=True, transform=mixed, **shared),
         FastLoader(dataset, transform=center, **shared),
     )
+
+
+def evaluation(size: int, config: dict[str, object], normalize: T.Normalize) -> list[T.Transform]:
+    """timm's transform for evaluation, with the model's crop_pct and crop_mode."""
+    short, crop = math.floor(size / config["crop_pct"]), T.CenterCrop(size)
+    if config["crop_mode"] == "border":
+        resize = T.ResizeKeepRatio(short, longest=1.0, interpolation=config["interpolation"])
+        crop = T.CenterCrop(size, pad_if_needed=True, fill=normalize.mean)
+    else:
+        sides = (short, short) if config["crop_mode"] == "squash" else short
+        resize = T.Resize(sides, config["interpolation"])
+    return [resize, crop, normalize]
 
 
 def mixing(args: argparse.Namespace, classes: int) -> list[T.Transform]:

@@ -89,13 +89,6 @@ class Draw:
     def _named(self, name: str) -> str:
         return f"{name} of view {self.view}" if self.view else name
 
-    def dirichlet(self, name: str, alpha: float, count: int) -> NDArray[np.float64]:
-        """Shares of the distribution Dirichlet(alpha, …, alpha) for the choice `name`: float64 of shape (N, count)."""
-        u = 1 - self.uniform(name, count * _GAMMA_LANES)
-        logs = [_log_gamma(u[:, at * _GAMMA_LANES : (at + 1) * _GAMMA_LANES], alpha) for at in range(count)]
-        shares = np.exp(np.stack(logs, axis=1) - np.max(logs, axis=0)[:, None])
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
     def beta(self, name: str, alpha: float) -> NDArray[np.float64]:
         """Numbers of the distribution Beta(alpha, alpha) for the choice `name`: float64 of shape (N,), 0 to 1."""
         if not 0 < alpha < np.inf:

@@ -20,7 +20,8 @@ from iofast.containers.base import Reader
 from iofast.containers.identity import left_out
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
-from iofast.kernel import memory, pillow
+from iofast.kernel import lossless, memory, pillow
+from iofast.kernel.lossless import PNG
 from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, RAW_FIELDS, holds_places, image_field
 from iofast.source.listing import few
 
@@ -28,7 +29,7 @@ OF_IMAGE = ("image", "crop")  # fields that every sample with an image has besid
 PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # the others are those of every sample
 MAX_TEXT = 64 << 20  # bytes of JSON or text, the limit of a manifest; JSON takes ten times as much as objects
 
-_OPAQUE = {*IMAGE_FIELDS, *RAW_FIELDS} - {ARRAY_FIELD}  # an image, but its values are the array
+_OPAQUE = {*IMAGE_FIELDS, *RAW_FIELDS} - {ARRAY_FIELD, PNG}  # images of 8 bits, whose pixels are the field "image"
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "avif")
 _WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch hardly supports
 _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
@@ -68,10 +69,12 @@ def decode_field(name: str, payload: bytes) -> Any:
 
     `json` → its value; `cls` → int; `txt`, `text` → str; `npy` → NumPy array; an image's suffix (`seg.png`) → its
     pixels as stored, uint8 (or uint16, bool) of shape (height, width) or (height, width, channels), palettes as
-    numbers, EXIF ignored. Other names → bytes: unknown ones, pickled data, and the record's own image (`jpg`, `png`,
-    `webp`, `rgb`), whose pixels are the field "image". Raises `DecodeError` naming the field.
+    numbers, EXIF ignored. The record's own `png` has all its bits: uint8 or uint16 (height, width, channels), upright.
+    Other names → bytes: unknown ones, pickled data, and the record's own image of 8 bits (`jpg`, `webp`, `rgb`), whose
+    pixels are the field "image". Raises `DecodeError` naming the field.
     """
-    decode = None if name in _OPAQUE else _DECODERS.get(name.rpartition(".")[2])
+    suffix = name.rpartition(".")[2]
+    decode = None if name in _OPAQUE else lossless.upright if name == PNG else _DECODERS.get(suffix)
     if decode is None:
         return payload
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from iofast.errors import DecodeError
@@ -82,9 +82,6 @@ class Geometry:
         return 0 <= point[0] <= self.packed[0] and 0 <= point[1] <= self.packed[1]
 
 
-_EVERYWHERE = Geometry(1, (0, 0), (1, 1), (0, 0), (math.inf, math.inf))  # type: ignore[arg-type]
-
-
 @dataclass(slots=True)
 class _Walk:
     """One pass over the JSON of a field, for its boxes, its keypoints or both."""
@@ -93,9 +90,7 @@ class _Walk:
     boxes: bool
     points: bool
     format: str
-    centres: bool = False
     found: bool = False
-    stored: list[tuple[float, ...]] = field(default_factory=list)  # left, top, right, lower edge of each box
 
     def value(self, value: Any) -> Any:
         """`value` with all its places moved; None instead of an object whose box has left the image."""
@@ -154,9 +149,6 @@ class _Walk:
         if right < x or low < y:
             advice = ": is it xywh, as in COCO (--box-format)?" if self.format == "xyxy" else ""
             raise DecodeError(f"the box {box!r:.60} ends before it begins, as {self.format}{advice}")
-        self.stored.append((x, y, right, low))
-        if self.centres and not self.geometry.holds(self.geometry.point((x + right) / 2, (y + low) / 2)):
-            return None
         corners = [self.geometry.point(*corner) for corner in ((x, y), (right, y), (x, low), (right, low))]
         width, height = self.geometry.packed
         across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
@@ -204,26 +196,14 @@ class _Walk:
         return [self._polygons(each) for each in polygons]
 
 
-def follow(
-    value: Any, places: Places, *, boxes: bool, points: bool, box_format: str = "xyxy", centres: bool = False
-) -> Any:
-    """`move` for parsed JSON: a value of the same form, [] if nothing is left. Raises `DecodeError`.
-
-    With `centres`, boxes whose centre has left the image go too.
-    """
+def follow(value: Any, places: Places, *, boxes: bool, points: bool, box_format: str = "xyxy") -> Any:
+    """`move` for parsed JSON: a value of the same form, [] if nothing is left. Raises `DecodeError`."""
     try:
-        return _walked(value, _Walk(places, boxes, points, box_format, centres))
+        return _walked(value, _Walk(places, boxes, points, box_format))
     except RecursionError:
         raise DecodeError("its JSON is nested too deeply") from None
     except OverflowError:
         raise DecodeError("a number is too large for a place in an image") from None
-
-
-def boxes_of(value: Any, box_format: str = "xyxy") -> list[tuple[float, ...]]:
-    """Left, top, right and lower edge of each box in parsed JSON. Raises `DecodeError`."""
-    walk = _Walk(_EVERYWHERE, boxes=True, points=False, format=box_format)
-    _walked(value, walk)
-    return walk.stored
 
 
 def move(payload: bytes, geometry: Places, *, boxes: bool, points: bool, box_format: str) -> bytes:

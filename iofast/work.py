@@ -30,8 +30,7 @@ class Step(IntEnum):
     A new step needs a code here and in kernel/src/iofast.h, a branch in kernel/src/steps.c with a loop of
     kernel/src/tile_loops.h, and a function in pixels/steps.py. The order of the codes matters, because C and Triton
     compare them: up to ADD_BELOW a step looks at single pixels (and is in pixels/triton_colour.py, too), up to EQUALIZE
-    it first looks at the whole image and then at single pixels, up to LUMA it makes a new image of the old one, and the
-    rest sums up images.
+    it first looks at the whole image and then at single pixels, and the rest makes a new image of the old one.
     """
 
     NOTHING = 0
@@ -52,9 +51,6 @@ class Step(IntEnum):
     PAD = 15  # the pixel at (x + f, y + g) of the upper left h x i; beyond them `Edge` j; k, l, m = colour of CONSTANT
     PERMUTE = 16  # the channels in the order `CHANNELS[f]`
     LUMA = 17  # 0.299 R + 0.587 G + 0.114 B in all channels, rounded as in Pillow; equal channels stay the same
-    KEEP = 18  # save the image, and begin the sum with f * image
-    ADD = 19  # add f * image to the sum, and restore the saved image
-    SUM = 20  # replace the image by the sum
 
 
 class PillowStep(IntEnum):
@@ -64,17 +60,17 @@ class PillowStep(IntEnum):
     ADD_BELOW (timm's SolarizeAdd), LUMA (`convert("L")` and back), FLIP.
     """
 
-    BRIGHTNESS = 21  # ImageEnhance.Brightness, f = factor
-    CONTRAST = 22  # ImageEnhance.Contrast
-    COLOR = 23  # ImageEnhance.Color
-    SHARPNESS = 24  # ImageEnhance.Sharpness
-    AUTOCONTRAST = 25  # ImageOps.autocontrast with its defaults
-    HUE = 26  # f, a whole number, added to the hue of convert("HSV") modulo 256: torchvision's int(hue_factor * 255)
-    BLUR = 27  # ImageFilter.GaussianBlur((f, g)), up to 10,000
+    BRIGHTNESS = 18  # ImageEnhance.Brightness, f = factor
+    CONTRAST = 19  # ImageEnhance.Contrast
+    COLOR = 20  # ImageEnhance.Color
+    SHARPNESS = 21  # ImageEnhance.Sharpness
+    AUTOCONTRAST = 22  # ImageOps.autocontrast with its defaults
+    HUE = 23  # f, a whole number, added to the hue of convert("HSV") modulo 256: torchvision's int(hue_factor * 255)
+    BLUR = 24  # ImageFilter.GaussianBlur((f, g)), up to 10,000
 
 
 NUMBERS = 12  # parameters of each step
-MOST_STEPS = 255  # per image, and as many erasings; the kernel sums at most 256 images
+MOST_STEPS = 255  # per image, and as many erasings
 
 CHANNELS = tuple(permutations(range(3)))  # the orders of `Step.PERMUTE`
 

@@ -37,7 +37,6 @@ HEADING = 26  # pixels of a section's name
 COLOURS = 256  # of the palette: a quarter of the bytes of 24 bits
 SMOOTH = 1.5  # pixels of a blur: noise of a camera would be most of the file
 LARGEST = 450_000  # bytes
-BLOSSOM = [208, 207, 334, 328]  # the box of one
 
 Pixels = NDArray[np.uint8]
 
@@ -71,8 +70,6 @@ def geometry() -> list[Cell]:
         Cell("RandomCrop\npadding=20", [T.Resize(SIDES), T.RandomCrop(SIDES, padding=20)], 1, 3),
         Cell("RandomCrop\npadding=20, reflect", [T.Resize(SIDES), reflected], 1, 3),
         Cell("Resize\nPad(20, 'symmetric')", padded),
-        Cell("RandomZoomOut\nResize", [T.RandomZoomOut(0.5, (1.5, 2.5), 1.0), T.Resize(SIDES)], 2),
-        Cell("RandomIoUCrop, Resize\nof a box round one blossom", [T.RandomIoUCrop(), T.Resize(SIDES)], 2, 1),
         Cell("ScaleJitter\npadded crop", [T.ScaleJitter(SIDES, (0.4, 0.8)), T.RandomCrop(SIDES, pad_if_needed=True)]),
         op("RandomHorizontalFlip", T.RandomHorizontalFlip(1.0)),
         op("RandomVerticalFlip", T.RandomVerticalFlip(1.0)),
@@ -88,7 +85,6 @@ def colours() -> list[Cell]:
         op("ColorJitter\ncontrast=1.8", T.ColorJitter(contrast=(1.8, 1.8))),
         op("ColorJitter\nsaturation=0.3", T.ColorJitter(saturation=(0.3, 0.3))),
         op("ColorJitter\nhue=0.3", T.ColorJitter(hue=(0.3, 0.3))),
-        op("RandomPhotometric-\nDistort", T.RandomPhotometricDistort(p=1.0), 2),
         op("RandomChannel-\nPermutation", T.RandomChannelPermutation(), 1),
         op("Grayscale", T.Grayscale()),
         op("Solarize(128 / 255)", T.Solarize(128 / 255)),
@@ -119,30 +115,18 @@ def policies() -> list[Cell]:
         op("RandAugment(2, 9)", T.RandAugment(2, 9), 7, 3),
         op("TrivialAugmentWide()", T.TrivialAugmentWide(), 5, 3),
         op("AutoAugment('imagenet')", T.AutoAugment("imagenet"), 1, 3),
-        op("AugMix()", T.AugMix(), 1, 3),
         op("timm_policy('rand-m9-mstd0.5-inc1')", T.timm_policy("rand-m9-mstd0.5-inc1"), 7, 3),
-        op("timm_policy('augmix-m5')", T.timm_policy("augmix-m5"), 1, 3),
-        op("three_augment()", T.three_augment(), 1, 3),
     ]
 
 
 def presets() -> list[Cell]:
     rand = "rand-m9-mstd0.5-inc1"
-    wide = T.torchvision_train(SQUARE, auto_augment="ta_wide", random_erase=0.6)
     return [
         Cell("train()", T.train(SQUARE), 3, 4),
         Cell("evaluate()", T.evaluate(SQUARE)),
-        Cell("mae()", T.mae(SQUARE), 3, 4),
-        Cell("torchvision_train(auto_augment='ta_wide', …)", wide, 3, 5),
         Cell(f"timm_train(auto_augment='{rand}', …)", T.timm_train(SQUARE, auto_augment=rand, re_prob=0.6), 4, 6),
-        Cell("deit3()", T.deit3(SQUARE), 3, 1),
         Cell("simclr()", T.simclr(SQUARE), 3, 5),
-        Cell("moco()", T.moco(SQUARE), 3, 7),
-        Cell("moco_v3(): two views", T.moco_v3(SQUARE)),
         Cell("dino(): two global and several local views", T.dino(SQUARE, 40, 6)),
-        Cell("segmentation_train()", T.segmentation_train(SQUARE, SQUARE), 3, 1),
-        Cell("detection_train('lsj')", T.detection_train("lsj", SQUARE), 3, 2),
-        Cell("five_crop()", T.five_crop(SQUARE, 120)),
     ]
 
 
@@ -164,7 +148,7 @@ def photographs(folder: Path) -> FastDataset:
             pixels = photograph(name, Camera(np.random.default_rng(seed), surfaces, 375, 500))
             smooth = Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(SMOOTH))
             smooth.save(stored, "PNG")
-            writer.write({"png": stored.getvalue(), "cls": label, "boxes.json": [BLOSSOM]})
+            writer.write({"png": stored.getvalue(), "cls": label})
     return FastDataset(path)
 
 
@@ -174,13 +158,10 @@ def made(dataset: FastDataset, cell: Cell) -> list[Pixels]:
     mixed = any(isinstance(each, T.MixUp | T.CutMix) for each in listed)
     # the second of two images is there to be mixed with the first; else one image is drawn several times
     indices = [0, 1] if mixed else [0] * cell.draws
-    by_boxes = any(isinstance(each, T.RandomIoUCrop) for each in listed)
-    fields = ["image", "label", "boxes.json"] if by_boxes else ["image", "label"]
-    subset = FastDataset(dataset.path, indices=indices, fields=fields)
-    targets = {"boxes.json": "boxes"} if by_boxes else None
+    subset = FastDataset(dataset.path, indices=indices, fields=["image", "label"])
     # random sizes differ from image to image
     options: dict[str, Any] = {} if mixed or isinstance(cell.transform, T.Views) else {"ragged": "list"}
-    loader = FastLoader(subset, len(indices), transform=cell.transform, dtype=torch.float32, targets=targets, **options)
+    loader = FastLoader(subset, len(indices), transform=cell.transform, dtype=torch.float32, **options)
     loader.set_epoch(cell.first)
     images = next(iter(loader))["image"]
     if isinstance(images, dict):

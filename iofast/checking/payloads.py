@@ -114,7 +114,7 @@ class PayloadCheck:
                 if is_image[row]:
                     reason = _contradiction(header, located, row)
                 if is_array:  # RGB need not show it
-                    kernel.kind_of(value)
+                    lossless.upright(value)
             except DecodeError as error:
                 header, reason = None, str(error)
             if reason:

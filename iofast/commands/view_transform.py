@@ -90,42 +90,20 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
     from iofast.loader import FastLoader
     from iofast.sheet import SheetImage
 
-    targets = {} if pipeline.part is None else _boxes(args, pipeline)
-    dataset = FastDataset(
-        args.path,
-        split="all",
-        indices=indices,
-        foreign=foreign.options(args),
-        fields=["image", *targets] if targets else None,
-    )
+    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign.options(args))
     loader = FastLoader(
         dataset,
         transform=pipeline,
-        targets=targets,
         seed=args.seed or 0,
         dtype="float32",
         ragged="raise" if pipeline.views else "list",
         on_error="drop",  # the cell of a broken image has its error
     )
     for index, batch in zip(indices, loader, strict=True):
-        images = batch["image"] if targets else batch[0]
         if loader.last_valid is not None and not bool(loader.last_valid[0]):
             yield SheetImage(index, [], loader.failures[-1].reason)
         else:
-            yield SheetImage(index, _views(images, pipeline))
-
-
-def _boxes(args: argparse.Namespace, pipeline: Pipeline) -> dict[str, str]:
-    """Return the field with the boxes for cropping, and its kind. Raises `OptionError` if there is none."""
-    from iofast.errors import OptionError
-    from iofast.opening import open_reader
-
-    with open_reader(args.path, foreign.options(args)) as reader:
-        fields, packed = reader.manifest.fields, reader.manifest.recipe
-    name = next((own for own in (packed.get("boxes"), "boxes.json") if own in fields), None)
-    if name is None:
-        raise OptionError(f"--transform: {pipeline.part!r} needs boxes: expected a field boxes.json in {args.path}")
-    return {str(name): "boxes:xywh" if packed.get("box_format") == "xywh" else "boxes"}
+            yield SheetImage(index, _views(batch[0], pipeline))
 
 
 def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:

@@ -18,11 +18,11 @@ from PIL import Image
 
 from iofast.kernel.contract import MAX_BYTES, Status, StatusError
 from iofast.kernel.payload import Payload, stream
-from iofast.ops.arguments import MAX_CHANNELS
 from iofast.record import LONGEST_SIDE
 
 Pixels = NDArray[Any]  # (height, width, channels)
 
+MAX_CHANNELS = 16  # of an image
 MAGIC = b"\x93NUMPY"
 TYPES = ("uint8", "uint16", "float32")
 INSTALL = "pip install iofast[arrays]"  # tifffile
@@ -107,7 +107,7 @@ def displayed(data: bytes, max_pixels: int) -> Image.Image:
         return Image.fromarray(np.ascontiguousarray(upper if channels > 1 else upper[:, :, 0]))
     raise StatusError(
         Status.UNSUPPORTED,
-        f"an array of {named(channels, kind)}: pack it with --format npy, image_mode='array' loads it",
+        f"an array of {named(channels, kind)}: pack it with --format npy, fields=['image.npy'] loads it",
     )
 
 

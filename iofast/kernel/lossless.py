@@ -96,13 +96,13 @@ def read(data: bytes, max_pixels: int) -> Whole:
     return Whole(_samples(opened, modes), opened.orientation)
 
 
-def kind_of(data: bytes) -> tuple[int, str]:
-    """Channels of an image, and the type of its samples: one of `arrays.TYPES`. Raises `DecodeError`."""
+def upright(data: bytes) -> Pixels:
+    """An image with all its channels and bits, turned by its EXIF orientation. Raises `DecodeError`."""
     try:
-        pixels = read(data, MAX_PIXELS).pixels
+        whole = read(data, MAX_PIXELS)
     except Exception as error:  # Pillow's plugins raise anything on damaged files
         raise pillow.decode_error(error) from error
-    return pixels.shape[2], pixels.dtype.name
+    return turned(whole.pixels, whole.orientation)
 
 
 def shown(data: bytes) -> NDArray[np.uint8]:
@@ -110,11 +110,7 @@ def shown(data: bytes) -> NDArray[np.uint8]:
 
     Values of more than 8 bits are stretched from the least to the greatest. Raises `DecodeError`.
     """
-    try:
-        whole = read(data, MAX_PIXELS)
-    except Exception as error:  # as above
-        raise pillow.decode_error(error) from error
-    pixels = turned(whole.pixels, whole.orientation)
+    pixels = upright(data)
     chosen = pixels[:, :, [0, 1, 2] if pixels.shape[2] >= 3 else [0, 0, 0]]
     if chosen.dtype == np.uint8:
         return np.ascontiguousarray(chosen)

@@ -34,13 +34,6 @@ _PILLOW = int(PILLOW.split(".")[0])
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
-def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """See `file_rows.cached`. One call for eight bytes takes 4 µs."""
-    out = np.empty(len(fds), np.bool_)
-    _native.cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64), out)
-    return out
-
-
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
     """See `file_rows.read_rows`. One call for 256 rows takes 68 µs."""
     offsets = np.ascontiguousarray(offsets, np.int64)
@@ -216,6 +209,19 @@ def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, ou
     work = finish.work
     mix = (work.partner, work.share, work.patch) if work.mixes else None
     _native.finish_batch(context.handle, images, columns, mix, out, number, 0, len(images))  # type: ignore[arg-type]
+
+
+def levels(pixels: NDArray[np.uint8], table: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Write `out` (3, height, width) from `pixels` (height, width, 3): value v of channel c becomes table[c, v].
+
+    All arrays are contiguous. A table has the exact results of any arithmetic that looks at single values, which
+    `Finish` with its one multiplication and addition has not. Raises `OptionError` for other shapes and dtypes.
+    """
+    height, width = pixels.shape[:2]
+    if pixels.shape != (height, width, 3) or table.shape != (3, 256) or out.shape != (3, height, width):
+        raise OptionError(f"levels: shapes {pixels.shape}, {table.shape} and {out.shape} do not fit together")
+    _check_dtypes("levels", (pixels, table, out), (np.uint8, np.float32, np.float32))
+    _native.levels(pixels, table, out)
 
 
 def part_batch(

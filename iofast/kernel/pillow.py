@@ -212,7 +212,7 @@ def _check_tiff(tags: Mapping[int, Any]) -> None:
         reason = f"{samples} planes of {bits} bits"
     else:
         return
-    raise StatusError(Status.UNSUPPORTED, f"{reason}: --format npy packs them, image_mode='array' loads them")
+    raise StatusError(Status.UNSUPPORTED, f"{reason}: --format npy packs them, fields=['image.npy'] loads them")
 
 
 def tiff_tags(data: Payload) -> Mapping[int, Any]:

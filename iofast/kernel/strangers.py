@@ -53,9 +53,7 @@ def image_format(start: bytes) -> str:
 def described(start: bytes) -> str:
     """Describe an unsupported file for an error message; "" if it is unknown."""
     if start.startswith((b"II*\0", b"MM\0*", b"\x93NUMPY")):
-        return (
-            "an array that is no RGB image; image_mode='array' loads such images if all have the same channels and type"
-        )
+        return "an array that is no RGB image: pack it with --format npy, fields=['image.npy'] loads it"
     if name := image_format(start):
         return f"{name}: not supported; convert it first"
     text = _text(start)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import depth, lossless, memory, pillow, resampling, strangers
+from iofast.kernel import lossless, memory, pillow, resampling, strangers
 from iofast.kernel.contract import (
     ALL_FILTERS,
     MAX_BYTES,
@@ -36,7 +36,6 @@ from iofast.kernel.contract import (
     Timed,
     check_decoder,
 )
-from iofast.kernel.file_rows import cached as cached
 from iofast.kernel.file_rows import read_rows as read_rows
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
@@ -46,7 +45,6 @@ from iofast.work import within
 Buffer = bytes | bytearray | memoryview
 Box = tuple[int, ...]  # the eight numbers of a row of `boxes`
 Size = tuple[int, int]
-RowDecoder = Callable[[Payloads, int, Box, Size, DecodeOptions], NDArray[Any]]
 
 
 class Context:
@@ -113,13 +111,8 @@ def decode_rows(
     out: NDArray[Any],
     status: NDArray[np.int32],
     rows: Iterable[int],
-    make: RowDecoder | None = None,
 ) -> None:
-    """Decode the given rows, as `decode_batch` does, of arrays that fit together.
-
-    `make` returns the pixels of a window (height, width, ...), without the flip; the default is RGB.
-    """
-    make = make or _rgb_row
+    """Decode the given rows, as `decode_batch` does, of arrays that fit together."""
     for row in rows:
         try:
             mirrored, filter = flips[row] & 1, int(flips[row]) >> 1
@@ -129,56 +122,12 @@ def decode_rows(
             if options.clip:
                 box = tuple(within(boxes[row], (height, width)).tolist())
                 width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
-            pixels = make(source, row, box, (width, height), own)
+            pixels = _rgb_row(source, row, box, (width, height), own)
             out[row, :height, :width] = pixels[:, ::-1] if mirrored else pixels
             status[row] = Status.OK
         except Exception as error:  # damaged images raise anything; one row must never end a batch
             out[row] = 0
             status[row] = pillow.failure(error).status
-
-
-def decode_wide(
-    options: DecodeOptions,
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    out: NDArray[np.uint16],
-    status: NDArray[np.int32],
-) -> None:
-    """Decode all rows, as `decode_batch` does without `clip`, to gray levels from 0 to 65,535.
-
-    `out` is (N, height, width). Images with fewer bits or with colours are converted: white is 65,535.
-    """
-
-    def make(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[np.uint16]:
-        levels = depth.to_wide(_stored_row(source, row, box, size, options))
-        upright = lossless.turned(levels[:, :, None], int(source.orientations[row]))
-        return lossless.resample(upright, box, size, options.filter)[:, :, 0]
-
-    decode_rows(replace(options, clip=False), source, boxes, flips, out, status, range(len(status)), make)
-
-
-def decode_arrays(
-    options: DecodeOptions,
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    out: NDArray[Any],
-    status: NDArray[np.int32],
-) -> None:
-    """Decode all rows, as `decode_batch` does without `clip`, with all their channels and bits.
-
-    `out` is (N, height, width, channels) of uint8, uint16 or float32. An image of other channels or of another type
-    fails with `Status.UNSUPPORTED`.
-    """
-
-    def make(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[Any]:
-        whole = _whole_row(source, row, box, size, options)
-        if whole.shape[2] != out.shape[3] or whole.dtype != out.dtype:
-            raise pillow.StatusError(Status.UNSUPPORTED)
-        return lossless.resample(whole, box, size, options.filter)
-
-    decode_rows(replace(options, clip=False), source, boxes, flips, out, status, range(len(status)), make)
 
 
 def decode_each(
@@ -295,19 +244,6 @@ def _rgb_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOp
 def decoded_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[np.uint8]:
     """Decode a row to RGB as it is stored, if a window of `size` can be cut out of it. Raises any error."""
     return np.asarray(pillow.plain(_stored_row(source, row, box, size, options)).convert("RGB"), dtype=np.uint8)
-
-
-def _whole_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[Any]:
-    """Read a row without loss and make it upright, if a window of `size` can be cut out of it. Raises `StatusError`."""
-    orientation = int(source.orientations[row])
-    if source.indexed_row(row)[0] != Kind.ENCODED:
-        return lossless.turned(np.asarray(_raw_row(source, row, box, size, options)), orientation)
-    whole = lossless.read(payload(source, row, options.max_bytes), options.max_pixels)
-    upright = lossless.Whole(whole.pixels, orientation).upright
-    if is_changed(source, row, upright, lambda: whole.orientation):
-        raise pillow.StatusError(Status.CHANGED)
-    _check_box(box, size, upright)
-    return lossless.turned(whole.pixels, orientation)
 
 
 def _stored_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> Image.Image:

@@ -6,7 +6,7 @@ epochs.py         the order of samples, on this rank
 spec.py           contents of batches
 resources.py      threads, memory, the path to the device
 state.py          the place of a loader, for an exact resume
-samples.py        samples in the making: places, pixels, fields, map_sample (mapping.py, processes.py)
+samples.py        samples in the making: places, pixels, fields, map_sample (mapping.py)
 canvas.py         memory for pixels: one block, or images of different sizes; singly.py: several views, 16 bits
 target_fields.py  masks, boxes and keypoints that follow their image
 assemble.py       from samples to the batch that a consumer gets
@@ -17,8 +17,7 @@ loader_stats.py   sums and failures
 """
 
 import iofast.dataset  # noqa: F401  first: without torch its error says what to install
-from iofast.gpu.decode import Split as Split
 from iofast.loader.fast import FastLoader as FastLoader
 from iofast.loader.options import LoaderOptions as LoaderOptions
 
-__all__ = ["FastLoader", "LoaderOptions", "Split"]
+__all__ = ["FastLoader", "LoaderOptions"]

@@ -9,13 +9,10 @@ import torch
 
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
-from iofast.kernel.contract import ALIASED
 from iofast.loader.options import LoaderOptions
-from iofast.loader.singly import DeepSamples
 from iofast.loader.spec import BatchSpec
-from iofast.ops import Mix, Normalize
+from iofast.ops import Mix
 from iofast.record import LABEL_FIELD
-from iofast.transforms import Pipeline
 
 _log = logging.getLogger("iofast")
 
@@ -27,10 +24,6 @@ def check_spec(spec: BatchSpec) -> None:
         _log.warning("%s has no labels, so every label in a batch is -1; fields= leaves them out", spec.dataset.path)
     if spec.pipeline.views:
         _check_views(spec)
-    if spec.deep is not None:
-        _check_deep(spec.deep, spec.pipeline, spec.options)
-    else:
-        _check_three(spec.pipeline)
     if spec.pipeline.mix is not None:
         _check_mixing(spec.pipeline.mix, spec.options, spec.dataset.classes)
     if spec.options.cache is not None:
@@ -75,10 +68,6 @@ def _check_fields(spec: BatchSpec) -> None:
         raise OptionError(
             f"{' and '.join(left)} would stay as stored, beside images whose pixels {spec.pipeline.moves!r} moves: "
             "name them in targets=, or add 'crop' to the dataset's fields and move them in map_sample"
-        )
-    if spec.pipeline.part is not None and not spec.read_first:
-        raise OptionError(
-            f'{spec.pipeline.part!r} goes by boxes: name their field, as targets={{"boxes.json": "boxes"}}'
         )
 
 
@@ -133,29 +122,3 @@ def _check_cache(spec: BatchSpec) -> None:
         "device='meta'": torch.device(options.device).type == "meta",
     }
     _refuse("cache='device' does not", conflicts, "it decodes whole images once, into memory of the device")
-
-
-def _check_three(pipeline: Pipeline) -> None:
-    for op in (op for each in pipeline.each for op in each.ops):
-        if isinstance(op, Normalize) and len(op.mean) != 3:
-            raise OptionError(f"Normalize of {len(op.mean)} channels needs image_mode='array': batches here have three")
-
-
-def _check_deep(samples: DeepSamples, pipeline: Pipeline, options: LoaderOptions) -> None:
-    others = [op for op in pipeline.ops if not isinstance(op, Normalize)]
-    normalized = [op for op in pipeline.ops if isinstance(op, Normalize)]
-    alike = all(len(set(each)) == 1 for op in normalized for each in (op.mean, op.std))
-    conflicts = {
-        f"{others[:1]!r}"[1:-1]: others,
-        f"{(pipeline.zoom or pipeline.crop)!r}": pipeline.pads,
-        "Views": pipeline.views,
-        "interpolation without antialias": pipeline.filter == ALIASED,
-        f"Normalize of several channels, beside images of {samples.channels}": not alike
-        and any(len(op.mean) != samples.channels for op in normalized),
-        f"ragged={options.ragged!r}": options.ragged != "raise",
-        f"cache={options.cache!r}": options.cache is not None,
-        f"decode={options.decode!r}": options.decode != "cpu",
-    }
-    allowed = "expected resizes, crops, RandomHorizontalFlip and Normalize of one mean and std"
-    each = "" if samples.as_gray else f", or of {samples.channels}"
-    _refuse(f"image_mode={options.image_mode!r} does not", conflicts, allowed + each)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from iofast import pixels
 from iofast.errors import OptionError, shown
-from iofast.gpu.decode import Split
+from iofast.loader.finishing import check_dtype
 from iofast.loader.loader_stats import OnError
-from iofast.loader.mapping import SampleFunction, check_picklable
+from iofast.loader.mapping import SampleFunction
 from iofast.loader.ranks import rank_in
 from iofast.loader.target_fields import targets_of
 from iofast.option import option
@@ -39,7 +38,7 @@ INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
     "collate_fn": "give collate={field: function} for the values of a field, or map_batch= for the finished batch",
     "generator": "give seed=, which order and augmentation are drawn from",
     "in_order": "leave it out, because batches always come in order",
-    "multiprocessing_context": f"{_THREADS}; map_processes= starts processes for map_sample",
+    "multiprocessing_context": _THREADS,
     "num_replicas": "give world_size=, or leave it out, because the ranks come from torch.distributed",
     "num_threads": "give num_workers=",
     "persistent_workers": f"{_THREADS}, which start at once",
@@ -71,18 +70,17 @@ class LoaderOptions:
     num_workers: int | Literal["auto"] = option("auto", limits=(0, MAX_WORKERS))
     prefetch: int | Literal["auto"] = option("auto", limits=(1, MAX_PREFETCH))
     readahead: bool | Literal["auto"] = option("auto", choices=(True, False, "auto"))
-    decode: Literal["cpu", "gpu", "split", "auto"] | Split = option("cpu", choices=("cpu", "gpu", "split", "auto"))
+    decode: Literal["auto", "cpu", "gpu"] = option("auto", choices=("auto", "cpu", "gpu"))
     pixels: Literal["exact", "fast"] = option("exact", choices=("exact", "fast"))
     check: Literal["crc"] | None = option("crc", choices=("crc", None))
     truncated: Literal["strict", "accept"] | None = option(None, choices=("strict", "accept", None))
     on_error: OnError = option("raise", choices=("raise", "replace", "drop"))
     max_errors: int | None = option(None, limits=(0, MAX_SAMPLES))
     ragged: Literal["raise", "list", "pad"] = option("raise", choices=("raise", "list", "pad"))
-    image_mode: Literal["RGB", "L", "I;16", "array"] = option("RGB", choices=("RGB", "L", "I;16", "array"))
+    image_mode: Literal["RGB", "L"] = option("RGB", choices=("RGB", "L"))
     targets: Mapping[str, str] | None = option(None)
     collate: Mapping[str, Callable[[list[Any]], Any]] | None = option(None)
     map_sample: SampleFunction | None = option(None)
-    map_processes: int = option(0, limits=(0, MAX_WORKERS))
     map_batch: Callable[..., Any] | None = option(None)
     rank: int | None = option(None, limits=(0, MAX_SAMPLES))
     world_size: int | None = option(None, limits=(1, MAX_SAMPLES))
@@ -92,7 +90,7 @@ class LoaderOptions:
         self._check_numbers()
         for each in fields(self):
             value, choices = getattr(self, each.name), each.metadata["choices"]
-            if choices and not (each.name == "decode" and isinstance(value, Split)):
+            if choices:
                 object.__setattr__(self, each.name, _checked_choice(each.name, value, choices))
         self._check_together()
         self._check_order()
@@ -185,10 +183,6 @@ class LoaderOptions:
         for name, value in collate.items():
             if not callable(value):
                 raise OptionError(f"collate[{name!r}] must be callable, found {shown(value)}")
-        if self.map_processes and self.map_sample is None:
-            raise OptionError(f"map_processes={self.map_processes} needs map_sample=, the function to run")
-        if self.map_processes and self.map_sample is not None:
-            check_picklable(self.map_sample)
 
 
 def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:
@@ -204,7 +198,7 @@ def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> ob
 def _checked_dtype(dtype: torch.dtype | str | None, pipeline: Pipeline) -> torch.dtype:
     ops = [op for view in pipeline.each for op in view.ops]
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else None
-    return pixels.check_dtype(ops, named if isinstance(named, torch.dtype) else dtype)
+    return check_dtype(ops, named if isinstance(named, torch.dtype) else dtype)
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

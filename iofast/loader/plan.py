@@ -37,7 +37,7 @@ class SamplePlan(NamedTuple):
     positions  int64 (N,); `attempt`: 0, or which replacements of the samples there they are
     indices    int64 (N,): the samples
     located    where their images lie
-    cut        boxes, int32 (N, 8), and flips, uint8 (N,), from `Pipeline.plan`; None if they depend on annotations
+    cut        boxes, int32 (N, 8), and flips, uint8 (N,), from `Pipeline.plan`
     """
 
     epoch: int
@@ -45,12 +45,12 @@ class SamplePlan(NamedTuple):
     positions: NDArray[np.int64]
     indices: NDArray[np.int64]
     located: Located
-    cut: tuple[NDArray[np.int32], NDArray[np.uint8]] | None
+    cut: tuple[NDArray[np.int32], NDArray[np.uint8]]
 
     def rows(self, start: int, stop: int) -> SamplePlan:
         """Some of the samples; the columns are views."""
         some = slice(start, stop)
-        cut = None if self.cut is None else (self.cut[0][some], self.cut[1][some])
+        cut = self.cut[0][some], self.cut[1][some]
         return self._replace(
             positions=self.positions[some], indices=self.indices[some], located=self.located.rows(some), cut=cut
         )
@@ -66,11 +66,9 @@ def _planned(
 ) -> SamplePlan:
     spec, epochs, _, cached = parts
     located: Located = cached.located.rows(indices) if cached else spec.dataset.locate(indices)
-    plan = SamplePlan(epoch, attempt, positions, indices, located, None)
-    if spec.pipeline.part is not None:
-        return plan
     draw = Draw(epochs.seed, epoch, epochs.drawn_at(positions), attempt, indices)
-    return plan._replace(cut=spec.pipeline.plan(draw, located.width, located.height))
+    cut = spec.pipeline.plan(draw, located.width, located.height)
+    return SamplePlan(epoch, attempt, positions, indices, located, cut)
 
 
 class BatchPlans:

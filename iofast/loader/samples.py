@@ -12,25 +12,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.choices import Draw
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.errors import DecodeError, IofastError
 from iofast.gpu.batch_memory import BatchMemory
-from iofast.gpu.decode import WHOLE, Divided, on_cpu
-from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
-from iofast.kernel.arrays import named
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
+from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, RowsToDecode, Uniform, output_sizes, size_of
+from iofast.loader.finishing import finish_of
 from iofast.loader.loader_stats import Failure
-from iofast.loader.mapping import Mapper, Sample
+from iofast.loader.mapping import Sample, mapped
 from iofast.loader.plan import LoaderParts, SamplePlan
 from iofast.loader.resident import PlannedImages
-from iofast.loader.singly import Cut, Deep, Several
+from iofast.loader.singly import Cut, Several
+from iofast.loader.there import There
 from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
-from iofast.transforms.windows import Places
 from iofast.work import Work, no_work
 
 
@@ -40,12 +38,9 @@ class Samples:
     `reasons` is row -> why it could not be made, "" if its image only has another size than the batch.
     """
 
-    def __init__(
-        self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None, share: int | None = None
-    ) -> None:
-        spec, epochs, resources, cached = self.parts = parts
+    def __init__(self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None) -> None:
+        spec, epochs, _, cached = self.parts = parts
         self._spec, self._epoch, self._attempt = spec, plan.epoch, plan.attempt
-        self._share = resources.decoding.share if share is None else share  # thousandths that the CPU decodes
         positions = self.positions = plan.positions
         self.indices, self.located = plan.indices, plan.located
         self.reasons: dict[int, str] = {}
@@ -53,11 +48,7 @@ class Samples:
         self.mapped: list[Sample | None] = [None] * len(positions)
         self._attempts = np.full(len(positions), plan.attempt, np.int64)  # of the sample that is now in each row
         self._drawn_at = epochs.drawn_at(positions)
-        first = spec.read_first
-        self._unread = [name for name in spec.stored if name not in first]
-        for name in first:
-            self._read(name, 0, len(positions))
-        self.boxes, self._flips = self._planned(slice(None)) if plan.cut is None else plan.cut
+        self.boxes, self._flips = plan.cut
         self._limit(slice(None))
         self._cuts = self._cut(slice(None))
         self.draft = self._draft(instead) if cached else None
@@ -73,12 +64,12 @@ class Samples:
         """Make rows [start, stop). Several threads may make different rows at the same time."""
         if self.canvas is not None:
             self._decode(self.canvas, context, stages, slice(start, stop))
-        for name in self._unread:
+        for name in self._spec.stored:
             self._read(name, start, stop)
         for row in range(start, stop) if self._spec.targets else ():
             self._follow(row)
-        if self._spec.mapper is not None:
-            self._map(self._spec.mapper, start, stop)
+        for row in range(start, stop) if self._spec.options.map_sample is not None else ():
+            self._map(row)
 
     def failures(self) -> list[Failure]:
         """The rows that could not be made, in order."""
@@ -155,9 +146,8 @@ class Samples:
 
     def _planned(self, rows: NDArray[np.intp] | slice) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes and flips of some rows, for the sizes in `located`."""
-        pipeline, located = self._spec.pipeline, self.located
-        places = None if pipeline.part is None else self._places(np.arange(len(self))[rows].tolist())
-        return pipeline.plan(self._draw(rows), located.width[rows], located.height[rows], places)
+        located = self.located
+        return self._spec.pipeline.plan(self._draw(rows), located.width[rows], located.height[rows])
 
     def _limit(self, rows: NDArray[np.intp] | slice) -> None:
         """Refuse images that would be resized to more pixels than may be decoded, before memory is taken for them."""
@@ -167,26 +157,6 @@ class Samples:
             found = f"{width}x{height} pixels after resizing"
             self.reasons.setdefault(row, f"{kernel.status_message(kernel.Status.LIMIT)} ({found})")
             self.boxes[row] = 0
-
-    def _places(self, rows: list[int]) -> list[Places]:
-        """The annotated boxes of some rows as stored, (n, 4) each, without empty ones."""
-        found = []
-        for row in rows:
-            size = np.array([self.located.width[row], self.located.height[row]] * 2, np.float64)
-            own = [] if row in self.reasons else self._annotated(row)
-            boxes = np.clip(np.array(own, np.float64).reshape(-1, 4), 0, size)
-            found.append(boxes[(boxes[:, :2] < boxes[:, 2:]).all(axis=1)])
-        return found
-
-    def _annotated(self, row: int) -> list[tuple[float, ...]]:
-        """The boxes in all targets of one row. A target that cannot be read is a failure of the row."""
-        boxes: list[tuple[float, ...]] = []
-        for name, target in self._spec.targets.items():
-            try:
-                boxes += target.boxes(self.values[name][row])
-            except DecodeError as error:
-                self.reasons.setdefault(row, f"field {name}: {error}")
-        return boxes
 
     def _cut(self, rows: NDArray[np.intp] | slice) -> list[Cut]:
         """What each group of views takes of some rows."""
@@ -204,8 +174,6 @@ class Samples:
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         spec, resources, rows, pipeline = self._spec, self.parts.resources, len(self), self._spec.pipeline
-        if spec.deep:
-            return Deep(rows, pipeline.size or size_of(self.boxes), spec.deep, spec.dtype)
         memory = resources.float_memory if spec.finishes else resources.memory
         if instead is not None:
             memory = BatchMemory(pinned=False, spare=1)
@@ -215,18 +183,13 @@ class Samples:
             return Several(pipeline.views, self._cuts, rows, stored)
         if pipeline.size is None and spec.options.ragged != "raise":
             return Ragged(self.boxes, stored)
-        if instead is None and self._share is not None and self._share < WHOLE:
-            return self._divided(self._share)
+        if instead is None and (tables := resources.decoding.tables) is not None:
+            cut, lengths = (self.boxes, self._flips, self.located.orientation), self.located.length
+            return There(cast(tuple[int, int], pipeline.size), lengths, cut, memory, tables)
         size = pipeline.size or (size_of(self.boxes) if instead is None else cast(Uniform, instead.canvas).size)
         if instead is not None and pipeline.size is None:
             self._refuse_others(size)
         return Uniform(rows, size, stored)
-
-    def _divided(self, share: int) -> Divided:
-        resources, located = self.parts.resources, self.located
-        places = self.positions % self.parts.epochs.schedule.global_batch
-        size, cut = cast(tuple[int, int], self._spec.pipeline.size), (self.boxes, self._flips, located.orientation)
-        return Divided(size, on_cpu(places, share), located.length, cut, resources.memory)
 
     def _refuse_others(self, size: tuple[int, int]) -> None:
         """Without a transform of fixed size: refuse replacements whose size is not that of the batch."""
@@ -241,7 +204,7 @@ class Samples:
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
         drawn = pipeline.drawn
         work = pipeline.work(self._draw(rows), widths, heights, self.boxes[rows]) if drawn else no_work(len(rows))
-        return pixels.finish_of(pipeline.ops, work, self._spec.dtype)
+        return finish_of(pipeline.ops, work, self._spec.dtype)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop
@@ -276,15 +239,8 @@ class Samples:
         self._decode_changed(canvas, wanted, status)
         failed = np.flatnonzero(status).tolist()
         for place in failed:
-            self.reasons.setdefault(int(rows[place]), self._reason(int(status[place]), source, place))
+            self.reasons.setdefault(int(rows[place]), kernel.failure(int(status[place]), source, place))
         return len(failed)
-
-    def _reason(self, status: int, source: Payloads, place: int) -> str:
-        """Why an image failed."""
-        deep = self._spec.deep
-        if deep is None or deep.as_gray or status != kernel.Status.UNSUPPORTED:
-            return kernel.failure(status, source, place)
-        return f"{kernel.status_message(status)}: expected {named(deep.channels, deep.type)}, as the first image has"
 
     def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
         """`payloads` of `rows`, without checksums if all of them have been compared already.
@@ -348,27 +304,27 @@ class Samples:
         if row in self.reasons:
             return
         crop, size = self._crop(row), (int(self.located.width[row]), int(self.located.height[row]))
-        centres = self._spec.pipeline.part is not None
         for name, target in self._spec.targets.items():
             try:
                 if self.values[name][row] is not None:
-                    self.values[name][row] = target.follow(self.values[name][row], crop, size, centres=centres)
+                    self.values[name][row] = target.follow(self.values[name][row], crop, size)
             except DecodeError as error:
                 self.reasons.setdefault(row, f"field {name}: {error}")
 
-    def _map(self, mapper: Mapper, start: int, stop: int) -> None:
-        """Call `map_sample` for each sample that has not failed. What it raises is a fault of the program, not of the
-        data, so it reaches the consumer."""
-        spec, images = self._spec, None if self.canvas is None else self.canvas.images()
-        rows = [row for row in range(start, stop) if row not in self.reasons]
-        samples = [{name: self.value(name, row, images) for name in spec.fields} for row in rows]
-        seeds = [(spec.options.seed, self._epoch, int(self._drawn_at[row]), self._attempt) for row in rows]
+    def _map(self, row: int) -> None:
+        """Call `map_sample`, unless the sample has failed. What it raises is a fault of the program, not of the data,
+        so it reaches the consumer."""
+        spec = self._spec
+        if spec.options.map_sample is None or row in self.reasons:
+            return
+        images = None if self.canvas is None else self.canvas.images()
+        sample = {name: self.value(name, row, images) for name in spec.fields}
+        seed = spec.options.seed, self._epoch, int(self._drawn_at[row]), self._attempt
 
-        def name_of(number: int) -> str:
-            return f"{self._name(rows[number])}, position {self.positions[rows[number]]} of epoch {self._epoch}"
+        def name() -> str:
+            return f"{self._name(row)}, position {self.positions[row]} of epoch {self._epoch}"
 
-        for row, mapped in zip(rows, mapper.map(samples, seeds, name_of), strict=True):
-            self.mapped[row] = mapped
+        self.mapped[row] = mapped(spec.options.map_sample, sample, seed, name)
 
     def _name(self, row: int) -> str:
         return self._spec.dataset.reader.name(int(self.located.indices[row]))

@@ -1,4 +1,4 @@
-"""Canvases whose images are made one by one: several views of each image, and images of other bits and channels."""
+"""The canvas of several views of each image."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.choices import Draw
-from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
-from iofast.loader.canvas import Canvas, CanvasStorage, laid_out
-from iofast.ops import Op, affine
+from iofast.loader.canvas import Canvas, CanvasStorage, RowsToDecode, laid_out
+from iofast.loader.finishing import TYPES, finish_of, finished, rows_of
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, no_work
 
-_WHITE = {"uint8": 255, "uint16": 65_535, "float32": 1}  # what becomes 1.0 in a batch of floats
-_LEVELS = {"uint8": torch.uint8, "uint16": torch.int32, "float32": torch.float32}  # torch hardly supports uint16
 _KEPT = 48 << 20  # bytes of scratch memory that a thread keeps: 16 million pixels
 _DRAWN = ("steps", "numbers", "erased", "fills", "noise")  # columns of `Work`; views are not mixed
 
@@ -90,9 +87,7 @@ class Several(Singly):
     def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: CanvasStorage) -> None:
         self._views, self._cuts, self._rows, self._stored = views, cuts, rows, stored
         self._blocks = self._allocated()
-        self._outs = [
-            pixels.rows_of(block.flatten(0, 1)).reshape(-1, rows, *block.shape[3:], 3) for block in self._blocks
-        ]
+        self._outs = [rows_of(block.flatten(0, 1)).reshape(-1, rows, *block.shape[3:], 3) for block in self._blocks]
 
     def _allocated(self) -> list[torch.Tensor]:
         """(count, N, 3, H, W) for each group, all in one block of memory."""
@@ -127,13 +122,15 @@ class Several(Singly):
         dtype, ops = self._stored.dtype, view.pipeline.ops
         if dtype == torch.uint8 and not view.pipeline.finishes:
             decode(out)
-        elif kernel.finish_batch is not None and dtype in pixels.TYPES:
-            decode(out, finish=pixels.finish_of(ops, work, dtype))
+        elif kernel.finish_batch is not None and dtype in TYPES:
+            decode(out, finish=finish_of(ops, work, dtype))
         else:
             plain = np.zeros(out.shape, np.uint8)
             decode(plain)
-            finished = pixels.apply(torch.from_numpy(plain).permute(0, 3, 1, 2), ops, work=work, dtype=dtype)
-            out[...] = pixels.rows_of(finished)
+            images, made = (
+                torch.from_numpy(each).permute(0, 3, 1, 2) for each in (plain, np.zeros(out.shape, "float32"))
+            )
+            out[...] = rows_of(finished(images, ops, work, made))
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """See `Canvas`."""
@@ -144,55 +141,6 @@ class Several(Singly):
         """Name of a group -> (N, 3, H, W), or a list of `count` of them."""
         groups = zip(self._views, self._blocks, strict=True)
         return {view.name: block[0] if view.count is None else list(block) for view, block in groups}
-
-
-class DeepSamples(NamedTuple):
-    """What the images of a batch consist of, and their `Normalize`. `as_gray` converts them to one channel."""
-
-    channels: int
-    type: str  # uint8, uint16 or float32
-    as_gray: bool
-    ops: Sequence[Op]
-
-
-class Deep(Singly):
-    """Images with all their channels and bits, decoded by the kernel's twin, (N, channels, height, width).
-
-    Levels as they are, those of uint16 as int32; with a float `dtype` pixels of which the greatest level is 1.0 (those
-    of float32 are not scaled), after `ops`.
-    """
-
-    def __init__(self, rows: int, size: tuple[int, int], samples: DeepSamples, dtype: torch.dtype) -> None:
-        self._size, self._samples = size, samples
-        levels = _LEVELS[samples.type] if dtype == torch.uint8 else dtype
-        self._images = torch.zeros((rows, samples.channels, *size), dtype=levels)
-        scale, bias = torch.from_numpy(affine(samples.ops, samples.channels))
-        self._scale = (scale * (255 / _WHITE[samples.type])).to(torch.float32).view(-1, 1, 1)
-        self._bias = bias.to(torch.float32).view(-1, 1, 1)
-        self._finishes = dtype != torch.uint8
-
-    def make(self, wanted: RowsToDecode) -> int:
-        """See `Singly`."""
-        out = np.zeros((1, *self._size, self._samples.channels), self._samples.type)
-        status, what = np.zeros(1, np.int32), (wanted.context.options, wanted.source, wanted.boxes, wanted.flips)
-        if self._samples.as_gray:
-            kernel.decode_wide(*what, out[..., 0], status)
-        else:
-            kernel.decode_arrays(*what, out, status)
-        plain = out[0].astype(np.int32) if out.dtype == np.uint16 else out[0]
-        levels = torch.from_numpy(plain).permute(2, 0, 1)
-        if self._finishes:
-            levels = levels.to(torch.float32) * self._scale + self._bias
-        self._images[int(wanted.rows[0])] = levels
-        return int(status[0])
-
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`."""
-        self._images[torch.from_numpy(rows)] = cast(Deep, other)._images[torch.from_numpy(of)]
-
-    def images(self) -> torch.Tensor:
-        """See `Canvas`."""
-        return self._images
 
 
 def _scratch_of(size: int) -> NDArray[np.uint8]:

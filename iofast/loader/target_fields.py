@@ -26,21 +26,17 @@ class TargetField:
     fill: int = 0
     box_format: str = "xyxy"
 
-    def boxes(self, value: Any) -> list[tuple[float, ...]]:
-        """Left, top, right and lower edge of the boxes in `value`; none if the field holds something else."""
-        return places.boxes_of(_plain(value), self.box_format) if self.kind == "boxes" and value is not None else []
-
-    def follow(self, value: Any, crop: CropBox, size: tuple[int, int], *, centres: bool = False) -> Any:
+    def follow(self, value: Any, crop: CropBox, size: tuple[int, int]) -> Any:
         """Move `value`, of an upright image of `size` (width, height), as `crop` describes.
 
         A mask becomes a tensor (height, width, …), a plain list of boxes float32 (n, 4); other JSON keeps its form.
-        Boxes are clipped. A box of which nothing is left is removed, with its entry in lists of equal length; with
-        `centres` also a box whose middle is cut off. Raises `DecodeError`.
+        Boxes are clipped. A box of which nothing is left is removed, with its entry in lists of equal length.
+        Raises `DecodeError`.
         """
         if self.kind == "mask":
             return _mask(value, crop, size, self.fill)
         plain, boxes = _plain(value), self.kind == "boxes"
-        moved = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format, centres=centres)
+        moved = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format)
         if boxes and isinstance(plain, list) and not (plain and isinstance(plain[0], dict)):
             return torch.tensor(moved, dtype=torch.float32).reshape(-1, 4)
         return moved

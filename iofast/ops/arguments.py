@@ -18,8 +18,6 @@ Check = Callable[[str, Any], Any]
 Span = tuple[float, float]
 RGB = tuple[float, float, float]
 
-MAX_CHANNELS = 16  # of an image
-
 MOST_FACTOR = 63.0  # of brightness, contrast, saturation and sharpness: the kernel's factors have 6 integer bits
 MOST_REACH = 63  # pixels that a blur reaches on each side
 
@@ -141,12 +139,6 @@ def channels(name: str, values: Sequence[float]) -> RGB:
     found = numbers(1, 3)(name, values)
     red, green, blue = found * (3 // len(found))
     return red, green, blue
-
-
-def per_channel(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """A finite number per channel, 2 to 16 of them, or one for all, which becomes three."""
-    several = hasattr(values, "__len__") and 2 <= len(values) <= MAX_CHANNELS
-    return numbers(len(values))(name, values) if several else channels(name, values)
 
 
 def colour(name: str, value: float | Sequence[float] | None) -> RGB:

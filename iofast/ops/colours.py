@@ -57,21 +57,6 @@ class ColorJitter:
     hue: float | Sequence[float] = 0.0
 
 
-@operation(p=probability, **_JITTER)
-class RandomPhotometricDistort:
-    """SSD's distortion: change brightness, contrast, saturation and hue by random factors, and permute the channels.
-
-    Each of these five happens with probability `p`. Contrast comes second or fifth. Ranges are (low, high), as
-    `ColorJitter`'s.
-    """
-
-    brightness: Sequence[float] = (0.875, 1.125)
-    contrast: Sequence[float] = (0.5, 1.5)
-    saturation: Sequence[float] = (0.5, 1.5)
-    hue: Sequence[float] = (-0.05, 0.05)
-    p: float = 0.5
-
-
 @dataclass(frozen=True, slots=True)
 class RandomChannelPermutation:
     """Put red, green and blue in a random order, each of the six equally likely."""
@@ -187,7 +172,6 @@ class GaussianBlur:
 
 Colour = (
     ColorJitter
-    | RandomPhotometricDistort
     | RandomChannelPermutation
     | Grayscale
     | Luma

@@ -17,7 +17,6 @@ from iofast.ops.arguments import (
     check_whole,
     operation,
     optional,
-    per_channel,
     positive_span,
     probability,
     span,
@@ -48,11 +47,9 @@ def _counts(name: str, count: int | Sequence[int]) -> tuple[int, int]:
     return low, high
 
 
-@operation(mean=per_channel, std=per_channel, max_value=optional(above_zero))
+@operation(mean=channels, std=channels, max_value=optional(above_zero))
 class Normalize:
     """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all.
-
-    With the loader's `image_mode="array"` there may be up to 16 channels.
 
     `max_value` is the greatest pixel on the scale of mean and std: with 255 both are divided by 255. Without it both
     must be at most 1, because larger ones are almost always on a scale of 0 to 255.
@@ -63,10 +60,6 @@ class Normalize:
     max_value: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std):
-            raise OptionError(
-                f"Normalize: mean and std must have equally many numbers, found {self.mean} and {self.std}"
-            )
         if min(self.std) <= 0:
             raise OptionError(f"Normalize: std must be above 0, found {self.std}")
         if self.max_value is None and max(*self.mean, *self.std) > 1:
@@ -174,15 +167,12 @@ Mix = MixUp | CutMix | Mixes
 Finishing = Normalize | RandomErasing | Mix
 
 
-def affine(ops: Sequence[object], count: int = 3) -> NDArray[np.float64]:
-    """Scale and bias of `count` channels: level * scale + bias is the pixel after the `Normalize` of `ops`.
-
-    float64 (2, count). Of a `Normalize` with another number of channels the first applies to all.
-    """
-    scale, bias = np.full(count, 1 / 255), np.zeros(count)
+def affine(ops: Sequence[object]) -> NDArray[np.float64]:
+    """Scale and bias of channels, float64 (2, 3): level * scale + bias is the pixel after the `Normalize` of `ops`."""
+    scale, bias = np.full(3, 1 / 255), np.zeros(3)
     for op in ops:
         if isinstance(op, Normalize):
-            mean, std = (np.array(each if len(each) == count else each[:1]) for each in (op.mean, op.std))
+            mean, std = np.array(op.mean), np.array(op.std)
             scale, bias = scale / std, (bias - mean) / std
     return np.stack((scale, bias))
 

@@ -59,8 +59,6 @@ _TIMM_BOTH: Space = {
     "ShearY": Range(0, 0.3, signed=True),
     "TranslateX": Range(0, 0.45, signed=True, of="width"),
     "TranslateY": Range(0, 0.45, signed=True, of="height"),
-    "Desaturate": Range(0.5, 0),
-    "GaussianBlur": Range(0.1, 2),
 }
 _TIMM_COLOURS = ("Color", "Contrast", "Brightness", "Sharpness")
 TIMM_SPACES: tuple[Space, Space] = (  # without inc1, and with it
@@ -78,16 +76,6 @@ TIMM_SPACES: tuple[Space, Space] = (  # without inc1, and with it
     },
 )
 
-TIMM_CHAIN: Space = {  # of its AugMix
-    name: range
-    for name, range in {
-        **TIMM_SPACES[1],
-        "TranslateX": Range(0, 0.3, signed=True, of="width"),
-        "TranslateY": Range(0, 0.3, signed=True, of="height"),
-    }.items()
-    if name not in ("Invert", "SolarizeAdd", "Desaturate", "GaussianBlur")
-}
-
 _TIMM_ALL = (
     "AutoContrast",
     "Equalize",
@@ -102,21 +90,9 @@ _TIMM_ALL = (
     "TranslateX",
     "TranslateY",
 )
-# operations, or their weights, by timm's part "t"; every named list uses the ranges of inc1
+# operations, or their weights, by timm's part "t"; the weighted ones use the ranges of inc1
 TIMM_SETS: Mapping[str, tuple[str, ...] | Mapping[str, float]] = {
     "": _TIMM_ALL,
-    "3a": ("Solarize", "Desaturate", "GaussianBlur"),
-    "3aw": {
-        "Solarize": 6.0,
-        "Desaturate": 6.0,
-        "GaussianBlur": 6.0,
-        "Rotate": 3.0,
-        "ShearX": 2.0,
-        "ShearY": 2.0,
-        **dict.fromkeys(("Posterize", "AutoContrast", "Color", "Sharpness", "Contrast", "Brightness"), 1.0),
-        "Equalize": 1.0,
-        "Invert": 1.0,
-    },
     "weights": {
         "Rotate": 3.0,
         "ShearX": 2.0,
@@ -225,43 +201,4 @@ AUTO_POLICIES: Mapping[str, tuple[tuple[Chosen, Chosen], ...]] = {
         ShearX 0.7 2  Invert 0.1 0
         """
     ),
-}
-
-# the pairs of EfficientNet's code
-_V0 = _pairs(
-    """
-    Equalize 0.8 1  ShearY 0.8 4
-    Color 0.4 9  Equalize 0.6 3
-    Color 0.4 1  Rotate 0.6 8
-    Solarize 0.8 3  Equalize 0.4 7
-    Solarize 0.4 2  Solarize 0.6 2
-    Color 0.2 0  Equalize 0.8 8
-    Equalize 0.4 8  SolarizeAdd 0.8 3
-    ShearX 0.2 9  Rotate 0.6 8
-    Color 0.6 1  Equalize 1 2
-    Invert 0.4 9  Rotate 0.6 0
-    Equalize 1 9  ShearY 0.6 3
-    Color 0.4 7  Equalize 0.6 0
-    Posterize 0.4 6  AutoContrast 0.4 7
-    Solarize 0.6 8  Color 0.6 9
-    Solarize 0.2 4  Rotate 0.8 9
-    Rotate 1 7  TranslateY 0.8 9
-    ShearX 0 0  Solarize 0.8 4
-    ShearY 0.8 0  Color 0.6 4
-    Color 1 0  Rotate 0.6 2
-    Equalize 0.8 4  Equalize 0 8
-    Equalize 1 4  AutoContrast 0.6 2
-    ShearY 0.4 7  SolarizeAdd 0.6 7
-    Posterize 0.8 2  Solarize 0.6 10
-    Solarize 0.6 8  Equalize 0.6 1
-    Color 0.8 6  Rotate 0.4 5
-    """
-)
-_GROWING, _WEAKER, _ORIGINAL = Range(4, 0, whole="up"), Range(0, 4, whole="down"), Range(4, 8, whole="down")
-# the pairs of timm's AutoAugment by name, each with its range of Posterize
-TIMM_PAIRS: Mapping[str, tuple[Range, tuple[tuple[Chosen, Chosen], ...]]] = {
-    "original": (_ORIGINAL, AUTO_POLICIES["imagenet"]),
-    "originalr": (_GROWING, AUTO_POLICIES["imagenet"]),
-    "v0": (_WEAKER, _V0),
-    "v0r": (_GROWING, _V0),
 }

@@ -12,7 +12,6 @@
     Repeated(3)                        # each sample three times in a row, also Repeated(3, Blocks())
     Mixed([0.8, 0.2])                  # two datasets opened as one
     Buckets([(224, 224), (192, 256)])  # batches of similar aspect ratios
-    ByEpoch(Blocks(1024, 4))           # the first epoch in blocks, later ones shuffled
     Grouped(64)                        # fixed ranges of samples for each node
     Sampled(sampler)                   # a torch sampler, also an endless one
 
@@ -25,7 +24,7 @@ from iofast.order.base import Mode, Order, Population
 from iofast.order.blocks import Blocks
 from iofast.order.buckets import Buckets, nearest
 from iofast.order.cycles import Balanced, Mixed
-from iofast.order.grouped import ByEpoch, Grouped
+from iofast.order.grouped import Grouped
 from iofast.order.orders import Repeated, Sequential, Shuffled, Weighted
 from iofast.order.permutation import MAX_SAMPLES, MAX_SEED
 from iofast.order.sampled import Sampled
@@ -40,7 +39,6 @@ __all__ = [
     "Repeated",
     "Mixed",
     "Buckets",
-    "ByEpoch",
     "Grouped",
     "Sampled",
     "Mode",

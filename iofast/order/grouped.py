@@ -1,4 +1,4 @@
-"""Orders for reading a set over a network: another order in the first epoch, and fixed ranges of samples per node."""
+"""An order for reading a set over a network: fixed ranges of samples per node."""
 
 from __future__ import annotations
 
@@ -16,46 +16,6 @@ from iofast.order.permutation import MAX_SAMPLES, key_word, permuted_each, strea
 
 
 @dataclass(frozen=True)
-class ByEpoch(Mode):
-    """Epoch 0 in the order `first`, every later one in the order `then` (default: `Shuffled()`).
-
-    While the cache of an object store is still empty, block-local order reads about as fast as the store; once the
-    cache holds the set, a full shuffle costs no more and mixes better. Both orders must be one of `Sequential`,
-    `Shuffled` and `Blocks`.
-    """
-
-    first: Mode
-    then: Mode | None = None
-
-    def __post_init__(self) -> None:
-        _check_permutes("ByEpoch: first", self.first)
-        _check_permutes("ByEpoch: then", self.at(1))
-
-    def at(self, epoch: int) -> Mode:
-        """The mode of an epoch."""
-        if epoch == 0:
-            return self.first
-        return Shuffled() if self.then is None else self.then
-
-    def _order(self, binding: Binding) -> Order:
-        return _ByEpoch(self.first.bind(*binding), self.at(1).bind(*binding))
-
-
-class _ByEpoch(Order):
-    mode = "by_epoch"
-
-    def __init__(self, first: Order, then: Order) -> None:
-        super().__init__(first.count, first.length, first.seed)
-        self._first, self._then = first, then
-
-    def _indices(self, part: Part) -> Indices:
-        return (self._then if part.epoch else self._first).indices(part.epoch, part.positions)
-
-    def _options(self) -> dict[str, object]:
-        return {"first": self._first.describe(), "then": self._then.describe()}
-
-
-@dataclass(frozen=True)
 class Grouped(Mode):
     """Equal parts of each batch from each of `groups` fixed ranges of neighbouring samples.
 
@@ -68,7 +28,7 @@ class Grouped(Mode):
     alone, so a run resumes exactly on fewer nodes, which take over the other ranges.
 
     A rank gets no samples of other ranges: pack a set that is stored class by class with `--shuffle SEED`. B must be a
-    multiple of `groups`. `order` must be `Sequential`, `Shuffled`, `Blocks` or `ByEpoch`.
+    multiple of `groups`. `order` must be `Sequential`, `Shuffled` or `Blocks`.
     """
 
     groups: int = 64
@@ -76,8 +36,11 @@ class Grouped(Mode):
 
     def __post_init__(self) -> None:
         check_fields(self, groups=whole(1, MAX_SAMPLES))
-        if self.order is not None and not isinstance(self.order, ByEpoch):
-            _check_permutes("Grouped: order", self.order, "Sequential(), Shuffled(), Blocks() or ByEpoch(…)")
+        if self.order is not None and not isinstance(
+            self.order, Sequential | Shuffled | Blocks
+        ):  # as `_permuted` knows
+            expected = "Sequential(), Shuffled() or Blocks()"
+            raise OptionError(f"Grouped: order must be {expected}, found {shown(self.order)}")
 
     def _order(self, binding: Binding) -> Order:
         return _Grouped(self.groups, self.order or Shuffled(), binding)
@@ -104,8 +67,7 @@ class _Grouped(Order):
     def _indices(self, part: Part) -> Indices:
         groups, places = self._places(part)
         key = f"iofast order {self.seed} {part.epoch} groups"
-        mode = self._order.at(part.epoch) if isinstance(self._order, ByEpoch) else self._order
-        return self._starts(groups, self._size) + _permuted(mode, key, groups, self._counts(groups), places)
+        return self._starts(groups, self._size) + _permuted(self._order, key, groups, self._counts(groups), places)
 
     def _places(self, part: Part) -> tuple[Indices, Indices]:
         """The group of each position, and the place in the order of its group."""
@@ -143,9 +105,3 @@ def _permuted(mode: Mode, key: str, groups: Indices, counts: Indices, places: In
     if isinstance(mode, Blocks):
         return blocks_each(mode, key, groups, counts, places)
     return permuted_each(counts, streams(key_word(key), groups), places) if isinstance(mode, Shuffled) else places
-
-
-def _check_permutes(name: str, mode: object, expected: str = "Sequential(), Shuffled() or Blocks()") -> None:
-    """Raise `OptionError` unless `mode` permutes the samples by their number alone: `_permuted` knows these modes."""
-    if not isinstance(mode, Sequential | Shuffled | Blocks):
-        raise OptionError(f"{name} must be {expected}, found {shown(mode)}")

@@ -17,39 +17,23 @@ from iofast.ops.colours import (
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
-    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
     Solarize,
 )
 from iofast.ops.finishing import CutMix, MixUp, Normalize, RandomErasing
 from iofast.ops.moving import RandomAffine, RandomHorizontalFlip, RandomPerspective, RandomRotation, RandomVerticalFlip
-from iofast.ops.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from iofast.ops.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from iofast.ops.timm_policy import timm_policy
 from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.compiling import compile
 from iofast.transforms.elsewhere import HINTS as _HINTS
 from iofast.transforms.geometry import CenterCrop, Pad, RandomCrop, Resize
 from iofast.transforms.pipeline import Pipeline, Transform
-from iofast.transforms.presets import (
-    cifar,
-    deit3,
-    detection_train,
-    evaluate,
-    five_crop,
-    segmentation_train,
-    ten_crop,
-    three_augment,
-    timm_evaluate,
-    timm_train,
-    torchvision_train,
-    train,
-)
+from iofast.transforms.presets import dino, evaluate, simclr, timm_train, train
 from iofast.transforms.resized_crops import RandomResizedCrop, ResizedCenterCrop
 from iofast.transforms.resizing import RandomResize, RandomShortestSize, ResizeKeepRatio, ScaleJitter
-from iofast.transforms.self_supervised import dino, dinov2, mae, moco, moco_v3, simclr
 from iofast.transforms.views import CornerCrop, Views
-from iofast.transforms.windows import RandomIoUCrop, RandomZoomOut
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
 
@@ -61,7 +45,6 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any name
 
 
 __all__ = [
-    "AugMix",
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
@@ -86,10 +69,8 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
-    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
-    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",
@@ -97,7 +78,6 @@ __all__ = [
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
-    "RandomZoomOut",
     "Resize",
     "ResizeKeepRatio",
     "ResizeToBucket",
@@ -107,24 +87,11 @@ __all__ = [
     "Transform",
     "TrivialAugmentWide",
     "Views",
-    "cifar",
     "compile",
-    "deit3",
-    "detection_train",
     "dino",
-    "dinov2",
     "evaluate",
-    "five_crop",
-    "mae",
-    "moco",
-    "moco_v3",
-    "segmentation_train",
     "simclr",
-    "ten_crop",
-    "three_augment",
-    "timm_evaluate",
     "timm_policy",
     "timm_train",
-    "torchvision_train",
     "train",
 ]

@@ -22,12 +22,11 @@ from iofast.transforms.geometry import Pad, Pair, RandomCrop, Resize
 from iofast.transforms.pipeline import Crop, Pipeline, Resampled, Transform, View
 from iofast.transforms.resizing import Resizing
 from iofast.transforms.views import Views
-from iofast.transforms.windows import RandomIoUCrop, RandomZoomOut
 from iofast.work import MOST_STEPS
 
 _ALLOWED = (
-    "expected ResizeToBucket, or RandomZoomOut, RandomIoUCrop and Resize, or Resize (RandomResize, ScaleJitter, …) and "
-    "then RandomResizedCrop, CenterCrop or RandomCrop (each may be left out), then operations on images "
+    "expected ResizeToBucket, or Resize (RandomResize, ScaleJitter, …) and then "
+    " RandomResizedCrop, CenterCrop or RandomCrop (each may be left out), then operations on images "
     "(RandomHorizontalFlip, RandAugment, ColorJitter, RandomApply, …), then Normalize and RandomErasing, then MixUp or "
     "CutMix or RandomChoice of them"
 )
@@ -35,8 +34,7 @@ _CROPS = dict.fromkeys(get_args(Crop), 1)
 _IMAGES = dict.fromkeys(get_args(ImageOp), 2)
 _MIXES = dict.fromkeys(get_args(Mix), 4)
 _RESIZINGS = dict.fromkeys(get_args(Resizing), 0)
-_WINDOWS = {RandomZoomOut: -2, RandomIoUCrop: -1}
-_STAGE: dict[type, int] = {**_WINDOWS, **_RESIZINGS, Normalize: 3, RandomErasing: 3, **_CROPS, **_IMAGES, **_MIXES}
+_STAGE: dict[type, int] = {**_RESIZINGS, Normalize: 3, RandomErasing: 3, **_CROPS, **_IMAGES, **_MIXES}
 _SEVERAL = (2, 3)  # the stages that may hold several transforms
 
 
@@ -54,12 +52,10 @@ def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeli
     ops = [each for each in listed if isinstance(each, Op)]
     crop = next((each for each in listed if isinstance(each, Crop)), None)
     # the kernel mirrors a crop at no cost; behind other steps, or in a window beyond the image, a flip is a step
-    zooms = any(isinstance(each, RandomZoomOut) for each in listed)
-    first = bool(ops) and isinstance(ops[0], RandomHorizontalFlip) and not zooms and not Pipeline(crop=crop).pads
+    first = bool(ops) and isinstance(ops[0], RandomHorizontalFlip) and not Pipeline(crop=crop).pads
     flip = ops.pop(0) if first else None
     resize = next((each for each in listed if isinstance(each, Resizing)), None)
-    zoom, part = (next((each for each in listed if isinstance(each, kind)), None) for kind in _WINDOWS)
-    return _checked(Pipeline(zoom, part, resize, crop, flip, tuple(ops), flips_first=flips_first))  # type: ignore[arg-type]
+    return _checked(Pipeline(resize, crop, flip, tuple(ops), flips_first=flips_first))  # type: ignore[arg-type]
 
 
 def _flip_behind_crop(listed: list[Transform]) -> tuple[list[Transform], bool]:
@@ -137,10 +133,6 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     if (most := max(work.steps.shape[1], work.erased.shape[1])) >= MOST_STEPS:
         raise OptionError(f"a transform may have fewer than {MOST_STEPS} steps or rectangles, found {most}")
     resize, crop = pipeline.resize, pipeline.crop
-    if crop is not None and (window := pipeline.zoom or pipeline.part) is not None:
-        raise OptionError(f"{crop!r} cannot follow {window!r}: {_ALLOWED}")
-    if pipeline.zoom is not None and pipeline.size is None:
-        raise OptionError(f"{pipeline.zoom!r} must be followed by Resize((height, width)): images must be of one size")
     if isinstance(crop, Pad) and pipeline.size is None:
         raise OptionError(f"{crop!r} must follow Resize((height, width)): its images must be of one size")
     if resize is None or crop is None:

@@ -92,12 +92,6 @@ def _blur(op: colours.GaussianBlur, images: DrawnImages, name: str) -> Program:
     return np.full(sigma.shape, Step.BLUR, np.int8), own
 
 
-def _factors(op: colours.ColorJitter | colours.RandomPhotometricDistort, u: Column) -> Column:
-    """The factors of `_JITTER`, (N, 4), from uniform numbers of this shape."""
-    low, high = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64).T
-    return np.asarray(low + (high - low) * u)
-
-
 def _jitter(op: colours.ColorJitter, images: DrawnImages, name: str) -> Program:
     """Lanes 0 to 3 of the name are the factors, 4 to 7 the order: the smallest number comes first."""
     u = images.draw.uniform(name, 8)
@@ -105,19 +99,9 @@ def _jitter(op: colours.ColorJitter, images: DrawnImages, name: str) -> Program:
     used = [number for number, neutral in enumerate(_NEUTRAL) if ranges[number] != neutral]
     order = np.argsort(u[:, [4 + number for number in used]], axis=1, kind="stable")
     codes = np.array([_JITTER[number] for number in used], np.int8)[order]
-    return codes, numbers(np.take_along_axis(_factors(op, u[:, :4])[:, used], order, axis=1))
-
-
-def _distortion(op: colours.RandomPhotometricDistort, images: DrawnImages, name: str) -> Program:
-    """Lanes: 4 whether a factor is used, 4 factors, contrast first, whether channels are permuted, the permutation."""
-    u = images.draw.uniform(name, 11)
-    steps = [0, 1, 2, 3, 1]
-    done = np.concatenate((u[:, steps], u[:, 9:10]), axis=1) < op.p
-    done[:, 1] &= u[:, 8] < 0.5
-    done[:, 4] &= u[:, 8] >= 0.5
-    codes = np.array([*(_JITTER[step] for step in steps), Step.PERMUTE], np.int8)
-    which = np.floor(len(CHANNELS) * u[:, 10:])
-    return (done * codes).astype(np.int8), numbers(np.concatenate((_factors(op, u[:, 4:8])[:, steps], which), axis=1))
+    low, high = np.array(ranges, np.float64).T
+    factors = low + (high - low) * u[:, :4]
+    return codes, numbers(np.take_along_axis(factors[:, used], order, axis=1))
 
 
 def _all(ops: Sequence[ImageOp], images: DrawnImages, name: str) -> list[Program]:
@@ -156,7 +140,6 @@ def _order(op: RandomOrder, images: DrawnImages, name: str) -> Program:
 # How each operation is drawn, and under which name. A name is part of the random numbers: never change one.
 _DRAWINGS: dict[type, tuple[str, _Drawing]] = {
     colours.ColorJitter: ("jitter", _jitter),
-    colours.RandomPhotometricDistort: ("distortion", _distortion),
     colours.RandomChannelPermutation: ("channels", _permutation),
     colours.Grayscale: ("grayscale", _single(Step.SATURATION)),
     colours.RandomGrayscale: ("grayscale", _single(Step.SATURATION)),
@@ -177,7 +160,6 @@ _DRAWINGS: dict[type, tuple[str, _Drawing]] = {
     policies.RandAugment: ("policy", policy),
     policies.TrivialAugmentWide: ("policy", policy),
     policies.AutoAugment: ("policy", policy),
-    policies.AugMix: ("policy", policy),
     policies.TimmAugment: ("policy", policy),
     RandomChoice: ("choice", _choice),
     RandomApply: ("apply", _apply),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 _IN_MAP_SAMPLE = "is not built in; call torchvision's on the sample's image in the loader's map_sample"
 _ARE_TENSORS = "is not needed: batches are tensors, and the loader's dtype=torch.float32 scales them to [0, 1]"
-_NOT_BUILT_IN = ("ElasticTransform", "GaussianNoise", "LinearTransformation")
+_NOT_BUILT_IN = (
+    *("AugMix", "ElasticTransform", "GaussianNoise", "LinearTransformation"),
+    *("RandomIoUCrop", "RandomPhotometricDistort", "RandomZoomOut"),
+)
 
 # by the class's own name, without its module; a hint follows the name in a message
 HINTS = {
@@ -14,8 +17,7 @@ HINTS = {
     **dict.fromkeys(("Compose", "Sequential"), "is not needed: a transform is a plain list, transform=[…, …]"),
     **dict.fromkeys(("Cutout", "CoarseDropout", "RandomErase"), "is RandomErasing here"),
     **dict.fromkeys(("HorizontalFlip", "RandomFlip"), "is RandomHorizontalFlip here"),
-    "FiveCrop": "is the preset five_crop(size, resize) here",
-    "TenCrop": "is the preset ten_crop(size, resize) here",
+    **dict.fromkeys(("FiveCrop", "TenCrop"), "is Views of CornerCrop here; docs/transforms.md has the list"),
     "CenterCropOrPad": "is CenterCrop(…, pad_if_needed=True) here",
     "CenterCropRGBImageDecoder": "is ResizedCenterCrop here",
     "Cutmix": "is CutMix here",

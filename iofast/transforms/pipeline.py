@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,14 +23,12 @@ from iofast.transforms.resized_crops import RandomResizedCrop, ResizedCenterCrop
 from iofast.transforms.resizing import RandomSize, Resizing
 from iofast.transforms.views import CornerCrop
 from iofast.transforms.warps import mirrored
-from iofast.transforms.windows import Places, RandomIoUCrop, RandomZoomOut
 from iofast.work import Step, Work, within
 
 Crop = CenterCrop | RandomCrop | Pad | CornerCrop | RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
-_Padding = CenterCrop | RandomCrop | Pad | RandomZoomOut
+_Padding = CenterCrop | RandomCrop | Pad
 Resampled = RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
-Window = RandomZoomOut | RandomIoUCrop
-Transform = Window | Resizing | Crop | Op
+Transform = Resizing | Crop | Op
 
 _DRAWN = (RandomCrop, RandomResizedCrop)
 
@@ -40,8 +37,6 @@ _DRAWN = (RandomCrop, RandomResizedCrop)
 class Pipeline:
     """A compiled transform. Holds no state and no randomness; picklable."""
 
-    zoom: RandomZoomOut | None = None
-    part: RandomIoUCrop | None = None
     resize: Resizing | None = None
     crop: Crop | None = None
     flip: RandomHorizontalFlip | None = None
@@ -55,7 +50,7 @@ class Pipeline:
         if self.views:
             return [each for view in self.views for each in view.pipeline.transforms]
         before, after = self.ops[: self.flips_first], self.ops[self.flips_first :]
-        listed = self.zoom, self.part, self.resize, *before, self.crop, self.flip, *after
+        listed = self.resize, *before, self.crop, self.flip, *after
         return [each for each in listed if each is not None]
 
     @property
@@ -85,7 +80,7 @@ class Pipeline:
     @property
     def moves(self) -> Transform | None:
         """The first transform that moves pixels of the stored image, if any."""
-        first = self.zoom or self.part or self.resize or self.crop or self.flip
+        first = self.resize or self.crop or self.flip
         own = first or next((op for op in self.ops if moving(op)), None)
         return own or next((view.pipeline.moves for view in self.views), None)
 
@@ -107,8 +102,7 @@ class Pipeline:
     @property
     def _padded(self) -> _Padding | None:
         """The transform that defines how an image continues beyond its edges."""
-        crops = isinstance(self.crop, RandomCrop | CenterCrop | Pad) and self.crop.pads
-        return self.crop if crops else self.zoom  # type: ignore[return-value]
+        return self.crop if isinstance(self.crop, _Padding) and self.crop.pads else None
 
     @property
     def filter(self) -> str:
@@ -133,16 +127,13 @@ class Pipeline:
     def evaluation(self) -> bool:
         """Whether geometry is not random: then decoding stays exact even with `pixels="fast"`."""
         drawn = self.crop.random if isinstance(self.crop, ResizeToBucket) else isinstance(self.crop, _DRAWN)
-        drawn = drawn or isinstance(self.resize, RandomSize) or self.zoom is not None or self.part is not None
+        drawn = drawn or isinstance(self.resize, RandomSize)
         return self.flip is None and not drawn
 
-    def plan(
-        self, draw: Draw, widths: ArrayLike, heights: ArrayLike, places: Sequence[Places] | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    def plan(self, draw: Draw, widths: ArrayLike, heights: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes (int32, (N, 8)) and flips (uint8, (N,), 1 = mirror) for N images of upright `widths` x `heights`.
 
-        `places` are each image's boxes for `RandomIoUCrop`; without them it leaves images whole. With random
-        interpolation the higher bits of a flip hold the filter's number, as the kernel expects.
+        With random interpolation the higher bits of a flip hold the filter's number, as the kernel expects.
 
         Columns of a box: region x0, y0, x1, y1 in source pixels; width and height of the resampled region (without
         `size` also of the output); x, y of the output window in that. If an image is smaller than the crop, its region
@@ -154,9 +145,7 @@ class Pipeline:
         unknown = (w < 1) | (h < 1)
         boxes = np.zeros((len(draw), 8), np.int32)
         w, h = np.maximum(w, 1), np.maximum(h, 1)
-        windowed = self.zoom is not None or self.part is not None
-        columns = self._window_columns(draw, w, h, places) if windowed else self._columns(draw, w, h)
-        for column, values in enumerate(columns):
+        for column, values in enumerate(self._columns(draw, w, h)):
             boxes[:, column] = values
         boxes[unknown] = 0
         flips = np.zeros(len(draw), np.uint8) if self.flip is None else mirrored(self.flip, draw, "flip").view(np.uint8)
@@ -178,9 +167,8 @@ class Pipeline:
         height, width = cast(Pair, self.size)
         beyond = (boxes - within(boxes, (height, width)))[:, 6:].T
         wide, high = np.clip(boxes[:, 4], 1, width), np.clip(boxes[:, 5], 1, height)
-        mode = "constant" if isinstance(padded, RandomZoomOut) else padded.padding_mode
         fills = [255 * level for level in cast(tuple[float, ...], padded.fill)]
-        own = numbers(*beyond, wide, high, EDGES[mode], *fills)  # type: ignore[arg-type]  # one for all images
+        own = numbers(*beyond, wide, high, EDGES[padded.padding_mode], *fills)  # type: ignore[arg-type]  # one for all images
         return one(Step.PAD, np.ones(len(boxes), np.bool_), own)
 
     def _resized(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
@@ -209,22 +197,6 @@ class Pipeline:
             return x0, y0, np.minimum(x1, widths), np.minimum(y1, heights), width, height
         return 0, 0, widths, heights, *resized, x, y
 
-    def _window_columns(
-        self, draw: Draw, widths: Column, heights: Column, places: Sequence[Places] | None
-    ) -> tuple[Column, ...]:
-        """The columns of a window before the resize: its part inside the image, and that part's share of the output."""
-        x, y, w, h = np.zeros_like(widths), np.zeros_like(heights), widths, heights
-        if self.zoom is not None:
-            x, y, w, h = self.zoom.windows(draw, w, h)
-        if self.part is not None and places is not None:
-            shown = [own - (left, top) * 2 for own, left, top in zip(places, x.tolist(), y.tolist(), strict=True)]
-            left, top, w, h = self.part.windows(draw, w, h, shown)
-            x, y = x + left, y + top
-        new_w, new_h = self._resized(draw, w, h)
-        x0, x1, wide, left = _share(x, w, widths, new_w)
-        y0, y1, high, top = _share(y, h, heights, new_h)
-        return x0, y0, x1, y1, wide, high, -left, -top
-
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -249,14 +221,3 @@ def moving(op: Op) -> bool:
         case RandomChoice():
             return any(moving(one) for each in op.transforms for one in each)  # type: ignore[union-attr]
     return isinstance(op, Move | Policy)
-
-
-def _share(start: Column, length: Column, side: Column, outputs: Column) -> tuple[Column, Column, Column, Column]:
-    """Cut a window to an image of `side` pixels on one axis.
-
-    Return the part's start and end, the number of `outputs` it fills, and the first of them.
-    """
-    low, high = np.maximum(start, 0), np.minimum(start + length, side)
-    scale = outputs / length
-    filled = np.clip(np.rint((high - low) * scale), 1, outputs)
-    return low, high, filled, np.clip(np.rint((low - start) * scale), 0, outputs - filled)

@@ -7,17 +7,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.ops.policies import AugMix, Policy, TimmAugment
+from iofast.ops.policies import Policy
 from iofast.ops.strengths import Layer, Named, Strength
 from iofast.transforms.geometry import Column
-from iofast.transforms.programs import DrawnImages, Program, in_a_row, numbers, one
+from iofast.transforms.programs import DrawnImages, Program, in_a_row, numbers
 from iofast.transforms.warps import Matrix, turned, warp_by
 from iofast.work import NUMBERS, Step
 
 _SINGLE = {  # operations of one step and one number
     "Brightness": Step.BRIGHTNESS,
     "Color": Step.SATURATION,
-    "Desaturate": Step.SATURATION,
     "Contrast": Step.CONTRAST,
     "Sharpness": Step.SHARPNESS,
     "Posterize": Step.POSTERIZE,
@@ -27,28 +26,21 @@ _SINGLE = {  # operations of one step and one number
     "Invert": Step.SOLARIZE,  # from 0 on
     "Identity": Step.NOTHING,
 }
-_BLUR_REACH = 8  # pixels: four standard deviations of the strongest blur, 2
 
 
 def policy(op: Policy, images: DrawnImages, name: str) -> Program:
     """The steps of one policy."""
-    if isinstance(op, AugMix) or (isinstance(op, TimmAugment) and op.mixture_width):
-        return _mixed(op, images, name)
-    return _layers(op, images, name)
+    programs = [
+        _layer(op, layer, images, f"{name} {place}", _chosen(layer, place, images, name))
+        for place, layer in enumerate(_described(op))
+    ]
+    return in_a_row(programs, len(images))
 
 
 @lru_cache(maxsize=64)
 def _described(op: Policy) -> tuple[Layer, ...]:
     """`op.layers`; they take as long to make as to draw."""
     return op.layers
-
-
-def _layers(op: Policy, images: DrawnImages, name: str) -> Program:
-    programs = [
-        _layer(op, layer, images, f"{name} {place}", _chosen(layer, place, images, name))
-        for place, layer in enumerate(_described(op))
-    ]
-    return in_a_row(programs, len(images))
 
 
 def _chosen(layer: Layer, place: int, images: DrawnImages, name: str) -> NDArray[np.int64]:
@@ -109,9 +101,6 @@ def _step(op: Policy, name: str, value: Column, sizes: tuple[Column, Column]) ->
         return _SINGLE[name], numbers(value)
     if name == "SolarizeAdd":
         return Step.ADD_BELOW, numbers(np.full_like(value, 128), value)
-    if name == "GaussianBlur":
-        reach = np.full_like(value, _BLUR_REACH)
-        return Step.BLUR, numbers(value, reach, value, reach)
     return warp_by(op, _matrix(name, value, sizes), len(value))
 
 
@@ -127,19 +116,3 @@ def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
             return 1, 0, 0, 0, 1, -value
     assert name == "Rotate"
     return turned(value, sizes[0] / 2, sizes[1] / 2)
-
-
-def _mixed(op: AugMix | TimmAugment, images: DrawnImages, name: str) -> Program:
-    """Chains of operations, added up. Lanes of "… depth": the length of each chain."""
-    rows = len(images)
-    ours = images.draw.dirichlet(f"{name} shares", op.alpha, 2)
-    shares = images.draw.dirichlet(f"{name} chains", op.alpha, op.mixture_width) * ours[:, 1:]
-    depths = 1 + np.floor(images.draw.uniform(f"{name} depth", op.mixture_width) * 3)
-    done = np.ones(rows, np.bool_)
-    parts = [one(Step.KEEP, done, numbers(ours[:, 0]))]
-    for chain in range(op.mixture_width):
-        codes, own = _layers(op, images, f"{name} {chain}")
-        if op.chain_depth <= 0:
-            codes = codes * (np.arange(codes.shape[1]) < depths[:, chain, None])
-        parts += [(codes.astype(np.int8), own), one(Step.ADD, done, numbers(shares[:, chain]))]
-    return in_a_row([*parts, one(Step.SUM, done, numbers(np.zeros(rows)))], rows)

@@ -57,8 +57,7 @@ def test_views_are_side_by_side_in_proportion(tmp_path: Path) -> None:
 def test_every_preset_draws(tmp_path: Path) -> None:
     path = build(tmp_path / "set.tar")
     for name in presets():
-        small = {"detection_train": "'multiscale'", "ten_crop": "24, 32", "five_crop": "24, 32"}.get(name, "24")
-        assert view(path, f"{name}({small})", "--count", 3).size
+        assert view(path, f"{name}(24)", "--count", 3).size
 
 
 def test_random_choices_depend_on_the_seed(container: Path) -> None:
@@ -67,15 +66,6 @@ def test_random_choices_depend_on_the_seed(container: Path) -> None:
 
     assert (drawn(1) == drawn(1)).all()
     assert (drawn(1) != drawn(2)).any()
-
-
-def test_crops_by_boxes(tmp_path: Path, iofast: CommandLine) -> None:
-    boxes = plain(tmp_path / "boxes.lmdb", **{"boxes.json": [[10, 10, 40, 40]]})
-    assert view(boxes, "detection_train('ssd', 32)").size
-    none = plain(tmp_path / "none.lmdb")
-    iofast("view", none, tmp_path / "none.png", "--transform", "detection_train('ssd')").fails(
-        2, "needs boxes: expected"
-    )
 
 
 def test_a_broken_image_has_a_red_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,29 +79,28 @@ def test_a_broken_image_has_a_red_cell(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_json(container: Path, tmp_path: Path, iofast: CommandLine) -> None:
-    line = ("view", container, tmp_path / "sheet.png", "--transform", "mae(32)", "--count", "2", "--json")
-    assert iofast(*line).facts["transform"] == "mae(32)"
+    line = ("view", container, tmp_path / "sheet.png", "--transform", "simclr(32)", "--count", "2", "--json")
+    assert iofast(*line).facts["transform"] == "simclr(32)"
 
 
 def test_arguments_are_literals() -> None:
     assert preset("train") == T.compile(T.train())
     assert preset(" dino(64, local=2, scale=(0.3, 1)) ") == T.compile(T.dino(64, local=2, scale=(0.3, 1)))
     assert preset("timm_train(64, re_prob=0.25)") == T.compile(T.timm_train(64, re_prob=0.25))
-    assert {"train", "evaluate", "dino", "ten_crop", "mae"} <= set(presets())
-    assert {"compile", "timm_policy", "three_augment", "RandAugment"}.isdisjoint(presets())
+    assert set(presets()) == {"train", "evaluate", "timm_train", "simclr", "dino"}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("dnio", "must be one of cifar, deit3, "),
+        ("dnio", "must be one of dino, evaluate, "),
         ("dnio(224)", "found 'dnio': did you mean dino?"),
-        ("compile([])", "must be one of cifar, deit3, "),
+        ("compile([])", "must be one of dino, evaluate, "),
         ("train(a=1)", "train does not take the arguments in 'train(a=1)': "),
         ("train('x')", "RandomResizedCrop: size must be an int"),
         ("dino(scale=7)", "scale must be (low, high), found 7"),
         ("train(30000)", "expected at most 67,108,864 pixels of each image, found 900,000,000"),
-        ("detection_train('x')", "detection_train: expected hflip, ssd, ssdlite, multiscale, lsj, found 'x'"),
+        ("timm_train(24, train_crop_mode='x')", "timm_train: train_crop_mode must be rrc, rkrc or rkrr, found 'x'"),
         ("train(open('x'))", "must be a preset, with numbers"),
         ("train(**{})", "must be a preset, with numbers"),
         ("train(*[1])", "must be a preset, with numbers"),

@@ -16,8 +16,8 @@ from kernel_images import exif, save
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import Payloads, TranscodeRecipe, arrays, lossless, pillow, png, read_header, transcode, twin
-from iofast.kernel.contract import DecodeOptions, Status, StatusError
+from iofast.kernel import TranscodeRecipe, arrays, lossless, pillow, png, read_header, transcode
+from iofast.kernel.contract import Status, StatusError
 from tools.odd_images.profiles import WIDE, rgb_profile
 
 LIMIT = 1 << 20
@@ -208,7 +208,7 @@ class TestFiles:
     @pytest.mark.parametrize("kind", ["int32", "int16", "float64"])
     def test_other_types_are_refused(self, kind: str) -> None:
         with pytest.raises(DecodeError, match=r"expected|signed"):
-            lossless.kind_of(tiff(np.zeros((8, 9), kind)))
+            lossless.upright(tiff(np.zeros((8, 9), kind)))
 
     def test_usual_images(self) -> None:
         array = pixels(3, "uint8")
@@ -341,24 +341,3 @@ class TestTranscode:
             transcode(stored, TranscodeRecipe(format="npy", max_pixels=100))
         with pytest.raises(DecodeError, match="limit on memory"):
             transcode(stored, TranscodeRecipe(format="npy", max_memory=1000))
-
-
-class TestRows:
-    def source(self, *stored: bytes, orientation: int = 1) -> tuple[Payloads, list[np.ndarray[Any, Any]]]:
-        held = [np.frombuffer(each, np.uint8) for each in stored]
-        places = np.array([each.ctypes.data for each in held], np.uint64)
-        lengths, n = np.array([each.size for each in held], np.uint64), len(held)
-        return Payloads(np.full(n, -1, np.int32), places, lengths, None, np.full(n, orientation, np.uint8), None), held
-
-    def test_other_channels_and_damage_fail_alone(self) -> None:
-        array = pixels(13, "uint16")
-        good = arrays.write_npy(array)
-        stored = (good, arrays.write_npy(pixels(12, "uint16")), good[:-2], arrays.write_npy(pixels(13, "float32")))
-        source, held = self.source(*stored)
-        out, status = np.ones((4, 23, 31, 13), np.uint16), np.zeros(4, np.int32)
-        boxes = np.tile(np.array([0, 0, 31, 23, 31, 23, 0, 0], np.int32), (4, 1))
-        twin.decode_arrays(DecodeOptions(), source, boxes, np.array([1, 0, 0, 0], np.uint8), out, status)
-        assert status.tolist() == [Status.OK, Status.UNSUPPORTED, Status.TRUNCATED, Status.UNSUPPORTED]
-        assert np.array_equal(out[0], array[:, ::-1])
-        assert not out[1:].any()
-        del held

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+import torch_steps as steps
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from places import ROOT
 
 from iofast.kernel.contract import DecodeOptions
-from iofast.pixels import steps
 from iofast.work import NUMBERS, PillowStep, Step
 
 native = pytest.importorskip("iofast.kernel.native_batch")
@@ -93,8 +93,6 @@ PROGRAMS = st.lists(
         one(Step.WARP_BILINEAR, *WARPS),
         one(Step.FLIP, BITS, BITS),
         one(Step.PAD, FAR, FAR, FAR, FAR, st.integers(-1, 4).map(float), LEVELS, LEVELS, LEVELS),
-        *(one(code, st.one_of(st.floats(0, 1, width=32), FACTORS)) for code in (Step.KEEP, Step.ADD)),
-        one(Step.SUM),
         one(Step.PERMUTE, st.one_of(st.integers(-1, 6).map(float), PLACES)),
         one(Step.LUMA),
     ),

@@ -1,4 +1,4 @@
-"""Images of many channels and all bits, from files to batches: `--format npy` and `image_mode="array"`."""
+"""Images of many channels and all bits, from files to batches: `--format npy`, and `fields`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer
-from iofast import transforms as T
-from iofast.choices import Draw
 from iofast.cli import main
-from iofast.errors import DecodeError, OptionError
+from iofast.errors import DecodeError
 from iofast.kernel import arrays, lossless, png
 
 N = 6
@@ -34,8 +32,9 @@ def folder(place: Path, images: np.ndarray[Any, Any]) -> Path:
     return place / "scenes"
 
 
-def batch(dataset: FastDataset, **options: Any) -> Any:
-    return next(iter(FastLoader(dataset, N, num_workers=2, image_mode="array", seed=2, **options)))
+def batch(path: Path, field: str = "image.npy", **options: Any) -> Any:
+    dataset = FastDataset(path, fields=[field, "label"])
+    return next(iter(FastLoader(dataset, N, num_workers=2, seed=2, **options)))
 
 
 ORDER = [1, 3, 5, 0, 2, 4]  # by class folders: land, sea
@@ -47,15 +46,14 @@ def test_from_files_to_batches(tmp_path: Path, target: str, kind: str) -> None:
     images = scenes(kind=kind)
     source = folder(tmp_path, images)
     assert main(["pack", str(source), str(tmp_path / target), "--format", "npy", "--quiet"]) == 0
-    dataset = FastDataset(tmp_path / target)
-    assert dataset.classes == ["land", "sea"]
-    made, labels = batch(dataset)
+    assert FastDataset(tmp_path / target).classes == ["land", "sea"]
+    whole = batch(tmp_path / target)
+    made = whole["image.npy"]
     assert made.dtype == {"uint8": torch.uint8, "uint16": torch.int32, "float32": torch.float32}[kind]
-    assert np.array_equal(made.numpy(), images[ORDER].transpose(0, 3, 1, 2))
-    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert np.array_equal(batch(FastDataset(source))[0].numpy(), made.numpy())
+    assert np.array_equal(made.numpy(), images[ORDER])
+    assert whole["label"].tolist() == [0, 0, 0, 1, 1, 1]
     assert main(["verify", str(tmp_path / target), "--quiet"]) == 0
-    assert main(["convert", str(tmp_path / target), str(tmp_path / "again"), "--quiet"]) == 0
+    assert main(["convert", str(tmp_path / target), f"{tmp_path}/again/", "--quiet"]) == 0
     assert np.array_equal(np.load(tmp_path / "again" / "sea" / "0.npy"), images[0])
 
 
@@ -68,30 +66,6 @@ def test_values_as_a_field(tmp_path: Path) -> None:
     assert np.array_equal(dataset[2]["image.npy"], images[2])
 
 
-@pytest.mark.parametrize("kind", ["uint8", "uint16", "float32"])
-def test_crops_and_normalize(tmp_path: Path, kind: str) -> None:
-    images = scenes(kind=kind)
-    dataset = FastDataset(folder(tmp_path, images))
-    crop = [T.RandomResizedCrop(12), T.RandomHorizontalFlip()]
-    boxes, flips = T.compile(crop).plan(Draw(2, 0, np.arange(N)), np.full(N, 24), np.full(N, 20))
-    wanted = np.stack(
-        [
-            lossless.resample(images[ORDER[row]], tuple(boxes[row].tolist()), (12, 12), "bilinear")[
-                :, :: -1 if flips[row] & 1 else 1
-            ]
-            for row in range(N)
-        ]
-    ).transpose(0, 3, 1, 2)
-    assert np.array_equal(batch(dataset, transform=crop)[0].numpy(), wanted)
-    mean, std = np.linspace(0.1, 0.9, 13), np.linspace(0.2, 0.8, 13)
-    white = {"uint8": 255, "uint16": 65535, "float32": 1}[kind]
-    for numbers in ((mean, std), ([0.5], [0.25])):
-        transform = [*crop, T.Normalize(*(np.asarray(each).tolist() for each in numbers))]
-        made = batch(dataset, transform=transform, dtype=torch.float32)[0].numpy()
-        own = [np.broadcast_to(np.asarray(each), 13).reshape(13, 1, 1) for each in numbers]
-        assert np.allclose(made, (wanted / white - own[0]) / own[1], atol=1e-4)
-
-
 def test_png_of_16_bits_and_numpy(tmp_path: Path) -> None:
     images = scenes(3)
     place = tmp_path / "photos"
@@ -99,8 +73,8 @@ def test_png_of_16_bits_and_numpy(tmp_path: Path) -> None:
     for number, image in enumerate(images):
         (place / f"{number}.png").write_bytes(png.write(image))
     assert main(["pack", str(place), str(tmp_path / "set.tar"), "--format", "png", "--quiet"]) == 0
-    made, _ = batch(FastDataset(tmp_path / "set.tar"), output="numpy")
-    assert np.array_equal(made, images.transpose(0, 3, 1, 2))
+    made = batch(tmp_path / "set.tar", "png", output="numpy")["png"]
+    assert np.array_equal(made, images)
     plain, _ = next(iter(FastLoader(FastDataset(tmp_path / "set.tar"), N)))
     assert np.array_equal(plain.numpy(), (images >> 8).astype(np.uint8).transpose(0, 3, 1, 2))
 
@@ -117,45 +91,12 @@ def test_arrays_beside_images_are_no_images(tmp_path: Path) -> None:
     assert reader.manifest.count == 1
 
 
-def test_an_image_of_other_channels_fails_alone(tmp_path: Path) -> None:
-    source = folder(tmp_path, scenes())
-    (source / "sea" / "2.npy").write_bytes(arrays.write_npy(scenes(12)[2]))
-    with pytest.raises(DecodeError, match=r"2\.npy.*expected 13 channels of uint16, as the first image has"):
-        batch(FastDataset(source))
-    assert len(batch(FastDataset(source), on_error="drop")[0]) == N - 1
-
-
 def test_rgb_of_many_channels_says_what_to_do(tmp_path: Path) -> None:
     dataset = FastDataset(folder(tmp_path, scenes()))
-    with pytest.raises(DecodeError, match="image_mode='array' loads such"):
+    with pytest.raises(DecodeError, match=r"fields=\['image.npy'\] loads it"):
         next(iter(FastLoader(dataset, 2)))
-    with pytest.raises(DecodeError, match="image_mode='array' loads such"):
+    with pytest.raises(DecodeError, match=r"fields=\['image.npy'\] loads it"):
         dataset[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"transform": [T.Resize((8, 8)), T.ColorJitter(0.4)]}, "ColorJitter"),
-        ({"transform": [T.Normalize([0.5, 0.4], [0.2, 0.2])], "dtype": torch.float32}, "Normalize of several channels"),
-        ({"transform": [T.RandomCrop(8, padding=2)]}, "RandomCrop"),
-        ({"cache": "device"}, "cache"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_there_is_not(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    dataset = FastDataset(folder(tmp_path, scenes()))
-    with pytest.raises(OptionError, match=f"image_mode='array' does not go with {message}"):
-        FastLoader(dataset, 2, image_mode="array", **options)
-
-
-def test_rgb_has_three_channels(tmp_path: Path) -> None:
-    dataset = FastDataset(folder(tmp_path, scenes(3, "uint8")))
-    transform = [T.Normalize([0.5] * 13, [0.2] * 13)]
-    with pytest.raises(OptionError, match="Normalize of 13 channels needs image_mode='array'"):
-        FastLoader(dataset, 2, transform=transform, dtype=torch.float32)
-    with pytest.raises(OptionError, match="equally many numbers"):
-        T.Normalize([0.5] * 13, [0.2] * 12)
 
 
 def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

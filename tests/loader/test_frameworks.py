@@ -24,7 +24,7 @@ from web_server import web_server
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.errors import OptionError
-from iofast.order import Blocks, ByEpoch, Grouped, Mode, Shuffled
+from iofast.order import Blocks, Grouped, Mode, Shuffled
 
 N, GLOBAL_BATCH, SIZE = 32, 8, 32
 EPOCH = N // GLOBAL_BATCH  # steps
@@ -121,7 +121,7 @@ def test_ddp_from_a_store_goes_on_with_another_number_of_ranks(
         place = f"{url}/{packed.name}"
         first = trained(torchrun(2), "train_ddp.py", place, tmp_path / "first", *options, f"--steps={STOP}")
         rest = trained(torchrun(1), "train_ddp.py", place, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
-    check(first, rest, packed, Grouped(4, ByEpoch(Blocks(256, 4))))
+    check(first, rest, packed, Grouped(4, Blocks(256, 4)))
 
 
 def test_torch_dataloader(packed: Path, tmp_path: Path) -> None:

@@ -111,8 +111,6 @@ class TestValuesOfAnyType:
             lambda: order.Buckets(value),
             lambda: order.Buckets([value]),
             lambda: order.Buckets([(value, value)]),
-            lambda: order.ByEpoch(value),
-            lambda: order.ByEpoch(order.Blocks(), value),
             lambda: order.Grouped(value),
             lambda: order.Grouped(1, value),
             lambda: order.Sampled(value),

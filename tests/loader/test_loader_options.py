@@ -18,7 +18,7 @@ from PIL import Image
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError
-from iofast.loader import LoaderOptions, Split
+from iofast.loader import LoaderOptions
 
 IMAGES = photographs(40)
 AUGMENT = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
@@ -35,7 +35,7 @@ BAD = [
     ({"on_error": np.array(["raise"])}, r"on_error must be 'raise', 'replace' or 'drop', found array\(\['raise'\]"),
     ({"on_error": "drop", "max_errors": -1}, "max_errors must be a whole number .* found -1"),
     ({"max_errors": 3}, "max_errors goes with on_error='replace' or 'drop'"),
-    ({"image_mode": "gray"}, "image_mode must be 'RGB', 'L', 'I;16' or 'array', found 'gray'"),
+    ({"image_mode": "gray"}, "image_mode must be 'RGB' or 'L', found 'gray'"),
     ({"seed": -1}, "seed .* found -1"),
     ({"seed": 1 << 64}, "seed .* 18446744073709551615"),
     ({"seed": None}, "seed .* found None"),
@@ -59,8 +59,8 @@ BAD = [
     ({"device": "cuda:99"}, "device cuda:99 not found"),
     ({"device": "xpu"}, "device xpu not found: "),
     ({"device": 1.5}, "device must be .* found 1.5"),
-    ({"check": Split(0.5)}, "check must be 'crc' or None, found Split"),
-    ({"shuffle": Split(0.5)}, "shuffle must be True or False, found Split"),
+    ({"check": object()}, "check must be 'crc' or None, found <object"),
+    ({"shuffle": object()}, "shuffle must be True or False, found <object"),
     ({"rank": 0}, "rank and world_size go together"),
     ({"world_size": 2}, "rank and world_size go together"),
     ({"rank": 2, "world_size": 2}, "rank .* found 2"),

@@ -76,7 +76,7 @@ if __name__ == "__main__":
     options = dict(transform=[T.RandomResizedCrop(24)], num_workers=8)
     several = [FastLoader(FastDataset(path), 100, True, **options) for path in paths * 4]
     several.append(FastLoader(FastDataset(paths[0], fields=["image", "label"]), 100, True, map_sample=doubled,
-                              map_processes=2, **options))
+                              **options))
     for batches in zip(*several):
         labels = [batch["label"] if isinstance(batch, dict) else batch[1] for batch in batches]
         assert all(len(each) == 100 for each in labels) and (labels[-1] % 2 == 0).all()
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_256_descriptors_and_300_shards(tmp_path: Path) -> None:
-    """Five loaders of shards and four of a folder at once, with processes for one of them, and no shared memory."""
+    """Five loaders of shards and four of a folder at once, a function for one of them, and no shared memory."""
     for number in range(300):
         name = f"{number:05d}"
         foreign(tmp_path / f"{number:03d}.tar", {f"{name}.jpg": TINY[number % 5], f"{name}.cls": b"%d" % number})

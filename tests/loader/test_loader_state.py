@@ -80,7 +80,7 @@ class TestResume:
 
     @pytest.mark.parametrize(
         ("mode", "of_first"),
-        [(order.Grouped(6), 3 * 17), (order.Grouped(8, order.ByEpoch(order.Blocks(4, 2))), 4 * 13)],
+        [(order.Grouped(6), 3 * 17), (order.Grouped(8, order.Blocks(4, 2)), 4 * 13)],
     )
     def test_one_rank_takes_over_the_ranges_of_two(
         self, held: Mapping[str, FastDataset], mode: order.Mode, of_first: int

@@ -16,7 +16,6 @@ from iofast.order import (
     Balanced,
     Blocks,
     Buckets,
-    ByEpoch,
     Grouped,
     Mixed,
     Order,
@@ -52,13 +51,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Blocks(1 << 30, 1 << 30), "block x window"),
     (lambda: Repeated(0), "times"),
     (lambda: Repeated(2, 3), "an order such as"),  # type: ignore[arg-type]
-    (lambda: ByEpoch(Repeated(2)), r"ByEpoch: first must be Sequential\(\), .* found Repeated\(times=2"),
-    (lambda: ByEpoch(Blocks(), Balanced()), r"ByEpoch: then must be .* or Blocks\(\), found Balanced"),
-    (lambda: ByEpoch(Blocks(), 0), "ByEpoch: then must be .* found 0"),  # type: ignore[arg-type]
-    (lambda: ByEpoch(ByEpoch(Blocks())), "ByEpoch: first must be .* found ByEpoch"),
-    (lambda: ByEpoch(Blocks(), Grouped()), "ByEpoch: then must be .* found Grouped"),
     (lambda: Grouped(0), "Grouped: groups"),
-    (lambda: Grouped(2, Grouped(2)), r"Grouped: order must be .* or ByEpoch\(…\), found Grouped"),
+    (lambda: Grouped(2, Grouped(2)), r"Grouped: order must be .* or Blocks\(\), found Grouped"),
     (lambda: Grouped(2, Weighted([1, 1])), "Grouped: order must be .* found Weighted"),
     (lambda: Grouped(2, [0, 1]), r"Grouped: order must be .* found \[0, 1\]"),  # type: ignore[arg-type]
     (lambda: Grouped(6).bind(Population(5), 0, 6), "groups must be at most the number of samples, 5, found 6"),

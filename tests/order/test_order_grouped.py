@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from iofast.order import Blocks, ByEpoch, Grouped, Mode, Order, Population, Schedule, Sequential, Shuffled
+from iofast.order import Blocks, Grouped, Mode, Order, Population, Schedule, Sequential, Shuffled
 from tools.torture.permutations import surprise
 
-INNER: list[Mode | None] = [None, Sequential(), Blocks(3, 2), Blocks(1024, 4), ByEpoch(Blocks(3, 2), Sequential())]
+INNER: list[Mode | None] = [None, Sequential(), Blocks(3, 2), Blocks(1024, 4)]
 PERMUTING = [Sequential(), Shuffled(), Blocks(), Blocks(3, 2)]
 WORLDS = [1, 2, 4, 8]
 inner, epochs = st.sampled_from(INNER), st.integers(0, 3)
@@ -38,35 +38,6 @@ def shapes(draw: st.DrawFn) -> tuple[int, int, int]:
     """Groups, samples and global batch."""
     groups = draw(st.integers(1, 12))
     return groups, draw(st.integers(groups, 700)), groups * draw(st.integers(1, 9))
-
-
-class TestByEpoch:
-    @given(
-        first=st.sampled_from(PERMUTING),
-        then=st.sampled_from(PERMUTING),
-        n=st.integers(1, 5000),
-        seed=st.integers(0, 9),
-    )
-    def test_is_the_first_order_in_epoch_0_and_the_other_in_later_ones(
-        self, first: Mode, then: Mode, n: int, seed: int
-    ) -> None:
-        order = ByEpoch(first, then).bind(Population(n), seed)
-        positions = np.arange(min(n, 20))
-        for epoch, mode in ((0, first), (1, then), (2, then), (1 << 40, then)):
-            of_epoch = mode.bind(Population(n), seed)
-            assert whole(order, epoch).tolist() == whole(of_epoch, epoch).tolist()
-            assert order.replacement(epoch, positions, 2).tolist() == of_epoch.replacement(epoch, positions, 2).tolist()
-
-    def test_later_epochs_are_shuffled_by_default(self) -> None:
-        assert (
-            ByEpoch(Blocks()).bind(Population(9)).describe()
-            == ByEpoch(Blocks(), Shuffled()).bind(Population(9)).describe()
-        )
-
-    def test_describes_both(self) -> None:
-        described = ByEpoch(Blocks(4, 2), Sequential()).bind(Population(9)).describe()
-        assert described["first"] == Blocks(4, 2).bind(Population(9)).describe()
-        assert described["then"] == Sequential().bind(Population(9)).describe()
 
 
 class TestGrouped:
@@ -151,14 +122,6 @@ class TestGrouped:
     def test_is_in_sequence_in_each_range(self) -> None:
         bound = Grouped(2, Sequential()).bind(Population(11), 1, 4)
         assert whole(bound, 2).tolist() == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10]
-
-    def test_the_inner_order_may_depend_on_the_epoch(self) -> None:
-        shape = Population(100), 1, 10
-        mixed, blocks, shuffled = (
-            Grouped(5, order).bind(*shape) for order in (ByEpoch(Blocks(4, 2)), Blocks(4, 2), Shuffled())
-        )
-        assert whole(mixed, 0).tolist() == whole(blocks, 0).tolist()
-        assert whole(mixed, 1).tolist() == whole(shuffled, 1).tolist() != whole(blocks, 1).tolist()
 
     def test_the_description_has_all_options(self) -> None:
         described = Grouped(4, Blocks(4, 2)).bind(Population(90), 0, 8).describe()

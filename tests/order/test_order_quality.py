@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from iofast.order import Blocks, ByEpoch, Grouped, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
+from iofast.order import Blocks, Grouped, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
 from tools.torture import permutations as torture
 from tools.torture.permutations import epoch_of, neighbours, serial, surprise, uniformity
@@ -127,7 +127,6 @@ def test_sizes_of_single_keys_are_their_own() -> None:
         Blocks(),
         Repeated(3),
         Mixed([0.5, 0.5]),
-        ByEpoch(Blocks()),
         Grouped(1),
         Grouped(1, Blocks()),
     ],

@@ -51,20 +51,9 @@ class TestColorJitter:
         assert abs(np.corrcoef(made.numbers[..., 0].T)[0, 1]) < 4 / math.sqrt(N)
 
 
-def test_photometric_distortion() -> None:
-    made = work(T.RandomPhotometricDistort(p=0.4))
-    shares = (made.steps != Step.NOTHING).mean(axis=0)
-    np.testing.assert_allclose(shares, [0.4, 0.2, 0.4, 0.4, 0.2, 0.4], atol=FREQUENCY)
-    assert made.steps.max(axis=0).tolist() == [1, 2, 3, 4, 2, Step.PERMUTE]
-    assert not ((made.steps[:, 1] == Step.CONTRAST) & (made.steps[:, 4] == Step.CONTRAST)).any()
-    for step, (low, high) in {
-        Step.BRIGHTNESS: (0.875, 1.125),
-        Step.CONTRAST: (0.5, 1.5),
-        Step.HUE: (-0.05, 0.05),
-    }.items():
-        assert is_uniform(numbers_of(made, step)[:, 0], low, high)
-    for orders in (numbers_of(made, Step.PERMUTE), numbers_of(work(T.RandomChannelPermutation()), Step.PERMUTE)):
-        assert equally_likely(np.bincount(orders[:, 0].astype(int), minlength=len(CHANNELS)))
+def test_channels_come_in_each_order() -> None:
+    orders = numbers_of(work(T.RandomChannelPermutation()), Step.PERMUTE)
+    assert equally_likely(np.bincount(orders[:, 0].astype(int), minlength=len(CHANNELS)))
 
 
 def test_single_steps_have_their_probabilities_and_numbers() -> None:
@@ -267,7 +256,6 @@ def test_the_work_never_changes_between_versions() -> None:
 
 WORKS: dict[Op, str] = {
     T.ColorJitter(0.4, 0.4, 0.4, 0.1): "ab7e40a1",
-    T.RandomPhotometricDistort(): "8990d85e",
     T.RandomChannelPermutation(): "1a312cfc",
     T.Grayscale(): "b3c589c4",
     T.RandomGrayscale(0.5): "87b34d05",
@@ -289,7 +277,6 @@ WORKS: dict[Op, str] = {
     T.RandAugment(): "e8215bdc",
     T.TrivialAugmentWide(): "a3d71960",
     T.AutoAugment(): "80c34309",
-    T.AugMix(): "4dcc7704",
     T.timm_policy("rand-m9-mstd0.5-tweights"): "41126750",
     T.RandomChoice([T.RandomInvert(), T.RandomEqualize()]): "77c408a6",
     T.RandomApply([T.RandomInvert()]): "1cf5e7b6",

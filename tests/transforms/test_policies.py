@@ -58,22 +58,6 @@ def test_autoaugment_has_its_probabilities() -> None:
         assert inverted[:, place].mean() == pytest.approx(chance / 25, abs=0.01)
 
 
-def test_augmix_adds_the_image_and_its_chains() -> None:
-    made = work(T.AugMix())
-    assert made.steps[0, [0, 4, 8, 12, 13]].tolist() == [Step.KEEP, Step.ADD, Step.ADD, Step.ADD, Step.SUM]
-    shares = made.numbers[:, [0, 4, 8, 12], 0].astype(np.float64)
-    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
-    assert shares[:, 0].mean() == pytest.approx(0.5, abs=0.01)  # Dirichlet(1, 1)
-    assert shares[:, 1].mean() == pytest.approx(1 / 6, abs=0.01)
-    depth = (made.steps[:, 1:4] != Step.NOTHING).sum(axis=1)
-    assert depth.max() == 3
-    assert (made.steps[:, 1] != Step.NOTHING).all()
-    assert (made.steps[:, 3] != Step.NOTHING).mean() == pytest.approx(1 / 3, abs=0.02)
-    plain = work(T.AugMix(all_ops=False, chain_depth=2))
-    assert plain.steps.shape == (N, 1 + 3 * 3 + 1)
-    assert not np.isin(plain.steps, (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.SHARPNESS)).any()
-
-
 class TestTimm:
     def test_reads_its_strings(self) -> None:
         made = T.timm_policy("rand-m9-mstd0.5-inc1")
@@ -101,63 +85,22 @@ class TestTimm:
         assert (made.steps != Step.NOTHING).mean() == pytest.approx(0.5, abs=0.01)
 
     def test_with_weights_no_operation_comes_twice(self) -> None:
-        made = work(T.timm_policy("rand-m9-p1-t3a-n1"), T.timm_policy("rand-m9-p1-tweights"))
-        assert set(np.unique(made.steps[:, 0])) == {Step.SATURATION, Step.SOLARIZE, Step.BLUR}
-        twice = (made.steps[:, 1] == made.steps[:, 2]) & (made.steps[:, 1] == Step.SHARPNESS)
+        made = work(T.timm_policy("rand-m9-p1-tweights"))
+        twice = (made.steps[:, 0] == made.steps[:, 1]) & (made.steps[:, 0] == Step.SHARPNESS)
         assert not twice.any()
-        turned = numbers_of(made, Step.WARP_BILINEAR, 1)
+        turned = numbers_of(made, Step.WARP_BILINEAR, 0)
         turns = (turned[:, 1] != 0) & (turned[:, 3] != 0)
         assert turns.sum() / N == pytest.approx(3 / 10.05, abs=0.02)
-
-    def test_augmix_has_chains_of_its_own(self) -> None:
-        made = work(T.timm_policy("augmix-m5-w4-d2"))
-        assert made.steps[0, [0, 3, 6, 9, 12, 13]].tolist() == [Step.KEEP, *[Step.ADD] * 4, Step.SUM]
-        shares = made.numbers[:, [0, 3, 6, 9, 12], 0].astype(np.float64)
-        np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
-        turned = numbers_of(made, Step.WARP_BILINEAR, 1)
-        angles = np.degrees(np.arctan2(turned[:, 1], turned[:, 0]))[(turned[:, 1] != 0) & (turned[:, 3] != 0)]
-        assert np.abs(angles).max() <= 15.001  # of 30 at half of the magnitudes, evenly
-        assert np.abs(angles).mean() == pytest.approx(7.5, abs=0.6)
-        deep = work(T.timm_policy("augmix-m3-a0.5"))
-        assert (deep.steps[:, 3] != Step.NOTHING).mean() == pytest.approx(1 / 3, abs=0.02)
-        assert deep.numbers[:, 0, 0].var() == pytest.approx(1 / 8, abs=0.01)  # Beta(0.5, 0.5)
-
-    @pytest.mark.parametrize(("config", "posterize"), [("original", 7), ("originalr", 1), ("v0", 2), ("v0r", 2)])
-    def test_autoaugment_is_one_of_its_pairs(self, config: str, posterize: float) -> None:
-        first, second = T.timm_policy(config).layers
-        assert len(first.entries) == len(second.entries) == 25
-        made = work(T.timm_policy(config))
-        both = (made.steps == Step.EQUALIZE).all(axis=1)
-        chance = {"o": 3 * 0.48 / 25, "v": 0.0}[config[0]]  # Equalize 0.8 and 0.6, twice, and 0 and 0.8
-        assert both.mean() == pytest.approx(chance * 2 / 3 if chance else 0, abs=0.01)
-        bits = np.unique(made.numbers[made.steps == Step.POSTERIZE][:, 0])
-        assert posterize in bits
-        assert bits.min() >= 0
-
-    def test_autoaugment_with_a_deviation(self) -> None:
-        made = work(T.timm_policy("v0-mstd0.5"))
-        assert len(np.unique(made.numbers[made.steps == Step.SATURATION])) > 100
-        assert len(np.unique(work(T.timm_policy("v0")).numbers[made.steps == Step.SATURATION])) < 12
-
-    def test_three_augment(self) -> None:
-        made = work(T.timm_policy("3a"))
-        assert made.steps.shape[1] == 1
-        for step in (Step.SOLARIZE, Step.SATURATION, Step.BLUR):
-            assert share_of(made, step) == pytest.approx(1 / 3, abs=0.03)
-        assert set(numbers_of(made, Step.SOLARIZE)[:, 0]) == {128}
-        assert set(numbers_of(made, Step.SATURATION)[:, 0]) == {0}
-        assert np.ptp(numbers_of(made, Step.BLUR)[:, 0]) > 1.8
 
     @pytest.mark.parametrize(
         "config",
         [
-            *("", "rand-x3", "rand-m", "rand-tnone", "rand-mstd0.5.1", "v1", "original-m3", "augmix-n2", "augmix-m"),
-            *("augmix-w0", "augmix-a0", "3a-m2", "v0-m5", "mstd0.5", "rand-w3"),
-            *("rand-n16-tweights", "rand-n15-t3aw"),
+            *("", "rand-x3", "rand-m", "rand-tnone", "rand-t3a", "rand-mstd0.5.1", "mstd0.5", "rand-w3"),
+            *("original", "v0", "3a", "augmix-m5-w4-d2", "rand-n16-tweights"),
         ],
     )
     def test_other_strings_are_refused(self, config: str) -> None:
-        with pytest.raises(OptionError, match=r"timm_policy: (expected|w must be|n must be)"):
+        with pytest.raises(OptionError, match=r"timm_policy: (expected|n must be)"):
             T.timm_policy(config)
 
 

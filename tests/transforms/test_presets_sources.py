@@ -14,6 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from recipe_lists import listed, text
 from transform_draws import write_smooth
 
 from iofast import FastDataset, FastLoader
@@ -116,6 +117,12 @@ def segmentation(source: Source, image: Image.Image) -> Image.Image:
     return padded.crop((x, y, x + SIDE, y + SIDE))
 
 
+def recipe(name: str, side: int = SIDE, base: int = 28) -> Any:
+    """A list of docs/transforms.md for images of `side` pixels, the short side before scaling being `base`."""
+    program = text().replace("260, 1040", f"{base // 2}, {2 * base}").replace("480, pad", f"{side}, pad")
+    return listed(program.replace("1024", str(side)))[name]
+
+
 PRESETS: dict[str, tuple[Any, Callable[[Source, Image.Image], Image.Image]]] = {
     "train": (T.train(SIDE), train),
     "evaluate": (T.evaluate(SIDE, 28), evaluate),
@@ -124,7 +131,7 @@ PRESETS: dict[str, tuple[Any, Callable[[Source, Image.Image], Image.Image]]] = {
     "dino first": (T.dino(SIDE, SIDE, 1), dino),
     "dino second": (T.dino(SIDE, SIDE, 1), partial(dino, blur=0.1, solarize=0.2)),
     "dino local": (T.dino(SIDE, SIDE, 1), dino_local),
-    "segmentation": (T.segmentation_train(SIDE, 28), segmentation),
+    "segmentation": (recipe("segmentation"), segmentation),
 }
 
 
@@ -154,8 +161,8 @@ def test_as_the_source(tmp_path: Path, name: str) -> None:
 def test_where_padding_comes() -> None:
     """Before the crop a flip leaves it on the right; references/detection flips afterwards, and pads there, too."""
     widths, heights = np.full(DRAWS, 60), np.full(DRAWS, 60)
-    for recipe, mirrored in ((T.segmentation_train(60, 40), True), (T.detection_train("lsj", 60), False)):
-        pipeline = T.compile(recipe)
+    for own, mirrored in ((recipe("segmentation", 60, 40), True), (recipe("lsj", 60), False)):
+        pipeline = T.compile(own)
         boxes, _ = pipeline.plan(Draw(3, 0, np.arange(DRAWS)), widths, heights)
         padded = boxes[:, 4] < 60
         assert padded.mean() > 0.2

@@ -42,7 +42,7 @@ class TestBatches:
         assert labels.shape == (8,)
         for one, other in zip(flat(images), flat(images)[1:], strict=False):
             assert one.shape != other.shape or not torch.equal(one, other)
-        each = loader(path, T.moco_v3(32))
+        each = loader(path, T.dino(32, 16, 1))
         epochs = []
         for epoch in (0, 1):
             each.set_epoch(epoch)
@@ -88,25 +88,26 @@ class TestBrokenImages:
 
     def test_raise(self, broken: Path) -> None:
         with pytest.raises(DecodeError, match="00000005"):
-            list(loader(broken, T.moco_v3(32), batch_size=4, shuffle=False))
+            list(loader(broken, T.dino(32, 16, 1), batch_size=4, shuffle=False))
 
     @pytest.mark.parametrize(("action", "rows"), [("replace", [4, 4, 4]), ("drop", [4, 3, 4])])
     def test_are_replaced_or_dropped(self, broken: Path, action: str, rows: list[int]) -> None:
-        batches = list(loader(broken, T.moco_v3(32), batch_size=4, shuffle=False, on_error=action))
+        batches = list(loader(broken, T.dino(32, 16, 1), batch_size=4, shuffle=False, on_error=action))
         assert [len(images["second"]) for images, _ in batches] == rows
         assert all(each.isfinite().all() for images, _ in batches for each in flat(images))
 
 
-def test_five_and_ten_crops(path: Path) -> None:
-    images, _ = next(iter(loader(path, T.five_crop(64, 96), shuffle=False)))
+def test_corners(path: Path) -> None:
+    places = ("upper left", "upper right", "lower left", "lower right", "center")
+    views = T.Views(**{name: [T.Resize(96), T.CornerCrop(64, name), T.Normalize.imagenet()] for name in places})
+    images, _ = next(iter(loader(path, views, shuffle=False)))
     resized, _ = next(
         iter(FastLoader(FastDataset(path), 1, transform=[T.Resize(96), T.Normalize.imagenet()], dtype=torch.float32))
     )
     assert torch.equal(images["upper left"][:1], resized[:, :, :64, :64])
     assert torch.equal(images["lower right"][:1], resized[:, :, -64:, -64:])
-    ten, _ = next(iter(loader(path, T.ten_crop(64, 96), shuffle=False)))
-    assert len(ten) == 10
-    assert torch.equal(ten["center mirrored"], ten["center"].flip(3))
+    middle = (resized.shape[2] - 64) // 2, (resized.shape[3] - 64) // 2
+    assert torch.equal(images["center"][:1], resized[:, :, middle[0] :, middle[1] :][:, :, :64, :64])
 
 
 @pytest.mark.parametrize(

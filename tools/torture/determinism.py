@@ -84,7 +84,6 @@ def modes() -> Mapping[str, order.Mode]:
         "repeated": order.Repeated(3),
         "mixed": order.Mixed((0.3, 0.7)),
         "buckets": order.Buckets(BUCKETS),
-        "by epoch": order.ByEpoch(order.Blocks(block=8, window=3)),
         "grouped": order.Grouped(6),
         "grouped blocks": order.Grouped(8, order.Blocks(block=4, window=2)),
         "sampled": order.Sampled(range(IMAGES - 1, -1, -1)),

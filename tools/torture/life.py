@@ -19,7 +19,6 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
-import psutil
 import torch
 from kernel_images import jpeg
 
@@ -39,7 +38,6 @@ FAULTS = 2_000  # of each kind
 SLOW = 400  # batches
 SLOW_EPOCHS = 200
 CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is corrupt
-KILLS = 100
 RESULTS = 100_000  # of a Prefetch that changes all the time
 QUIET_S = 120  # a busy machine stalls for seconds
 FAULT_KINDS = (ValueError, SystemExit, MemoryError)
@@ -58,7 +56,6 @@ def run() -> list[str]:
             "a slow disk": lambda: _slow_disk(packed),
             "1 % corrupt, replaced": lambda: _corrupt(broken, "replace"),
             "1 % corrupt, left out": lambda: _corrupt(broken, "drop"),
-            "a process of map_sample that is killed": lambda: _killed(packed),
             "threads and depth that change": _changing,
         }
         rows = _resumed(parts)
@@ -247,39 +244,6 @@ def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterat
         if len(first) != 10 or len(set(noted)) != len(noted) or counted != len(noted):
             raise Failed(f"epoch {epoch}: {counted} errors counted, {len(noted)} noted, of {len(first)} positions")
         yield 1
-
-
-def _numbered(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"label": sample["label"], "image": sample["image"], "drawn": int(rng.integers(1 << 30))}
-
-
-def _killed(dataset: FastDataset) -> Iterator[int]:
-    """One of two processes is killed: another one makes its sample, and the epoch is the same."""
-    chance = random.Random(5)
-    named = FastDataset(dataset.path, fields=("image", "label"))
-    crop = [T.RandomResizedCrop(24)]
-    loader = FastLoader(named, BATCH, True, transform=crop, num_workers=3, map_sample=_numbered, map_processes=2)
-    whole = [batch["drawn"] for batch in loader]
-    for _ in range(KILLS):
-        _rewind(loader)
-        victim, seen = chance.randrange(len(loader)), []
-        for number, batch in enumerate(loader):
-            seen.append(batch["drawn"])
-            if number == victim:
-                chance.choice(_workers()).kill()
-        if not all(map(torch.equal, seen, whole)) or len(seen) != len(whole):
-            raise Failed(f"after batch {victim} a process was killed, and the epoch was another one")
-        yield 1
-
-
-def _workers() -> list[psutil.Process]:
-    """The processes of map_sample that run: the resource tracker of multiprocessing is a child too."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # killed before, and not yet waited for
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 class _Number(PrefetchJob[int, int]):

@@ -47,7 +47,6 @@ RATE, LATENCY = 100, 0.005  # MB/s of a node's link; seconds until the server an
 TRANSFORM = (T.RandomResizedCrop(16), T.RandomHorizontalFlip())
 ORDERS: Mapping[str, order.Mode] = {
     "Grouped(64, Blocks(64, 4))": order.Grouped(GROUPS, order.Blocks(64, 4)),
-    "Grouped(64, ByEpoch(Blocks(64, 4)))": order.Grouped(GROUPS, order.ByEpoch(order.Blocks(64, 4))),
     "Blocks(64, 4)": order.Blocks(64, 4),
     "Shuffled()": order.Shuffled(),
 }

@@ -7,6 +7,7 @@ same everywhere, so all sets give the same bits without comparing them by hand. 
 #define IOFAST_PIXELS_H
 
 #include "internal.h"
+#include "levels.h"
 
 #define IOF_TILE 1024 /* pixels: 6 KiB of 16 bits in three channels, a fifth of the first-level cache */
 
@@ -24,13 +25,6 @@ typedef struct {
 typedef struct {
   const uint8_t *above, *row, *below;
 } iof_three_rows;
-
-/* v = (x * factor >> 9) + offset, with `bits` bits of fraction, which are then dropped; the result is clipped to a
-byte. */
-typedef struct {
-  int16_t factor, offset;
-  int bits;
-} iof_line;
 
 /* A row of a warp: pixel i comes from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...) - `back`, where x is i
 + 0.5, y the middle of the row and `m` = a to h. The image is `width` x `height`, its frame has `stride` pixels per
@@ -82,8 +76,6 @@ turn_hue     n pixels of three planes: Pillow's bytes of hue, saturation and val
 box_rows     n bytes of a box filter down: see pillow_steps.c
 luma         n bytes 0.299 R + 0.587 G + 0.114 B
 mirror       n bytes in reverse order
-add          n bytes times a weight in 65536ths, added to sums
-settle       n sums back to bytes
 weave        n values of 1, 2 or 4 bytes of each of three channels, interleaved
 scale        n bytes to x * scale + bias
 half, brain  n floats to float16 and bfloat16, rounded to even */
@@ -112,8 +104,6 @@ typedef struct {
   void (*box_rows)(uint32_t *sums, const iof_box_rows *rows, int n, uint8_t *to);
   void (*luma)(const uint8_t *from, size_t plane, size_t n, uint8_t *to);
   void (*mirror)(const uint8_t *from, int n, uint8_t *to);
-  void (*add)(const uint8_t *from, uint32_t weight, size_t n, uint32_t *sums);
-  void (*settle)(const uint32_t *sums, size_t n, uint8_t *to);
   void (*weave_1)(const uint8_t *r, const uint8_t *g, const uint8_t *b, int n, uint8_t *to);
   void (*weave_2)(const uint16_t *r, const uint16_t *g, const uint16_t *b, int n, uint16_t *to);
   void (*weave_4)(const uint32_t *r, const uint32_t *g, const uint32_t *b, int n, uint32_t *to);
@@ -131,7 +121,7 @@ extern const iof_tile_loops iof_tiles_avx2, iof_tiles_avx512;
 /* Scratch of steps and store. */
 typedef struct {
   const iof_tile_loops *loops;
-  iof_buffer canvas, other, rows, lines, kept, sums;
+  iof_buffer canvas, other, rows, lines;
 } iof_painter;
 void iof_painter_free(iof_painter *painter);
 
@@ -152,12 +142,11 @@ iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *nu
 /* Apply one of Pillow's operations to the canvas; `to` has its size. */
 iof_status iof_pillow_step(iof_painter *painter, int code, const float *numbers, const iof_canvas *from, uint8_t *to);
 
-/* A number clipped to limits and rounded towards 0; NaN becomes the least. */
-int iof_whole(float value, int least, int most);
+#define IOF_MOST_TAPS 127 /* of a blur: the roundings of so many still fit 16 bits */
 
-/* The factor and the bits of fraction for blending in 16 bits: factors of 0 to IOF_MOST_FACTOR. */
-#define IOF_MOST_FACTOR 63.0f
-iof_line iof_line_of(float factor, float offset);
+/* Compute a Gaussian in 16 bits without taps that round to nothing. The weights add up to 65536. Returns the number of
+taps; 1 = no change. */
+int iof_gaussian(float sigma, int radius, uint16_t weights[IOF_MOST_TAPS]);
 
 /* An image after its steps, and its row in the work. */
 typedef struct {

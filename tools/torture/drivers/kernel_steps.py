@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from kernel_images import batch_of
 from PIL import Image
+from torch_steps import take_steps
 
 from iofast import work
 from iofast.kernel import native_batch
 from iofast.kernel.contract import DecodeOptions, Finish
-from iofast.pixels.steps import take_steps
 from tools.torture.drivers import Driver
 
 MOST = 255  # steps of an image
@@ -79,9 +79,6 @@ class Drawing:
         count = MOST if rng.random() < 0.01 and pixels < 4096 else int(rng.integers(0, most + 1))
         known = [int(step) for step in work.Step]
         codes = rng.choice(known, (n, count)).astype(np.int8)
-        if count == MOST:
-            codes[:] = work.Step.ADD
-            codes[:, 0], codes[:, -1] = work.Step.KEEP, work.Step.SUM
         if rng.random() < 0.1:
             strange = rng.random(codes.shape) < 0.2
             codes = np.where(strange, rng.choice([-128, -1, max(known) + 1, 127], codes.shape), codes).astype(np.int8)
