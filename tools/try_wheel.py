@@ -68,7 +68,10 @@ def load(packed: Path) -> None:
 
     from iofast import FastDataset, FastLoader
     from iofast import transforms as T
+    from iofast.gpu import compiled
 
+    if 'extern "C" __global__' not in compiled.source():
+        raise SystemExit("expected the kernel's source for a GPU in the wheel")
     loader = FastLoader(FastDataset(packed), 8, shuffle=True, transform=T.train(32), dtype=torch.float32)
     shapes = {tuple(images.shape) for images, _ in loader}
     if shapes != {(8, 3, 32, 32)}:

@@ -1,39 +1,32 @@
-"""How many images a second are decoded, cropped and resized: by the CPU's kernel, by the GPU, by both?"""
+"""How many images a second are decoded, cropped and resized: by the CPU's kernel, and by the GPU?"""
 
 from __future__ import annotations
 
 import statistics
 from functools import partial
-from typing import Any
 
-import numpy as np
-import torch
-
-from benchmarks.gpu.clock import on_wall, rate
+from benchmarks.gpu.clock import rate
 from benchmarks.gpu.job import Job
-from iofast import FastLoader, open_reader
+from iofast import FastLoader
 from iofast import transforms as T
-from iofast.gpu.decode import Jpeg
-from iofast.gpu.decode.libraries import checked, libraries
-from iofast.loader import Split
 
 IMAGES = 400_000  # of an epoch: more than a round takes
 SOURCES = {"packed": "packed.lmdb", "originals": "originals"}
-WAYS: dict[str, Any] = {"cpu": "cpu", "gpu": "gpu", "split": Split(cores=1.0)}  # each may have all cores
+WAYS = ("cpu", "gpu")  # each may have all cores
 OTHERS = (64, 1024)  # further batch sizes
 ROUNDS, SECONDS = 3, 1.2
-ALONE = 0.6  # seconds for each of a library's batch sizes
 
-OF_THE_SUM, OF_THE_CPU, FROM_ORIGINALS = 0.85, 1.5, 21_500
+FROM_PACKED, FROM_ORIGINALS = 100_000, 21_500
 
 Rates = dict[str, float]
 
 
 def run(job: Job) -> None:
-    for source in SOURCES:
-        _asked(job, source, _measured(job, source, job.batch, ROUNDS))
-    for name in libraries(job.device, 1):
-        job.attempt(name, partial(library, job, name))
+    for source, least in (("packed", FROM_PACKED), ("originals", FROM_ORIGINALS)):
+        rates = _measured(job, source, job.batch, ROUNDS)
+        if rates:
+            best = max(rates, key=lambda way: rates[way])
+            job.figure(f"{source}, end to end: the best way ({best})", rates[best], "images/s", least=least)
     for batch in () if job.quick else OTHERS:
         _measured(job, "packed", batch, 1)
 
@@ -47,7 +40,7 @@ def _measured(job: Job, source: str, batch: int, rounds: int) -> Rates:
     def one(way: str) -> None:
         if way not in loaders:
             images = 64 * batch if job.quick else IMAGES
-            options = {"num_workers": job.cores, "prefetch": 4, "decode": WAYS[way]}
+            options = {"num_workers": job.cores, "prefetch": 4, "decode": way}
             loaders[way] = job.loader(SOURCES[source], images, batch, transform=transform, **options)
         made = rate(job, loaders[way], 0.2 if job.quick else SECONDS, 2 if job.quick else 8)
         found.setdefault(way, []).append(made)
@@ -61,52 +54,3 @@ def _measured(job: Job, source: str, batch: int, rounds: int) -> Rates:
     for way, value in rates.items():
         job.figure(f"{source}, batches of {batch}, {way}: {loaders[way].stats.decode}", value, "images/s")
     return rates
-
-
-def _asked(job: Job, source: str, rates: Rates) -> None:
-    """What follows from the rates."""
-    if (share := of_the_sum(rates)) is not None:
-        job.figure(f"{source}: split, of the sum of cpu and gpu", share, "%", least=OF_THE_SUM)
-    if source == "packed" and "split" in rates and "cpu" in rates:
-        job.figure("packed: split beside the CPU's kernel", rates["split"] / rates["cpu"], "×", least=OF_THE_CPU)
-    if source == "originals" and rates:
-        best = max(rates, key=lambda way: rates[way])
-        job.figure(f"originals, end to end: the best way ({best})", rates[best], "images/s", least=FROM_ORIGINALS)
-
-
-def of_the_sum(rates: Rates) -> float | None:
-    """The split's rate as a share of both halves' own rates; None if one of the three is missing."""
-    if not {"cpu", "gpu", "split"} <= rates.keys():
-        return None
-    return rates["split"] / (rates["cpu"] + rates["gpu"])
-
-
-def library(job: Job, name: str) -> None:
-    """A library by itself, called as a loader calls it: whole pictures from memory. Its rates by batch size."""
-    if not job.cuda:
-        raise RuntimeError("it needs a CUDA device")
-    decoder = checked(libraries(job.device, max(1, job.cores // 4))[name])
-    for source, batch in (("packed", job.batch), ("originals", job.batch), *(("packed", batch) for batch in OTHERS)):
-        jpegs = _jpegs(job, source, batch)
-        made = decoder.decode(jpegs, [1] * batch)
-        good = [jpeg for jpeg, image in zip(jpegs, made, strict=True) if image is not None]
-        if not good:
-            raise RuntimeError(f"all of {batch} {source} pictures came to nothing")
-        seconds = on_wall(job, partial(decoder.decode, good, [1] * len(good)), ALONE)
-        job.figure(f"{source}, batches of {batch}: {name} alone, whole pictures", len(good) / seconds, "images/s")
-
-
-def _jpegs(job: Job, source: str, batch: int) -> list[Jpeg]:
-    """The first pictures of a set."""
-    dataset = job.dataset(SOURCES[source], batch)
-    with open_reader(job.data / SOURCES[source]) as reader:
-        data = [
-            torch.frombuffer(bytearray(reader.view(index)), dtype=torch.uint8)
-            for index in dataset.resolve(np.arange(batch)).tolist()
-        ]
-    located = dataset.locate(np.arange(batch))
-    sizes = zip(located.width.tolist(), located.height.tolist(), strict=True)
-    return [
-        Jpeg(jpeg.pin_memory() if job.cuda else jpeg, width, height, 0, 0, width, height)
-        for jpeg, (width, height) in zip(data, sizes, strict=True)
-    ]

@@ -25,25 +25,14 @@ class Part:
 
 DONE = "everything.made"  # a file that marks the data of all parts as complete
 _STALLS = ("exposed stall, by iofast's clock", "exposed stall, beside a batch that stays")
-_PASSES = ("geometry and normalisation", "colours")
 ASKS = {
     "suite": ("tests failed",),
     "transfer": tuple(f"{source}: {stall}" for source in ("raw pixels", "packed photographs") for stall in _STALLS),
-    "decode": (
-        "packed: split, of the sum",
-        "packed: split beside the CPU's kernel",
-        "originals: split, of the sum",
-        "originals, end to end",
-    ),
-    "passes": (
-        "geometry and normalisation, of the copy's rate",
-        "colours, of the time of geometry",
-        *(f"{what}: iofast beside {name}" for name in ("torchvision v2", "kornia") for what in _PASSES),
-    ),
+    "decode": ("packed, end to end", "originals, end to end"),
     "training": tuple(f"ResNet-50, FastLoader, packed: {each}" for each in _STALLS),
     "resident": ("the best",),
     "stress": (
-        *(f"decode={way!r}: corrupt batches" for way in ("cpu", "gpu", "split")),
+        *(f"decode={way!r}: corrupt batches" for way in ("cpu", "gpu")),
         "compute-sanitizer: errors",
     ),
 }
@@ -54,7 +43,6 @@ PARTS = tuple(
         ("suite", "Tests that need a GPU", 110, 30),
         ("transfer", "Transfer: a step of 5 ms, batches of 256", 35, 20),
         ("decode", "Decoding: images a second by source, batch and way", 75, 20),
-        ("passes", "Fused passes: 256 images to 224 x 224 in bfloat16, channels last", 40, 20),
         ("training", "Into a training loop", 120, 30),
         ("resident", "Images of 32 x 32 in the device's memory", 40, 20),
         # last: compute-sanitizer takes what the others have left; 27 s in all were enough on an H100

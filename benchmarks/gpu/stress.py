@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -15,23 +14,22 @@ from benchmarks.gpu.clock import wait
 from benchmarks.gpu.job import Job
 from iofast import FastLoader
 from iofast import transforms as T
-from iofast.loader import Split
 
 ITERATIONS, BATCHES = 200, 8
 BATCH = 300  # more than a call of a decoding library has
 LAG = 20_000_000  # cycles that the stream works before it looks at a batch: 10 ms
-WAYS: dict[str, Any] = {"cpu": "cpu", "gpu": "gpu", "split": Split(0.5)}
+WAYS = ("cpu", "gpu")
 SHORT, SPARE = 5, 3  # seconds that the sanitizer's run must have at least, and what is left for the page
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
 
 
 def run(job: Job) -> None:
-    for name, decode in WAYS.items():
-        job.attempt(f"decode={name!r}", partial(stressed, job, name, decode))
+    for decode in WAYS:
+        job.attempt(f"decode={decode!r}", partial(stressed, job, decode))
     job.attempt("compute-sanitizer", partial(sanitized, job))
 
 
-def stressed(job: Job, name: str, decode: Any) -> None:
+def stressed(job: Job, decode: str) -> None:
     """Compare the batches of a loop that is late and allocates with those of one that waits for each."""
     iterations = BATCHES if job.quick else ITERATIONS
     wrong, done = torch.zeros((), dtype=torch.int64, device=job.device), 0
@@ -48,10 +46,10 @@ def stressed(job: Job, name: str, decode: Any) -> None:
                 torch.full((size,), 255, dtype=torch.uint8, device=job.device)
             done += 1
     wait(job.device)
-    job.figure(f"decode={name!r}: corrupt batches of {done}", int(wrong), "", most=0)
+    job.figure(f"decode={decode!r}: corrupt batches of {done}", int(wrong), "", most=0)
 
 
-def loader(job: Job, decode: Any, device: torch.device | None = None) -> FastLoader:
+def loader(job: Job, decode: str, device: torch.device | None = None) -> FastLoader:
     """A loader of few batches. Without a device the CPU decodes them to the same pixels."""
     transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()]
     where, batch = job.device if device is None else device, 32 if job.quick else BATCH

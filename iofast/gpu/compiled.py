@@ -69,7 +69,7 @@ def _compile(nvrtc: Any, text: str, options: tuple[str, ...]) -> bytes:
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = b" " * _done(nvrtc.nvrtcGetProgramLogSize(program))
             nvrtc.nvrtcGetProgramLog(program, log)
-            raise RuntimeError(f"NVRTC did not compile the decoder: {log.decode(errors='replace')}")
+            raise RuntimeError(f"NVRTC did not compile the kernel: {log.decode(errors='replace')}")
         made: bytes = b" " * _done(nvrtc.nvrtcGetCUBINSize(program))
         _done(nvrtc.nvrtcGetCUBIN(program, made))
         return made
@@ -95,11 +95,10 @@ class Kernels:
         self._image = np.frombuffer(code, np.uint8)
         self._module = _done(driver.cuModuleLoadData(self._image.ctypes.data))
         self._functions = [_done(driver.cuModuleGetFunction(self._module, f"iof_{name}".encode())) for name in names]
-        self._argument = np.zeros(1, np.uint64)
-        self._arguments = np.array([self._argument.ctypes.data], np.uint64)
 
     def launch(self, stage: int, batch: int, grid: tuple[int, int], block: int, stream: int) -> None:
-        """Launch a stage: `grid` of (blocks for an image, images). Not for two threads at a time."""
-        self._argument[0] = batch
+        """Launch a stage: `grid` of (blocks for an image, images)."""
+        argument = np.array([batch], np.uint64)
+        arguments = np.array([argument.ctypes.data], np.uint64)
         launch = self._driver.cuLaunchKernel
-        _done(launch(self._functions[stage], *grid, 1, block, 1, 1, 0, stream, self._arguments.ctypes.data, 0))
+        _done(launch(self._functions[stage], *grid, 1, block, 1, 1, 0, stream, arguments.ctypes.data, 0))

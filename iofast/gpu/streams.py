@@ -9,10 +9,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from iofast.gpu.compiled import Kernels
+    from iofast.gpu.stages import Prepared
 
 Event = Any  # torch.cuda.Event, or the model's
 
@@ -29,6 +34,7 @@ class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._side: torch.cuda.Stream | None = None
+        self._kernels: Kernels | None = None
         self._lock = threading.Lock()  # two consumers may begin at once
 
     def begin(self) -> None:
@@ -80,6 +86,35 @@ class CudaStreams:
             # The driver would copy pageable memory twice, and the host would wait for the whole stream
             tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)  # dense, also for expanded tensors
         return tensor.to(self._device, non_blocking=True)
+
+    def run(self, prepared: Prepared) -> None:
+        """Run the stages of a batch on the current stream. What it works with belongs to that stream."""
+        from iofast.gpu.stages import launch  # needs the native kernel
+
+        stream, batch = self.current(), self.copy(torch.from_numpy(prepared.batch.view(np.uint8)))
+        launch(self._loaded(), prepared, batch.data_ptr(), stream.cuda_stream)
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Copy to the host on the current stream. The result waits for the copy."""
+        host = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self.current())
+
+        def fetched() -> torch.Tensor:
+            event.synchronize()
+            return host
+
+        return fetched
+
+    def _loaded(self) -> Kernels:
+        from iofast.gpu.compiled import Kernels, binary
+        from iofast.gpu.stages import STAGES
+
+        with self._lock:
+            if self._kernels is None:
+                major, minor = torch.cuda.get_device_capability(self._device)
+                self._kernels = Kernels(binary(f"sm_{major}{minor}"), STAGES)
+            return self._kernels
 
     def elapsed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
         """Return nanoseconds between two events of one stream, None until the device has passed both."""

@@ -12,13 +12,16 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from iofast.errors import StateError
 from iofast.gpu.streams import CudaStreams, Event
 from iofast.meter.counters import StageCounter
+
+if TYPE_CHECKING:
+    from iofast.gpu.stages import Prepared
 
 T = TypeVar("T")
 
@@ -36,6 +39,15 @@ class Bus(Protocol):
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return copies on the device, for the current stream. One call per batch, which counts as one item."""
+
+    def send(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a small table on the device, for the current stream. It is not counted."""
+
+    def run(self, prepared: Prepared) -> None:
+        """Run the stages of a batch on the current stream."""
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Copy a small table to the host on the current stream. The result waits for it."""
 
 
 class Issued(NamedTuple, Generic[T]):
@@ -110,6 +122,18 @@ class Transfer:
         self._counter.add(1, nbytes=sum(tensor.nbytes for tensor in tensors))
         return copies
 
+    def send(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Bus`."""
+        return self._streams.copy(tensor)
+
+    def run(self, prepared: Prepared) -> None:
+        """See `Bus`."""
+        self._streams.run(prepared)
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """See `Bus`."""
+        return self._streams.fetch(tensor)
+
     def collect(self) -> None:
         """Count the times of the copies that the device has finished."""
         if not self._reading.acquire(blocking=False):
@@ -148,6 +172,18 @@ class Direct:
 
     def collect(self) -> None:
         """Do nothing: `copy` has counted its time."""
+
+    def send(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Bus`."""
+        return tensor.to(self.device)
+
+    def run(self, _: Prepared) -> None:
+        """See `Bus`. The CPU finishes images for such a device."""
+        raise RuntimeError(f"device {self.device} runs no stages")
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """See `Bus`."""
+        return lambda: tensor.cpu()
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Bus`."""

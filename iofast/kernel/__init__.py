@@ -51,7 +51,6 @@ __all__ = [
     "transcode",
     "crc32c",
     "read_rows",
-    "cached",
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
@@ -106,7 +105,6 @@ except ImportError as error:
         )
 
 Context = implementation.Context
-cached = implementation.cached
 crc32c = implementation.crc32c
 decode = implementation.decode
 decode_batch = implementation.decode_batch

@@ -119,6 +119,7 @@ class Kind(IntEnum):
 
     ENCODED = 0
     RGB = 1
+    DECODED = 2  # pixels that Pillow has decoded, within one call
 
 
 class Status(IntEnum):

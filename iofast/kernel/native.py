@@ -30,7 +30,6 @@ from iofast.kernel.contract import (
 )
 from iofast.kernel.native_batch import Context as Context
 from iofast.kernel.native_batch import borrowed, decode_one
-from iofast.kernel.native_batch import cached as cached
 from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
 from iofast.kernel.native_batch import read_rows as read_rows

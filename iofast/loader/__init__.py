@@ -17,8 +17,7 @@ loader_stats.py   sums and failures
 """
 
 import iofast.dataset  # noqa: F401  first: without torch its error says what to install
-from iofast.gpu.decode import Split as Split
 from iofast.loader.fast import FastLoader as FastLoader
 from iofast.loader.options import LoaderOptions as LoaderOptions
 
-__all__ = ["FastLoader", "LoaderOptions", "Split"]
+__all__ = ["FastLoader", "LoaderOptions"]

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import pixels
 from iofast.errors import OptionError
+from iofast.gpu import Bus
 from iofast.gpu.batch_memory import BatchMemory, empty
 from iofast.loader.canvas import Canvas, Images, one_channel, padded
+from iofast.loader.finishing import Store, finished, made_there
 from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import PlannedImages, Resident
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
+from iofast.loader.there import JpegRows
 from iofast.ops import Mix
 from iofast.work import Work
 
@@ -37,7 +39,7 @@ def assemble(
     parts, spec = samples.parts, samples.parts.spec
     columns = (_columns if spec.options.map_sample is None else _mapped)(spec, samples, rows, name)
     images: Any = columns.get("image")
-    on_cpu, work = spec.device.type == "cpu", None
+    on_cpu, work = not spec.finishes_there, None
     ours = "image" in columns and "image" not in spec.collates
     pads = ours and isinstance(images, list) and spec.options.ragged == "pad"
     sizes = torch.tensor([image.shape[1:] for image in images]) if pads else None
@@ -58,23 +60,28 @@ def assemble(
     return columns | {"valid": torch.from_numpy(valid.copy())}, work  # a mask of its own: the consumer may change it
 
 
-def finish(parts: LoaderParts, images: Any, work: Work | None, memory: BatchMemory | None = None) -> Any:
-    """Apply pixel operations and padding on the device where `images` are, and cut those of `cache="device"` out.
+def finish(
+    parts: LoaderParts, images: Any, work: Work | None, memory: BatchMemory | None = None, bus: Bus | None = None
+) -> Any:
+    """Apply pixel operations and padding, on the device of `bus` or the CPU, and cut those of `cache="device"` out.
 
-    A tensor of results is taken from `memory` if there is one.
+    A tensor of results in host memory is taken from `memory` if there is one.
     """
     spec = parts.spec
     if isinstance(images, PlannedImages):
-        return cast(Resident, parts.resident).images(spec, images, work)
+        return cast(Resident, parts.resident).images(spec, images, work, bus)
+    if isinstance(images, JpegRows) and bus is not None:
+        return images.made(spec.pipeline.ops, work, Store(spec.dtype, spec.options.memory_format), bus)
     if isinstance(images, torch.Tensor):
-        return _apply(spec, images, work, memory)
-    each = [
-        _apply(spec, image.unsqueeze(0), work and work.rows(slice(row, row + 1)))[0] for row, image in enumerate(images)
-    ]
+        return _apply(spec, images, work, memory, bus)
+    rows = ((image.unsqueeze(0), work and work.rows(slice(row, row + 1))) for row, image in enumerate(images))
+    each = [_apply(spec, image, own, None, bus)[0] for image, own in rows]
     return padded(each, memory_format=spec.options.memory_format) if spec.options.ragged == "pad" else each
 
 
-def _apply(spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: BatchMemory | None = None) -> torch.Tensor:
+def _apply(
+    spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: BatchMemory | None, bus: Bus | None
+) -> torch.Tensor:
     layout = spec.options.memory_format
     if spec.dtype == torch.uint8 and not spec.pipeline.finishes:
         return images.contiguous(memory_format=layout)
@@ -83,8 +90,17 @@ def _apply(spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: Bat
             f"images of map_sample must stay uint8 with dtype={spec.dtype} or pixel operations, found "
             f"{images.dtype}; leave both out, or convert in map_batch"
         )
-    out = None if memory is None else empty(memory, tuple(images.shape), spec.dtype, layout)
-    return pixels.apply(images, spec.pipeline.ops, work=work, dtype=spec.dtype, memory_format=layout, out=out)
+    if bus is not None:
+        from iofast.gpu.images import DeviceImages
+
+        return made_there(bus, DeviceImages.of(images), spec.pipeline.ops, work, Store(spec.dtype, layout)).images
+    shape = tuple(images.shape)
+    out = (
+        torch.empty(shape, dtype=spec.dtype, memory_format=layout)
+        if memory is None
+        else empty(memory, shape, spec.dtype, layout)
+    )
+    return finished(images, spec.pipeline.ops, work, out)
 
 
 def arrays(batch: Any) -> Any:
@@ -98,7 +114,7 @@ def arrays(batch: Any) -> Any:
 
 def sizes_of(images: Any) -> NDArray[np.float64]:
     """Height and width of each image of a batch, float64 (N, 2)."""
-    if isinstance(images, PlannedImages):
+    if isinstance(images, PlannedImages | JpegRows):
         return np.full((len(images), 2), images.size, np.float64)
     if isinstance(images, torch.Tensor):
         return np.full((len(images), 2), images.shape[-2:], np.float64)
@@ -195,6 +211,8 @@ def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
 
 
 def _rows_of(images: Images, rows: NDArray[np.intp]) -> Images:
+    if isinstance(images, JpegRows):
+        return images.rows(rows)
     if isinstance(images, torch.Tensor):
         return images[torch.from_numpy(rows)]
     if isinstance(images, dict):

@@ -1,31 +1,26 @@
-"""One batch as a job for a loader's threads, from positions to tensors; and how fast CPU and device decode batches."""
+"""One batch as a job for a loader's threads, from positions to tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from time import monotonic_ns, perf_counter
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from iofast.choices import generator
 from iofast.errors import DecodeError
-from iofast.gpu import Bus
-from iofast.gpu.decode import WHOLE, Divided, Rates
 from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import parameters
 from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
 from iofast.loader.samples import Samples
-from iofast.meter import Stages
-from iofast.prefetch import Limits, Prefetch, PrefetchJob
+from iofast.loader.there import There
+from iofast.prefetch import PrefetchJob
 from iofast.work import Work
 
-BATCHES = 3  # timed at least; one before them fills caches and makes contexts, and is not timed
-ROUNDS = 2  # timed slices per thread at least: if many threads are idle, the others run faster
 ATTEMPTS = 32  # replacements of one sample: if half of all are broken, one position in four billion uses them up
 SYSTEMATIC = 8  # if that many fail together, the data is missing, and replacements would hide it
 
@@ -35,16 +30,16 @@ class FinishedBatch(NamedTuple):
 
     valid     bool (N,): False for a sample that only fills the batch up
     work      pixel work that is left for the device
-    rest      makes the batch on the device, if images are decoded there; until then `batch` is empty
-    decoded   images are on the device already
+    damaged   rows whose JPEGs the device has found damaged, once it has decoded them; None if it decodes none
+    redo      makes the batch again, after the CPU has decoded rows whose JPEGs the device found damaged; else None
     """
 
     batch: Batch
     valid: NDArray[np.bool_]
     failures: list[Failure]
     work: Work | None
-    rest: Callable[[Bus], FinishedBatch] | None = None
-    decoded: bool = False
+    redo: Callable[[list[int]], FinishedBatch] | None = None
+    damaged: Callable[[], list[int]] | None = None
 
 
 class BatchJob(PrefetchJob[FinishedBatch, range]):
@@ -56,13 +51,11 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         contexts: Contexts,
         plans: BatchPlans,
         batch: int,
-        share: int | None = None,
         ready: Callable[[int], None] | None = None,
     ) -> None:
         self._parts, self._contexts, self._plans, self._batch = parts, contexts, plans, batch
         self._epoch = plans.epoch
         self._ready = ready  # waits until the batch may be read
-        self._share = share  # thousandths that the CPU decodes, if not the loader's
 
     def prepare(self) -> list[range]:
         if self._ready is not None:
@@ -70,7 +63,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             self._ready(self._batch)
             self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
         _, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
-        self._samples = Samples(self._parts, self._plans.take(self._batch), share=self._share)
+        self._samples = Samples(self._parts, self._plans.take(self._batch))
         rows, step = len(self._valid), self._parts.resources.slice
         return [range(start, min(start + step, rows)) for start in range(0, rows, step)]
 
@@ -80,22 +73,20 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
     def finish(self) -> FinishedBatch:
         samples = self._samples
         del self._samples  # the batch may wait for long, and the next one needs the memory
-        if isinstance(samples.canvas, Divided):
-            return FinishedBatch(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
-        return self._completed(samples)
+        made = self._completed(samples)
+        if not isinstance(samples.canvas, There):
+            return made
+        self._contexts.on_device += len(samples) - len(samples.canvas.given)
+        return made._replace(redo=partial(self._redone, samples, made.failures))
 
-    def _on_device(self, samples: Samples, canvas: Divided, bus: Bus) -> FinishedBatch:
-        """Decode the device's share of a batch, in the device's thread."""
-        begun = monotonic_ns()
-        failed = canvas.decode_there(self._parts.resources.decoding.decoder())
-        self._contexts.on_device += canvas.there
-        self._contexts.stages.decode.add(0, work_ns=monotonic_ns() - begun)
-        if failed:
-            with self._contexts.spare() as context:
-                samples.decode_rest(context, failed)
-        return self._completed(samples, bus)
+    def _redone(self, samples: Samples, before: list[Failure], rows: list[int]) -> FinishedBatch:
+        """The batch once more, of which the CPU decodes `rows`."""
+        with self._contexts.spare() as context:
+            samples.decode_rest(context, rows)
+        made = self._completed(samples)
+        return made._replace(failures=before + [each for each in made.failures if each not in before])
 
-    def _completed(self, samples: Samples, bus: Bus | None = None) -> FinishedBatch:
+    def _completed(self, samples: Samples) -> FinishedBatch:
         valid, rows = self._valid, None
         failures: list[Failure] = []
         if samples.reasons:
@@ -103,12 +94,10 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             if samples.reasons:  # rows to drop
                 rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
                 valid = valid[rows]
-        if bus is not None and isinstance(samples.canvas, Divided):
-            samples.canvas.gather(bus)
         batch, work = assemble(samples, rows, valid, name_of(self._epoch, self._batch))
         if self._parts.resources.transfer is None:
             batch = mapped(self._parts, batch, self._epoch, self._batch)
-        return FinishedBatch(batch, valid, failures, work, decoded=bus is not None)
+        return FinishedBatch(batch, valid, failures, work)
 
     def _settle(self, samples: Samples) -> list[Failure]:
         """Raise an error, replace the failed samples, or leave their rows in `reasons` to be dropped. Return failures.
@@ -167,87 +156,6 @@ def mapped(parts: LoaderParts, batch: Batch, epoch: int, number: int) -> Batch:
     with noted(f"in map_batch: {name_of(epoch, number)}"):
         result: Batch = function(batch, **{name: arguments[name]() for name in parameters(function, [*arguments])})
         return result
-
-
-def measure(parts: LoaderParts, epoch: int, batch: int) -> Rates:
-    """Time the batches from `batch` on. Samples that cannot be decoded count as if they could.
-
-    Raises `OptionError` if no decoder of the device works.
-    """
-    transfer, limits = parts.resources.transfer, parts.resources.limits
-    if transfer is None:
-        raise RuntimeError("nothing to measure: the loader has no device")
-    contexts, slices = Contexts(parts.spec.decode, Stages()), limits.slices
-    wanted = 1 + max(BATCHES, -(-ROUNDS * _workers(limits) // slices))
-    batches = range(batch, min(batch + wanted, parts.epochs.schedule.count))
-    cpu, _ = _made(parts, contexts, WHOLE, epoch, batches)
-    taken_apart, samples = _made(parts, contexts, 0, epoch, batches)
-    transfer.begin()
-    device = transfer.issue(partial(_decoded, parts, [each.canvas for each in samples])).value
-    return Rates(cpu, taken_apart, device)
-
-
-def _workers(limits: Limits) -> int:
-    """Threads that have work in the batches that are in the making at a time."""
-    return min(limits.max_workers, limits.max_depth * limits.slices)
-
-
-class _Job(BatchJob):
-    """A batch up to where its images are pixels, or parts."""
-
-    def finish(self) -> Samples:  # type: ignore[override]
-        samples = self._samples
-        del self._samples
-        return samples
-
-
-def _made(
-    parts: LoaderParts, contexts: Contexts, share: int, epoch: int, batches: range
-) -> tuple[float, list[Samples]]:
-    """Images per second while every thread has work, and what is left to the device.
-
-    Measured by the time that threads worked, not by the clock between two results: sixteen threads work on two batches
-    at once, so both come together, and three batches would seem to take as long as two.
-    """
-    first, _ = _run(parts, contexts, share, epoch, batches[:1])
-    samples, rate = _run(parts, contexts, share, epoch, batches[1:] or batches)
-    return rate, [*first, *samples]
-
-
-def _run(parts: LoaderParts, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
-    """What is left to the device, and images per second, with as many batches at a time as in training."""
-    limits, plans = parts.resources.limits, BatchPlans(parts, epoch, batches.stop)
-    made: Prefetch[Samples, range] = Prefetch(
-        lambda batch: _Job(parts, contexts, plans, batch, share),  # type: ignore[arg-type, return-value]
-        batches.stop,
-        num_workers=min(_workers(limits), len(batches) * limits.slices),
-        depth=min(limits.max_depth, len(batches)),
-        start=batches.start,
-    )
-    kept, images = list[Samples](), 0
-    try:
-        for samples in made:
-            images += len(samples)
-            if share != WHOLE:
-                kept.append(samples)
-        work_s = made.times().work_s
-    finally:
-        made.close()
-    return kept, images * max(1, made.num_workers) / max(work_s, 1e-9)
-
-
-def _decoded(parts: LoaderParts, canvases: list[object], bus: Bus) -> float:
-    """Images per second of the device: decoded, cropped and resampled, one batch after another."""
-    decoder = parts.resources.decoding.decoder()
-    divided = [canvas for canvas in canvases if isinstance(canvas, Divided)]
-    divided[0].decode_there(decoder)  # compiles kernels, allocates
-    begun, count = perf_counter(), 0
-    for canvas in divided[1:] or divided:
-        canvas.decode_there(decoder)
-        count += canvas.there
-    if bus.device.type == "cuda":
-        torch.cuda.current_stream().synchronize()
-    return max(count, 1) / max(perf_counter() - begun, 1e-9)
 
 
 def _error(failures: list[Failure], of: int) -> DecodeError:

@@ -9,12 +9,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.errors import OptionError
 from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
-from iofast.gpu.decode.rows import RowsToDecode
+from iofast.kernel import Payloads
+from iofast.loader.finishing import rows_of
 
-Images = torch.Tensor | list[torch.Tensor] | dict[str, Any]  # a dictionary of several views
+Images = Any  # a tensor, a list of tensors, a dictionary of several views, or `JpegRows`
+
+
+class RowsToDecode(NamedTuple):
+    """N rows of a canvas, and what to decode into them.
+
+    source  where the N payloads lie
+    boxes   int32 (N, 8), flips uint8 (N,): what `Pipeline.plan` made for them
+    rows    intp (N,): their numbers in the canvas
+    finish  pixel operations for the same call; without it rows stay uint8
+    """
+
+    context: kernel.Context
+    source: Payloads
+    boxes: NDArray[np.int32]
+    flips: NDArray[np.uint8]
+    rows: NDArray[np.intp]
+    finish: kernel.Finish | None = None
+
+    def some(self, places: NDArray[np.intp]) -> RowsToDecode:
+        """The rows at `places`."""
+        return self._replace(
+            source=self.source.rows(places), boxes=self.boxes[places], flips=self.flips[places], rows=self.rows[places]
+        )
+
+    def row(self, place: int) -> RowsToDecode:
+        """The row at `place` alone."""
+        return self.some(np.array([place]))
 
 
 class Canvas(Protocol):
@@ -44,7 +72,7 @@ class Uniform:
     def __init__(self, rows: int, size: tuple[int, int], stored: CanvasStorage) -> None:
         self.size = size
         self._images = empty(stored.memory, (rows, 3, *size), stored.dtype, stored.memory_format)
-        self._out = pixels.rows_of(self._images)
+        self._out = rows_of(self._images)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """See `Canvas`."""
@@ -82,7 +110,7 @@ class Ragged:
         for place, image in zip(resized, self._allocated(boxes[resized]) if resized else (), strict=True):
             self._images[rows[place]] = image
         status = np.zeros(len(rows), np.int32)
-        outs = [pixels.rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
+        outs = [rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
         kernel.decode_each(context, source, boxes, flips, outs, status, finish)
         return status
 

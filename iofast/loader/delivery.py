@@ -23,6 +23,7 @@ from iofast.loader.batches import FinishedBatch, mapped
 from iofast.loader.canvas import one_channel
 from iofast.loader.plan import LoaderParts
 from iofast.loader.spec import PAIR
+from iofast.loader.there import JpegRows
 from iofast.prefetch import Auto, Prefetch, PrefetchJob
 from iofast.prefetch.auto import State
 
@@ -89,7 +90,10 @@ class Delivery:
             return issued.value
         if self._ahead is None:
             issued = _issue(parts, transfer, issued.value)
-        made = transfer.hand_over(issued)
+        first = issued.value
+        if first.redo is not None and first.damaged is not None and (rows := first.damaged()):
+            issued = _issue(parts, transfer, first.redo(rows))
+        made = transfer.hand_over(issued)._replace(redo=None, damaged=None)
         return made._replace(batch=mapped(parts, made.batch, epoch, number))
 
     def auto_state(self) -> State | None:
@@ -154,8 +158,9 @@ class _DeviceJob(PrefetchJob[Issued[FinishedBatch], None]):
 
 def _issue(parts: LoaderParts, transfer: Transfer | Direct, made: FinishedBatch) -> Issued[FinishedBatch]:
     def work(bus: Bus) -> FinishedBatch:
-        whole = made if made.rest is None else made.rest(bus)
-        return whole._replace(batch=on_device(parts, whole, bus))
+        images = made.batch.get("image") if isinstance(made.batch, dict) else made.batch[0]
+        batch = on_device(parts, made, bus)
+        return made._replace(batch=batch, damaged=images.damaged if isinstance(images, JpegRows) else None)
 
     return transfer.issue(work)
 
@@ -176,14 +181,17 @@ def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
         or (name == "image" and (views or isinstance(value, list)))
         or (name in spec.targets and isinstance(value, list) and all(isinstance(each, torch.Tensor) for each in value))
     }
-    if made.decoded:  # on the device already
-        moving.pop("image", None)
+    jpegs = columns.get("image")
+    if isinstance(jpegs, JpegRows):
+        moving["image"] = jpegs.tensors()
     tensors: list[torch.Tensor] = []
     _for_each_tensor(moving, tensors.append)
     copies = iter(_copied(bus, tensors))
     columns |= _for_each_tensor(moving, lambda _: next(copies))
-    if "image" in columns and "image" not in spec.collates and not views:
-        columns["image"] = finish(parts, columns["image"], made.work)
+    if isinstance(jpegs, JpegRows):
+        columns["image"] = jpegs.with_copies(columns["image"])
+    if "image" in columns and "image" not in spec.collates and not views and spec.finishes_there:
+        columns["image"] = finish(parts, columns["image"], made.work, bus=bus)
         if spec.options.image_mode == "L":
             columns["image"] = one_channel(columns["image"])
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])

@@ -23,15 +23,16 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
 from iofast.loader.batch_types import Fields, UsualOptions
-from iofast.loader.batches import BatchJob, measure
+from iofast.loader.batches import BatchJob
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
+from iofast.loader.filling import fill
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import BatchPlans, LoaderParts
-from iofast.loader.resident import Resident, decode_all
+from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
@@ -91,9 +92,8 @@ class FastLoader(Iterable[_BatchT]):
                    if num_workers is a number
     readahead      advise the operating system on the bytes of coming batches, and fetch them from an object store;
                    'auto' does so for containers, not for folders
-    decode         where JPEGs are decoded: 'cpu', 'gpu' (on the device), 'split' (each batch divided so that both
-                   finish together) or a Split, or 'auto' (as measured on the first batches; pixels may then differ
-                   between runs)
+    decode         where JPEGs are decoded, with the same pixels: 'cpu', 'gpu' (on the device), or 'auto' (on the
+                   device if it can)
     pixels         'exact' is within one level of Pillow; 'fast' may decode training crops of progressive and unusual
                    JPEGs at 1/2, 1/4 or 1/8 if enough pixels remain
     check          compare payloads with their checksums, if there are any; damage is an error. Raw pixels are compared
@@ -160,7 +160,6 @@ class FastLoader(Iterable[_BatchT]):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and starts threads of its own."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
-        options["decode"] = self._resources.decoding.option()
         return _anew, (self.dataset, options, self._course.here)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -269,12 +268,11 @@ class FastLoader(Iterable[_BatchT]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the newest iterator: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._epochs.identity.state(*self._course.here) | self._resources.decoding.state()
+        return self._epochs.identity.state(*self._course.here)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` continue where `state` was taken. Raises `StateError` for what differs."""
         place = self._epochs.identity.place(state, self._epochs.schedule.count)
-        self._resources.decoding.resume(state)
         if self._epochs.order.endless and place[1]:
             _log.warning("%r draws its sampler again from the start of epoch %d, and skips %d batches", self, *place)
         self._course.load(place)
@@ -325,8 +323,8 @@ class FastLoader(Iterable[_BatchT]):
                 if issued is None:
                     return
                 timing.arrived()
-                self._ledger.check(issued.value.failures)
                 made = delivery.hand_over(issued, progress.epoch, progress.batch)
+                self._ledger.check(made.failures)
                 self.last_valid = torch.from_numpy(made.valid)
                 self._ledger.add(made.failures)
                 if ahead is not None:
@@ -350,7 +348,7 @@ class FastLoader(Iterable[_BatchT]):
         if self.options.cache is not None:
             with self._decoding_all:
                 if self._resident is None:
-                    self._resident = decode_all(self._spec, self._resources, self._stages, self._tally)
+                    self._resident = fill(self._spec, self._resources, self._stages, self._tally)
         return LoaderParts(self._spec, self._epochs, self._resources, self._resident)
 
     def _delivery(
@@ -361,7 +359,6 @@ class FastLoader(Iterable[_BatchT]):
             resources.transfer.check()  # first: memory allocated during a capture would break the capture
             resources.transfer.begin()
         parts = self._parts()
-        resources.decoding.settle(partial(measure, parts, epoch, start))
         plans = BatchPlans(parts, epoch, stop)
         slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
         made = Prefetch(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from iofast import pixels
 from iofast.errors import OptionError, shown
-from iofast.gpu.decode import Split
+from iofast.loader.finishing import check_dtype
 from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction
 from iofast.loader.ranks import rank_in
@@ -71,7 +70,7 @@ class LoaderOptions:
     num_workers: int | Literal["auto"] = option("auto", limits=(0, MAX_WORKERS))
     prefetch: int | Literal["auto"] = option("auto", limits=(1, MAX_PREFETCH))
     readahead: bool | Literal["auto"] = option("auto", choices=(True, False, "auto"))
-    decode: Literal["cpu", "gpu", "split", "auto"] | Split = option("cpu", choices=("cpu", "gpu", "split", "auto"))
+    decode: Literal["auto", "cpu", "gpu"] = option("auto", choices=("auto", "cpu", "gpu"))
     pixels: Literal["exact", "fast"] = option("exact", choices=("exact", "fast"))
     check: Literal["crc"] | None = option("crc", choices=("crc", None))
     truncated: Literal["strict", "accept"] | None = option(None, choices=("strict", "accept", None))
@@ -91,7 +90,7 @@ class LoaderOptions:
         self._check_numbers()
         for each in fields(self):
             value, choices = getattr(self, each.name), each.metadata["choices"]
-            if choices and not (each.name == "decode" and isinstance(value, Split)):
+            if choices:
                 object.__setattr__(self, each.name, _checked_choice(each.name, value, choices))
         self._check_together()
         self._check_order()
@@ -199,7 +198,7 @@ def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> ob
 def _checked_dtype(dtype: torch.dtype | str | None, pipeline: Pipeline) -> torch.dtype:
     ops = [op for view in pipeline.each for op in view.ops]
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else None
-    return pixels.check_dtype(ops, named if isinstance(named, torch.dtype) else dtype)
+    return check_dtype(ops, named if isinstance(named, torch.dtype) else dtype)
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

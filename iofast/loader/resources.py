@@ -10,13 +10,13 @@ from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.gpu import transfer_to
 from iofast.gpu.batch_memory import BatchMemory
-from iofast.gpu.decode import Decoding
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
+from iofast.loader.there import Decoding
 from iofast.machine import cores_of_rank, free_memory, local_ranks
 from iofast.meter import LoaderInfo, StageCounter
 from iofast.prefetch import Limits, Readahead, StoredReadahead, most_depth
-from iofast.prefetch.advice import spaced
+from iofast.prefetch.stored_readahead import spaced
 from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
 
@@ -71,7 +71,7 @@ class Resources:
         options, size = spec.options, spec.pipeline.size or (512, 512)
         workers = options.num_workers
         if workers == "auto":
-            workers = self.decoding.workers(cores_of_rank())
+            workers = cores_of_rank()
         depth = options.prefetch
         if depth == "auto":
             wanted = AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH
@@ -115,9 +115,8 @@ def readahead(
     if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):
         return None  # with num_workers=0 there is no thread at all
 
-    def located(batch: int, few: bool) -> list[Located]:
-        positions = epochs.schedule.positions(batch)[0]
-        indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
+    def located(batch: int) -> list[Located]:
+        indices = dataset.resolve(epochs.indices(epoch, epochs.schedule.positions(batch)[0]))
         return [reader.places(indices, field) for field in fields]
 
     return Readahead(reader, located, epochs.schedule.count) if fields else None
@@ -132,6 +131,8 @@ def decode_obstacles(spec: BatchSpec) -> Iterator[str]:
         yield "the dataset's fields have no image"
     if options.map_sample is not None or "image" in spec.collates:
         yield "map_sample and collate['image'] need images on the CPU"
+    if spec.pipeline.views:
+        yield "several views of an image are cut on the CPU"
     if spec.pipeline.size is None:
         yield "it needs a transform that makes all images one size, such as T.RandomResizedCrop(224)"
     if spec.pipeline.filter != "bilinear":

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.choices import Draw
 from iofast.containers.changed import fetch_damaged, renew
 from iofast.errors import DecodeError, IofastError
 from iofast.gpu.batch_memory import BatchMemory
-from iofast.gpu.decode import WHOLE, Divided, on_cpu
-from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
+from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, RowsToDecode, Uniform, output_sizes, size_of
+from iofast.loader.finishing import finish_of
 from iofast.loader.loader_stats import Failure
 from iofast.loader.mapping import Sample, mapped
 from iofast.loader.plan import LoaderParts, SamplePlan
 from iofast.loader.resident import PlannedImages
 from iofast.loader.singly import Cut, Several
+from iofast.loader.there import There
 from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
 from iofast.work import Work, no_work
@@ -38,12 +38,9 @@ class Samples:
     `reasons` is row -> why it could not be made, "" if its image only has another size than the batch.
     """
 
-    def __init__(
-        self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None, share: int | None = None
-    ) -> None:
-        spec, epochs, resources, cached = self.parts = parts
+    def __init__(self, parts: LoaderParts, plan: SamplePlan, instead: Samples | None = None) -> None:
+        spec, epochs, _, cached = self.parts = parts
         self._spec, self._epoch, self._attempt = spec, plan.epoch, plan.attempt
-        self._share = resources.decoding.share if share is None else share  # thousandths that the CPU decodes
         positions = self.positions = plan.positions
         self.indices, self.located = plan.indices, plan.located
         self.reasons: dict[int, str] = {}
@@ -186,18 +183,13 @@ class Samples:
             return Several(pipeline.views, self._cuts, rows, stored)
         if pipeline.size is None and spec.options.ragged != "raise":
             return Ragged(self.boxes, stored)
-        if instead is None and self._share is not None and self._share < WHOLE:
-            return self._divided(self._share)
+        if instead is None and (tables := resources.decoding.tables) is not None:
+            cut, lengths = (self.boxes, self._flips, self.located.orientation), self.located.length
+            return There(cast(tuple[int, int], pipeline.size), lengths, cut, memory, tables)
         size = pipeline.size or (size_of(self.boxes) if instead is None else cast(Uniform, instead.canvas).size)
         if instead is not None and pipeline.size is None:
             self._refuse_others(size)
         return Uniform(rows, size, stored)
-
-    def _divided(self, share: int) -> Divided:
-        resources, located = self.parts.resources, self.located
-        places = self.positions % self.parts.epochs.schedule.global_batch
-        size, cut = cast(tuple[int, int], self._spec.pipeline.size), (self.boxes, self._flips, located.orientation)
-        return Divided(size, on_cpu(places, share), located.length, cut, resources.memory)
 
     def _refuse_others(self, size: tuple[int, int]) -> None:
         """Without a transform of fixed size: refuse replacements whose size is not that of the batch."""
@@ -212,7 +204,7 @@ class Samples:
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
         drawn = pipeline.drawn
         work = pipeline.work(self._draw(rows), widths, heights, self.boxes[rows]) if drawn else no_work(len(rows))
-        return pixels.finish_of(pipeline.ops, work, self._spec.dtype)
+        return finish_of(pipeline.ops, work, self._spec.dtype)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop

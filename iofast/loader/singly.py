@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.choices import Draw
-from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
-from iofast.loader.canvas import Canvas, CanvasStorage, laid_out
+from iofast.loader.canvas import Canvas, CanvasStorage, RowsToDecode, laid_out
+from iofast.loader.finishing import TYPES, finish_of, finished, rows_of
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, no_work
 
@@ -87,9 +87,7 @@ class Several(Singly):
     def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: CanvasStorage) -> None:
         self._views, self._cuts, self._rows, self._stored = views, cuts, rows, stored
         self._blocks = self._allocated()
-        self._outs = [
-            pixels.rows_of(block.flatten(0, 1)).reshape(-1, rows, *block.shape[3:], 3) for block in self._blocks
-        ]
+        self._outs = [rows_of(block.flatten(0, 1)).reshape(-1, rows, *block.shape[3:], 3) for block in self._blocks]
 
     def _allocated(self) -> list[torch.Tensor]:
         """(count, N, 3, H, W) for each group, all in one block of memory."""
@@ -124,13 +122,15 @@ class Several(Singly):
         dtype, ops = self._stored.dtype, view.pipeline.ops
         if dtype == torch.uint8 and not view.pipeline.finishes:
             decode(out)
-        elif kernel.finish_batch is not None and dtype in pixels.TYPES:
-            decode(out, finish=pixels.finish_of(ops, work, dtype))
+        elif kernel.finish_batch is not None and dtype in TYPES:
+            decode(out, finish=finish_of(ops, work, dtype))
         else:
             plain = np.zeros(out.shape, np.uint8)
             decode(plain)
-            finished = pixels.apply(torch.from_numpy(plain).permute(0, 3, 1, 2), ops, work=work, dtype=dtype)
-            out[...] = pixels.rows_of(finished)
+            images, made = (
+                torch.from_numpy(each).permute(0, 3, 1, 2) for each in (plain, np.zeros(out.shape, "float32"))
+            )
+            out[...] = rows_of(finished(images, ops, work, made))
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """See `Canvas`."""

@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import torch
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.fields import PSEUDO_FIELDS, collate
+from iofast.loader.finishing import TYPES
 from iofast.loader.loader_stats import noted
 from iofast.loader.options import LoaderOptions
 from iofast.loader.target_fields import targets_of
@@ -56,10 +57,15 @@ class BatchSpec:
             or "image" in self.collates
             or pipeline.mix is not None
             or options.cache is not None
-            or self.device.type != "cpu"
+            or self.finishes_there
         )
-        able = self.with_images and kernel.finish_batch is not None and self.dtype in pixels.TYPES
+        able = self.with_images and kernel.finish_batch is not None and self.dtype in TYPES
         return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
+
+    @property
+    def finishes_there(self) -> bool:
+        """Whether the device finishes images; for others than NVIDIA's GPUs the CPU does."""
+        return self.device.type == "cuda" and torch.version.hip is None and kernel.finish_batch is not None
 
     def check_reserved(self, names: Iterable[str], where: str) -> None:
         """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""

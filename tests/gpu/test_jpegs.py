@@ -13,6 +13,8 @@ from region_images import OWN, encode, texture
 
 from iofast import kernel
 from iofast.gpu import jpegs
+from iofast.gpu.stages import Wanted
+from iofast.gpu.structs import DAMAGED
 from iofast.kernel import Payloads
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Finish
 from iofast.work import no_work
@@ -78,8 +80,8 @@ def both(
     finish = Finish(no_work(count), SCALE, np.zeros((0, 3), np.float32), type)
     kernel.decode_batch(kernel.Context(options), source, places, flips, as_rows, status, 0, count, finish)
     found, as_rows = batch()
-    wanted = jpegs.Wanted(size, type, as_rows.strides, SCALE)
-    mine = jpegs.run_on_host(source, jpegs.Crops(places, flips, source.orientations), options, wanted, found)
+    wanted = Wanted(size, as_rows.strides, finish)
+    mine = jpegs.decode_on_host(source, jpegs.Crops(places, flips, source.orientations), options, wanted, found)
     return mine, status, [row for row in range(count) if not mine[row] and (found[row] != expected[row]).any()]
 
 
@@ -112,4 +114,4 @@ def test_damage_is_found_or_harmless(seed: int) -> None:
     )
     assert not differ
     assert not (status[mine == 0]).any()
-    assert (mine == jpegs.DAMAGED).any()
+    assert (mine == DAMAGED).any()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import Pixels, View, batch_of, native, needs_native, photo, save, twin
+from kernel_images import Pixels, View, batch_of, native, needs_native, photo, save, twin, upright
 from PIL import Image, PngImagePlugin
 
 from iofast.errors import DecodeError
@@ -165,6 +165,29 @@ def _short_palette() -> bytes:
 @pytest.mark.parametrize("name", LEFT)
 def test_pillow_decodes_the_rest(name: str) -> None:
     assert both(LEFT[name]())[0] not in ("png", "webp")
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("orientation", [1, 4, 8])
+def test_what_pillow_decodes_is_finished_by_the_kernel(kind: str, orientation: int) -> None:
+    if kind not in Image.SAVE:
+        Image.init()
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow does not write {kind}")
+    view = WINDOW if orientation < 5 else WINDOW._replace(box=(5, 7, 92, 121, 100, 60, 3, 2))
+    data = save(pillow_image("RGB"), kind)
+    assert both(data, view, orientation) == ["pillow"]
+    upright_image = upright(data, orientation)
+    span = (0.5, 1.25, 80.75, 81.0)
+    source, _alive = batch_of([data], [orientation])
+    out, status = np.zeros((1, 40, 30, 3), np.uint8), np.zeros(1, np.int32)
+    boxes = np.array([[3, 4, 91, 93, 30, 40, 0, 0]], np.int32)
+    with closing(native.Context(DecodeOptions(exact=True))) as context:
+        spans = np.array([span], np.float32)
+        native.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1, spans=spans)
+    wanted = upright_image.crop((3, 4, 91, 93)).resize((30, 40), Image.Resampling.BILINEAR, span)
+    assert status[0] == Status.OK
+    np.testing.assert_array_equal(out[0], np.asarray(wanted))
 
 
 def _cut(data: bytes, at: float) -> bytes:

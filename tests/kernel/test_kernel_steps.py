@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+import torch_steps as steps
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from places import ROOT
 
 from iofast.kernel.contract import DecodeOptions
-from iofast.pixels import steps
 from iofast.work import NUMBERS, PillowStep, Step
 
 native = pytest.importorskip("iofast.kernel.native_batch")

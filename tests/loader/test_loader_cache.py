@@ -17,14 +17,15 @@ from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
 from loader_sets import digest, eventually, photographs, upright, workers, write_numbered
+from pixel_work import apply
 from tqdm import tqdm
 
-from iofast import FastDataset, FastLoader, order, pixels
+from iofast import FastDataset, FastLoader, kernel, order
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
 from iofast.gpu import AHEAD
-from iofast.loader import resident
+from iofast.loader import filling
 
 N = 40
 IMAGES = photographs(N)
@@ -35,7 +36,7 @@ COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomEr
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part holds a few images, and one is larger."""
-    monkeypatch.setattr(resident, "PART", 30_000)
+    monkeypatch.setattr(filling, "PART", 30_000)
 
 
 def cached(dataset: FastDataset, batch_size: int = 8, *, there: bool = False, **options: Any) -> FastLoader:
@@ -108,13 +109,23 @@ def test_errors_raise_in_their_batch(place: Path) -> None:
 
 @pytest.mark.parametrize("source", ["set.lmdb", "folder"])
 def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
-    """Exactly `pixels.resample` of the dataset's images."""
+    """Exactly the kernel's crops of the dataset's images."""
     dataset = FastDataset(place / source)
     ((images, _),) = cached(dataset, N, transform=CROP, seed=2)
-    decoded = [torch.from_numpy(np.array(image)) for image, _ in dataset]
+    decoded = [np.ascontiguousarray(image) for image, _ in dataset]
     heights, widths = np.array([image.shape[:2] for image in decoded]).T
     boxes, flips = T.compile(CROP).plan(Draw(2, 0, np.arange(N)), widths, heights)
-    assert torch.equal(images, pixels.resample(pixels.RaggedBatch.of(decoded), boxes, flips, (24, 24)))
+    source = kernel.Payloads(
+        np.full(N, -1, np.int32),
+        np.array([image.ctypes.data for image in decoded], np.uint64),
+        np.array([image.size for image in decoded], np.uint64),
+        None,
+        np.ones(N, np.uint8),
+        np.stack([np.ones(N), widths, heights], axis=1).astype(np.int32),
+    )
+    out, status = np.zeros((N, 24, 24, 3), np.uint8), np.zeros(N, np.int32)
+    kernel.decode_batch(kernel.Context(kernel.DecodeOptions()), source, boxes, flips, out, status, 0, N)
+    assert torch.equal(images.permute(0, 2, 3, 1), torch.from_numpy(out))
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
@@ -130,7 +141,7 @@ def test_pixel_work_is_that_of_the_usual_way(numbered: FastDataset, mix: T.Trans
         work = T.compile(steps).work(Draw(5, 0, np.arange(8 * batch, 8 * batch + 8)), np.full(8, 24), np.full(8, 24))
         if mix is not None:
             work = work.paired(np.arange(8) ^ 1)
-        wanted = pixels.apply(raw, T.compile(steps).ops, work=work, memory_format=torch.channels_last)
+        wanted = apply(raw, T.compile(steps).ops, work=work)
         assert torch.equal(images, wanted)
 
 
@@ -187,15 +198,15 @@ def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatc
     loader = cached(numbered, there=True, transform=CROP)
     device: Any = loader._resources.transfer._streams  # type: ignore[union-attr]
     needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
-    needed += 2 * resident.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
-    message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.\d MB are free: pack sm"
+    needed += 2048 + 2 * filling.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
+    message = r"needs 0\.\d MB on cuda for 40 images and 0\.\d MB to work with, and 0\.\d MB are free: pack sm"
     for device.free_memory in (1000, needed - 1):
         with pytest.raises(OptionError, match=message):
             next(iter(loader))
     device.free_memory = needed
     next(iter(loader))
-    monkeypatch.setattr(resident, "free_memory", lambda: 100_000)
-    with pytest.raises(OptionError, match="on cpu for 40 decoded images"):
+    monkeypatch.setattr(filling, "free_memory", lambda: 100_000)
+    with pytest.raises(OptionError, match="on cpu for 40 images"):
         cached(numbered, transform=CROP).peek()
 
 
@@ -245,7 +256,7 @@ def test_peek_copies_and_map_batch(numbered: FastDataset) -> None:
 
 def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cached(numbered, transform=CROP)
-    put, calls = resident._put, []
+    put, calls = filling._put, []
 
     def interrupted(*given: Any) -> None:
         calls.append(1)
@@ -253,7 +264,7 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
             raise KeyboardInterrupt
         put(*given)
 
-    monkeypatch.setattr(resident, "_put", interrupted)
+    monkeypatch.setattr(filling, "_put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
     assert workers() == 0
@@ -295,7 +306,7 @@ def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
 def test_a_bar_on_a_terminal(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
-    monkeypatch.setattr(resident, "DELAY_S", 0.0)
+    monkeypatch.setattr(filling, "DELAY_S", 0.0)
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(tqdm, "monitor_interval", 7)
     cached(numbered, transform=CROP).peek()

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import digest, photographs, with_broken
+from pixel_work import apply
 
-from iofast import FastDataset, FastLoader, pixels
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
@@ -45,7 +46,7 @@ def test_a_batch_is_its_uint8_images_and_what_was_drawn(numbered: FastDataset) -
         assert torch.equal(labels, same)
         draw = Draw(9, 2, np.arange(8 * batch, 8 * batch + 8))
         work = T.compile(transform(None)).work(draw, np.full(8, 24), np.full(8, 24))
-        wanted = pixels.apply(images, OPS, work=work, memory_format=torch.channels_last)
+        wanted = apply(images, OPS, work=work)
         assert torch.equal(finished, wanted)
 
 
@@ -157,7 +158,7 @@ def test_colours_alone_stay_bytes(numbered: FastDataset, more: dict[str, Any]) -
     ready = FastLoader(numbered, 8, transform=[*colours, T.Normalize.imagenet()], **options)
     for (levels, _), (values, _) in zip(plain, ready, strict=True):
         assert levels.dtype == torch.uint8
-        assert torch.equal(pixels.apply(levels, [T.Normalize.imagenet()], dtype=torch.bfloat16), values)
+        assert torch.equal(apply(levels, [T.Normalize.imagenet()], dtype=torch.bfloat16), values)
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])

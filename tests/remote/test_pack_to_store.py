@@ -235,10 +235,10 @@ class TestFaults:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """The set is published: a warning, and the same command removes the rest, whatever it is."""
-        removals = itertools.count()
+        removals, refused = itertools.count(), Fault(status=403, body=b"<Error><Code>AccessDenied</Code></Error>")
         for number, failing in enumerate(({0}, {2}, set[int]())):  # nothing is removed; the listing is
             proxy.plan = lambda request, failing=failing: (
-                Fault(status=403) if "?delete" in request.path and next(removals) in failing else None
+                refused if "?delete" in request.path and next(removals) in failing else None
             )
             assert (report := packed(images, bucket)).packed == 97
             assert report.failed == 3

@@ -12,20 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from device_decoding import Double
 from kernel_images import jpeg, photo
 from loader_sets import write_folder
 from places import ROOT
 
 from benchmarks import bench_gpu
-from benchmarks.gpu import clock, data, decode, passes, record, resident, stress, training, transfer
+from benchmarks.gpu import clock, data, decode, record, resident, stress, training, transfer
 from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
-from iofast.gpu.decode import DeviceDecoder
 from iofast.meter import MeterStats, Stall
-from iofast.pixels import dispatch
 
 CPU = torch.device("cpu")
 
@@ -79,14 +76,6 @@ class TestGpuFigures:
 
 
 class TestArithmetic:
-    def test_bytes_of_the_crops_and_of_the_batch(self) -> None:
-        boxes = np.array([[0, 0, 10, 20, 8, 8, 0, 0], [5, 5, 6, 7, 8, 8, 0, 0]], np.int32)
-        assert passes.moved(boxes, 8, 2) == 3 * (10 * 20 + 1 * 2) + 2 * 3 * 8 * 8 * 2
-
-    def test_the_split_beside_the_sum(self) -> None:
-        assert decode.of_the_sum({"cpu": 6, "gpu": 4, "split": 9}) == pytest.approx(0.9)
-        assert decode.of_the_sum({"cpu": 6, "split": 9}) is None
-
     def test_stalls(self) -> None:
         assert clock.exposed(1.0, 0.98) == pytest.approx(0.02)
         assert clock.repeats(5e-3, 2e-4) == 25
@@ -244,44 +233,8 @@ class TestParts:
 
     def test_decode(self, job: Job) -> None:
         decode.run(job)
-        self.check(job, "decode", "split")
-        assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='split'"]
-        for name in ("nvImageCodec", "TorchCodec", "torchvision"):
-            assert "CUDA" in self.lacks(job)[name]
-
-    def test_a_library_by_itself(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A double on Pillow; a picture that it refuses is left out."""
-        backend = Double(lambda number, image: None if number == 3 else image)
-        monkeypatch.setattr(Job, "cuda", True)
-        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-        monkeypatch.setattr(decode, "libraries", lambda device, threads: {"the double": None})
-        monkeypatch.setattr(decode, "checked", lambda make: DeviceDecoder(backend, lambda: None))
-        monkeypatch.setattr(decode, "on_wall", lambda job, call, seconds: [call(), 0.5][1])
-        monkeypatch.setattr(decode, "OTHERS", (4,))
-        decode.library(job, "the double")
-        found = {figure.name: figure.value for figure in record.read(job.log)[0]}
-        assert found == {
-            "packed, batches of 8: the double alone, whole pictures": 14,
-            "originals, batches of 8: the double alone, whole pictures": 16,
-            "packed, batches of 4: the double alone, whole pictures": 8,
-        }
-        backend.fault = lambda number, image: None
-        with pytest.raises(RuntimeError, match="all of 8 packed pictures came to nothing"):
-            decode.library(job, "the double")
-
-    @pytest.mark.slow  # 8 s
-    def test_passes(self, job: Job) -> None:
-        passes.run(job)
-        self.check(job, "passes", "torchvision", "kornia")
-
-    def test_passes_without_triton_name_the_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        dispatch.triton_works.cache_clear()
-        monkeypatch.setattr(torch, "zeros", lambda *_, **__: 1 // 0)
-        assert "plain torch, not in Triton: " in passes.of_triton()
-        monkeypatch.setattr(dispatch, "triton_works", lambda: True)
-        assert passes.of_triton() == ""
-        monkeypatch.undo()
-        dispatch.triton_works.cache_clear()
+        self.check(job, "decode")
+        assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='gpu'"]
 
     @pytest.mark.slow  # 8 s
     def test_training(self, job: Job) -> None:
@@ -297,10 +250,10 @@ class TestParts:
 
     def test_stress(self, job: Job) -> None:
         stress.run(job)
-        self.check(job, "stress", "gpu", "split", "sanitizer")
+        self.check(job, "stress", "gpu", "sanitizer")
         (figure,) = record.read(job.log)[0]
         assert figure.value == 0
-        assert {"decode='gpu'", "decode='split'", "compute-sanitizer"} == self.lacks(job).keys()
+        assert {"decode='gpu'", "compute-sanitizer"} == self.lacks(job).keys()
 
     def test_stress_finds_a_wrong_batch(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = stress.quiet
@@ -311,7 +264,7 @@ class TestParts:
             return batches
 
         monkeypatch.setattr(stress, "quiet", damaged)
-        stress.stressed(job, "cpu", "cpu")
+        stress.stressed(job, "cpu")
         assert record.read(job.log)[0][0].value == 1
 
     def test_a_step_that_fails_alone(self, job: Job, capsys: pytest.CaptureFixture[str]) -> None:

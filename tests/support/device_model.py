@@ -28,7 +28,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from iofast import FastLoader
 from iofast.gpu import Bus, Issued, Transfer
-from iofast.pixels import dispatch
+from iofast.gpu.stages import Prepared, launch_on_host
+from iofast.loader.there import Tables
 
 POISON = 0xDD
 Block = NDArray[np.uint8]
@@ -143,6 +144,20 @@ class Device:
             mark = self.mark_on(self.current())
             self.host_memory.kept.setdefault(address, []).append((self.current(), mark))
         return made
+
+    def run(self, prepared: Prepared) -> None:
+        self.put(partial(launch_on_host, prepared))
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        found, stream = np.zeros(tensor.shape, np.int32), self.current()
+        memory = _bytes(tensor)
+        self.put(lambda: np.copyto(found.reshape(-1).view(np.uint8), memory))
+
+        def fetched() -> torch.Tensor:
+            self.catch_up(stream.name)
+            return torch.from_numpy(found)
+
+        return fetched
 
     def elapsed_ns(self, start: Mark, end: Mark) -> int | None:
         self.go_on()
@@ -317,32 +332,13 @@ class HostMemory:
         return made.view(dtype).view(shape)
 
 
-class _Within(threading.local):
-    late = False
-
-
-_within, _kernel_can = _Within(), dispatch.kernel_can
-
-
-def _never_on_a_late_device(images: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Let torch do the work, as on a device: the kernel would read memory that the model has not written yet."""
-    return not _within.late and _kernel_can(images, dtype)
-
-
-dispatch.kernel_can = _never_on_a_late_device
-
-
 class LateTransfer(Transfer):
     """A `Transfer` that also defers torch's own work."""
 
     def issue(self, work: Callable[[Bus], Any]) -> Issued[Any]:
         def deferred(bus: Bus) -> Any:
             with Deferred(cast(Device, self._streams)):
-                _within.late = True
-                try:
-                    return work(bus)
-                finally:
-                    _within.late = False
+                return work(bus)
 
         return super().issue(deferred)
 
@@ -363,3 +359,9 @@ def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
     loader._spec.device = torch.device("cuda")
     loader._resources.transfer = Transfer(torch.device("cpu"), device, loader._stages.transfer)
     return device
+
+
+def decode_there(loader: FastLoader) -> None:
+    """Let the device decode the JPEGs of a loader that was made for the CPU."""
+    decoding = loader._resources.decoding
+    decoding.on_device, decoding.tables = True, Tables()

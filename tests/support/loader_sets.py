@@ -15,10 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kernel_images import exif, jpeg, photo
 from PIL import Image, ImageOps
+from region_images import OWN, encode, texture
 from torch.utils._pytree import tree_flatten
 
 from iofast import FastLoader, open_writer
@@ -55,6 +57,16 @@ def write_lmdb(path: Path, images: Sequence[bytes], field: str = "jpg") -> Path:
         for i, data in enumerate(images):
             writer.write({field: data, "cls": i * len(CLASSES) // len(images)})
     return path
+
+
+def with_markers(count: int) -> list[bytes]:
+    """Photographs of many sizes; four of five have restart markers."""
+    rng, files = np.random.default_rng(0), photographs(count)
+    for row in range(count):
+        if row % 5:
+            width, height = (int(side) for side in rng.integers(30, 120, 2))
+            files[row] = encode(texture(rng, width, height), OWN[row % 4], 3, 90).data
+    return files
 
 
 def write_numbered(path: Path, images: Sequence[bytes]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image, ImageOps
 
 from iofast import transforms as T
 from iofast.choices import Draw
+from iofast.loader.finishing import finished
 from iofast.ops import Op
 from iofast.work import Step, Work, noise_of
 
@@ -178,6 +180,14 @@ def _warped(pixels: Pixels, code: int, numbers: list[float]) -> Pixels:
         lower = at(y0 + 1, x0) * (1 - u + x0) + at(y0 + 1, x0 + 1) * (u - x0)
         made[:, row, column] = upper * (1 - v + y0) + lower * (v - y0) + 0.5
     return made
+
+
+def apply(
+    images: torch.Tensor, ops: Sequence[Op] = (), *, work: Work | None = None, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """uint8 images (N, 3, H, W) finished by the kernel, channels last."""
+    out = torch.empty(images.shape, dtype=dtype, memory_format=torch.channels_last)
+    return finished(images, ops, work, out)
 
 
 def is_uniform(values: NDArray[Any], low: float = 0, high: float = 1) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from pixel_work import noise
+from torch_steps import take_steps
 
 from benchmarks.peers import vision
 from iofast import transforms as T
@@ -18,7 +19,6 @@ from iofast.choices import Draw
 from iofast.ops.policies import Policy
 from iofast.ops.policy_tables import AUTO_POLICIES, TIMM_SPACES, WIDE, narrow
 from iofast.ops.strengths import Named, Strength
-from iofast.pixels.steps import take_steps
 from iofast.transforms.policies import _step, _value
 from iofast.work import Step
 

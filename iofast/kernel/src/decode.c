@@ -55,11 +55,15 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   return status;
 }
 
+static uint64_t most_bytes(const iof_context *context, const iof_source *source, int64_t i) {
+  return source->indexed && source->indexed[i].kind == IOF_DECODED ? UINT64_MAX : context->options.max_bytes;
+}
+
 /* Get some runs of a payload, or point to them in memory. */
 static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
                         const uint8_t **data) {
   iof_status status = IOF_OK;
-  if (source->lengths[i] > context->options.max_bytes) {
+  if (source->lengths[i] > most_bytes(context, source, i)) {
     status = IOF_LIMIT;
   } else if (source->fds[i] == -1) { /* only -1: pread fails for any other negative number */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
@@ -299,7 +303,8 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   view full_size = *v;
   iof_counters *counters = &context->counters;
   full_size.denominator = 1;
-  iof_status status = source->lengths[i] > options->max_bytes ? IOF_LIMIT : IOF_OK;
+  full_size.exact = v->exact || raw.kind == IOF_DECODED;
+  iof_status status = source->lengths[i] > most_bytes(context, source, i) ? IOF_LIMIT : IOF_OK;
   if (!status) status = iof_raw_check(&raw, source->lengths[i], options->max_pixels);
   if (!status && !view_fits(v, raw.width, raw.height)) status = IOF_BOX;
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
@@ -308,9 +313,9 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status) status = fetch_raw(context, source, i, &raw, &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
-  if (!status) status = resample_view(context, v, &pixels, target);
+  if (!status) status = resample_view(context, &full_size, &pixels, target);
   iof_clock_lap(counters, IOF_RESAMPLING);
-  if (!status) iof_count(counters, IOF_BY_COPY);
+  if (!status && raw.kind != IOF_DECODED) iof_count(counters, IOF_BY_COPY);
   return status;
 }
 
@@ -339,7 +344,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
     iof_box box = boxes[i];
     view v = view_of(context, source, &box, flips[i], out, i);
-    if (spans && is_exact(&v)) v.span = spans + 4 * i;
+    if (spans) v.span = spans + 4 * i; /* there are none unless the options are exact */
     iof_clock_start(&context->counters);
     iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
     if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);

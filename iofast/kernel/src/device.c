@@ -1,8 +1,8 @@
 /* The stages of device.h: compiled here for the host, and by NVRTC for a GPU. */
 #include "device.h"
 
+#include "device_steps.h"
 #include "entropy.h"
-#include "scalar.h"
 
 IOF_BOTH int smaller(int a, int b) { return a < b ? a : b; }
 IOF_BOTH int within(int value, int high) { return value < 0 ? 0 : value > high ? high : value; }
@@ -212,6 +212,11 @@ IOF_BOTH int chroma_at(const iof_device_batch *b, const iof_device_image *m, int
 IOF_BOTH void stage_colour(const iof_device_batch *b, int image, int thread) {
   const iof_device_image *m = &b->images[image];
   int width = m->right - m->left, y = m->top + thread / width, x = m->left + thread % width;
+  if (!m->file.components) {
+    const uint8_t *raw = b->jpegs + m->file.place + 3 * ((size_t)y * (size_t)m->file.width + (size_t)x);
+    b->pixels[m->pixels + (uint64_t)thread] = raw[0] | (uint32_t)raw[1] << 8 | (uint32_t)raw[2] << 16;
+    return;
+  }
   device_plane luma = plane_of(m, 0);
   int gray = m->file.components == 1, cb = gray ? 128 : chroma_at(b, m, 1, x, y), cr = gray ? 128 : chroma_at(b, m, 2, x, y);
   uint8_t rgb[3];
@@ -279,38 +284,46 @@ IOF_BOTH void resample_wide(const uint32_t *pixels, const iof_device_image *m, c
   for (int i = 0; i < 3; i++) rgb[i] = clamp(sums[i] >> 20);
 }
 
-IOF_BOTH void put(const iof_device_batch *b, uint8_t *to, int channel, uint8_t level) {
-  float value = (float)level * b->scale[channel] + b->bias[channel];
-  if (b->type == 0) *to = level;
-  else if (b->type == 1) *(float *)(void *)to = value;
-  else *(uint16_t *)(void *)to = b->type == 2 ? brain_of(value) : half_of(value);
+IOF_BOTH void given_at(const iof_device_batch *b, int number, int x, int y, uint8_t rgb[3]) {
+  const uint8_t *from = b->given + number * b->given_row + y * b->given_y + x * b->given_x;
+  for (int c = 0; c < 3; c++) rgb[c] = from[c * b->given_channel];
 }
 
 IOF_BOTH void stage_finish(const iof_device_batch *b, int image, int thread) {
   const iof_device_image *m = &b->images[image];
   int j = thread / b->width, i = thread - j * b->width, turned = m->exif >= 5 && m->exif <= 8;
-  device_taps x = taps_of(b, image, 0, turned ? j : i), y = taps_of(b, image, 1, turned ? i : j);
-  uint8_t rgb[3], *to = b->out + image * b->row_stride + j * b->y_stride + i * b->x_stride;
-  if (b->status[image] & IOF_DEVICE_WIDE) resample_wide(b->pixels + m->pixels, m, &x, &y, rgb);
-  else resample_short(b->pixels + m->pixels, m, &x, &y, rgb);
+  uint8_t rgb[3], *to = place_in_batch(b, image, i, j);
+  if (m->refused) {
+    if (!b->given) return;
+    given_at(b, m->refused - 1, i, j, rgb);
+  } else {
+    device_taps x = taps_of(b, image, 0, turned ? j : i), y = taps_of(b, image, 1, turned ? i : j);
+    if (b->status[image] & IOF_DEVICE_WIDE) resample_wide(b->pixels + m->pixels, m, &x, &y, rgb);
+    else resample_short(b->pixels + m->pixels, m, &x, &y, rgb);
+  }
+  if (b->canvas)
+    b->canvas[(size_t)image * (size_t)b->width * (size_t)b->height + (size_t)thread] = rgb[0] | (uint32_t)rgb[1] << 8 | (uint32_t)rgb[2] << 16;
   IOF_UNROLL
-  for (int c = 0; c < 3; c++) put(b, to + c * b->channel_stride, c, rgb[c]);
+  for (int c = 0; c < 3 && !b->canvas; c++) put(b, to + c * b->channel_stride, (float)rgb[c] * b->work.scale[c] + b->work.bias[c]);
 }
 
 /* The stages, and how many threads each has for an image `m`. More are launched: whole groups, and as many for each
 image as the one with the most work needs. */
-#define FOR_STAGES(DO)                                    \
-  DO(see, 2 * b->room)                                    \
-  DO(weigh, 2 * b->room)                                  \
-  DO(entropy, m->segments)                                \
-  DO(blocks, m->blocks)                                   \
-  DO(colour, (m->right - m->left) * (m->bottom - m->top)) \
-  DO(finish, b->width * b->height)
+#define IF_DECODED(threads) (m->refused ? 0 : (threads))
+#define FOR_STAGES(DO)                                                \
+  DO(see, IF_DECODED(2 * b->room))                                    \
+  DO(weigh, IF_DECODED(2 * b->room))                                  \
+  DO(entropy, IF_DECODED(m->segments))                                \
+  DO(blocks, IF_DECODED(m->blocks))                                   \
+  DO(colour, IF_DECODED((m->right - m->left) * (m->bottom - m->top))) \
+  DO(finish, b->width * b->height)                                    \
+  DO(store, b->width * b->height)
 
 #define RUN(name, threads)                                                     \
   IOF_BOTH void run_##name(const iof_device_batch *b, int image, int thread) { \
     const iof_device_image *m = &b->images[image];                             \
-    if (!m->refused && thread < (threads)) stage_##name(b, image, thread);     \
+    (void)m;                                                                   \
+    if (thread < (threads)) stage_##name(b, image, thread);                    \
   }
 FOR_STAGES(RUN)
 
@@ -320,12 +333,17 @@ FOR_STAGES(RUN)
     run_##name(batch, (int)blockIdx.y, (int)(blockIdx.x * blockDim.x + threadIdx.x));                        \
   }
 FOR_STAGES(KERNEL)
+extern "C" __global__ void __launch_bounds__(512) iof_steps(const iof_device_batch *__restrict__ batch) {
+  stage_steps(batch, (int)blockIdx.y);
+}
 #else
-#define SCATTER 1000003 /* a prime: neighbours are far apart in time, so that no thread can rely on an order */
+static void run_steps(const iof_device_batch *b, int image, int thread) {
+  if (thread == 0) stage_steps(b, image);
+}
 
 void iof_device_run(const iof_device_batch *b, int stage, int threads) {
 #define NAMED(name, threads) run_##name,
-  static void (*const stages[IOF_DEVICE_STAGES])(const iof_device_batch *, int, int) = {FOR_STAGES(NAMED)};
+  static void (*const stages[IOF_DEVICE_STAGES])(const iof_device_batch *, int, int) = {FOR_STAGES(NAMED) run_steps};
   uint64_t all = (uint64_t)b->count * (uint64_t)(threads < 0 ? 0 : threads), step = all % SCATTER ? SCATTER : 1;
   for (uint64_t i = 0; i < all; i++) {
     uint64_t turn = i * step % all;

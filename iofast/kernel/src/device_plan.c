@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "context.h"
+#include "pixels.h"
 
 #define MARGIN 1       /* pixels around those that the exact interval needs: doubles round */
 #define MOST_MCUS 1024 /* of a segment: more would keep one thread busy while all others wait */
@@ -113,7 +114,7 @@ static int place_one(const iof_device_wish *wish, int64_t i, iof_device_image *m
   int width = o.turned ? f->height : f->width, height = o.turned ? f->width : f->height;
   iof_box box = wish->clip ? iof_moved_within(&wish->boxes[i], wish->width, wish->height) : wish->boxes[i];
   int own = wish->flips[i] >> 1, filter = own ? own - 1 : wish->filter;
-  if (!f->restart || (filter != IOF_BILINEAR && filter != IOF_ALIASED) || !iof_box_fits(&box, width, height, wish->width, wish->height))
+  if (!f->width || (!f->restart && f->components) || (filter != IOF_BILINEAR && filter != IOF_ALIASED) || !iof_box_fits(&box, width, height, wish->width, wish->height))
     return 0;
   if (box.x1 - box.x0 > (int64_t)MOST_REDUCTION * box.virtual_w || box.y1 - box.y0 > (int64_t)MOST_REDUCTION * box.virtual_h) return 0;
   m->x0 = box.x0, m->y0 = box.y0, m->x1 = box.x1, m->y1 = box.y1;
@@ -121,11 +122,13 @@ static int place_one(const iof_device_wish *wish, int64_t i, iof_device_image *m
   m->flip = wish->flips[i] & 1, m->aliased = filter == IOF_ALIASED;
   iof_rect rect = iof_needed(&box, m->exif, width, height, wish->width, wish->height, MARGIN);
   m->left = rect.x0, m->top = rect.y0, m->right = rect.x1, m->bottom = rect.y1;
-  iof_cover(&rect.x0, &rect.x1, f->h, f->across);
-  iof_cover(&rect.y0, &rect.y1, f->v, f->down);
-  m->mcu_x0 = rect.x0, m->mcu_y0 = rect.y0, m->mcu_x1 = rect.x1, m->mcu_y1 = rect.y1;
-  place_segments(m);
   int64_t groups = 0;
+  if (f->components) {
+    iof_cover(&rect.x0, &rect.x1, f->h, f->across);
+    iof_cover(&rect.y0, &rect.y1, f->v, f->down);
+    m->mcu_x0 = rect.x0, m->mcu_y0 = rect.y0, m->mcu_x1 = rect.x1, m->mcu_y1 = rect.y1;
+    place_segments(m);
+  }
   for (int c = 0; c < f->components; c++) {
     m->fours[c] = iof_divided_up((rect.x1 - rect.x0) * (c ? 1 : f->h), 4);
     groups += (int64_t)m->fours[c] * (c ? 1 : f->v) * (rect.y1 - rect.y0);
@@ -149,4 +152,18 @@ void iof_device_place(const iof_device_wish *wish, const iof_device_file *files,
     images[i] = (iof_device_image){.file = files[i], .exif = wish->orientations[i]};
     images[i].refused = !place_one(wish, i, &images[i], sizes);
   }
+}
+
+int64_t iof_device_blurs(const iof_work *work, int64_t count, iof_device_blur *blurs, int64_t room, int32_t *blurred) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < count * work->steps; i++) {
+    const float *f = work->numbers + i * IOF_NUMBERS;
+    blurred[i] = 0;
+    if (work->codes[i] != IOF_BLUR || found == room) continue;
+    iof_device_blur *own = &blurs[found];
+    own->wide = iof_gaussian(f[0], whole_of(f[1], 0, IOF_MOST_TAPS / 2), own->across);
+    own->high = iof_gaussian(f[2], whole_of(f[3], 0, IOF_MOST_TAPS / 2), own->down);
+    blurred[i] = (int32_t)found++;
+  }
+  return found;
 }

@@ -19,6 +19,7 @@ typedef unsigned long uint64_t, uintptr_t;
 #define IOF_TABLE static __device__ const
 #define IOF_UNROLL _Pragma("unroll")
 #else
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

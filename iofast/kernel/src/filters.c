@@ -4,10 +4,6 @@
 
 #include "pixels.h"
 
-#define MOST_TAPS 127 /* of a blur: the roundings of so many still fit 16 bits */
-
-enum { CONSTANT, EDGE, REFLECT, SYMMETRIC }; /* continuation of an image beyond its edges: work.py's Edge */
-
 /* The outermost pixels have no 3 x 3 neighbourhood, and stay unchanged. */
 void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to) {
   size_t width = (size_t)from->width;
@@ -20,19 +16,8 @@ void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_
     }
 }
 
-/* The pixel that position i of an axis shows if both ends are mirrors in the first and the last pixel. */
-static int reflected(int i, int size) {
-  int period = 2 * (size - 1);
-  if (size == 1) return 0;
-  i %= period;
-  if (i < 0) i += period;
-  return i < size ? i : period - i;
-}
-
-/* Compute a Gaussian in 16 bits without taps that round to nothing. The weights add up to 65536. Returns the number of
-taps; 1 = no change. */
-static int gaussian(float sigma, int radius, uint16_t weights[MOST_TAPS]) {
-  double values[MOST_TAPS / 2 + 1], sum = 1;
+int iof_gaussian(float sigma, int radius, uint16_t weights[IOF_MOST_TAPS]) {
+  double values[IOF_MOST_TAPS / 2 + 1], sum = 1;
   int reach = 0, rest = 65536;
   for (int i = 1; i <= radius; i++) sum += 2 * (values[i] = sigma > 0 ? exp(-0.5 * i * i / ((double)sigma * sigma)) : 0);
   for (int i = 1; i <= radius && rint(values[i] / sum * 65536) >= 1; i++) reach = i;
@@ -46,11 +31,11 @@ static int gaussian(float sigma, int radius, uint16_t weights[MOST_TAPS]) {
 
 /* numbers: sigma and radius across, sigma and radius down. */
 iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to) {
-  uint16_t across[MOST_TAPS], down[MOST_TAPS];
-  const uint8_t *rows[MOST_TAPS];
+  uint16_t across[IOF_MOST_TAPS], down[IOF_MOST_TAPS];
+  const uint8_t *rows[IOF_MOST_TAPS];
   int width = from->width, height = from->height;
-  int wide = gaussian(numbers[0], iof_whole(numbers[1], 0, MOST_TAPS / 2), across);
-  int high = gaussian(numbers[2], iof_whole(numbers[3], 0, MOST_TAPS / 2), down);
+  int wide = iof_gaussian(numbers[0], whole_of(numbers[1], 0, IOF_MOST_TAPS / 2), across);
+  int high = iof_gaussian(numbers[2], whole_of(numbers[3], 0, IOF_MOST_TAPS / 2), down);
   int left = wide / 2, above = high / 2;
   uint16_t *row = iof_reserve(&painter->rows, (2 * (size_t)width + (size_t)wide) * sizeof *row), *sums = row + width + wide;
   for (int c = 0; c < 3 && row; c++)
@@ -65,7 +50,7 @@ iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *n
       }
       uint8_t *line = to + (size_t)c * from->plane + (size_t)y * (size_t)width;
       if (wide > 1) painter->loops->blur_across(row, across, wide, width, sums, line);
-      for (int x = 0; x < width && wide == 1; x++) line[x] = (uint8_t)((row[x] + 128 > 65535 ? 65535 : row[x] + 128) >> 8);
+      for (int x = 0; x < width && wide == 1; x++) line[x] = rounded_off(row[x]);
     }
   return row ? IOF_OK : IOF_MEMORY;
 }
@@ -73,8 +58,7 @@ iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *n
 /* Copy pixels to RGBX with a frame of the outside colour: one pixel before the image, two after it. */
 static uint32_t *framed(iof_painter *painter, const iof_canvas *from, const float *fill) {
   int stride = from->width + 3;
-  uint32_t outside = 0, *frame = iof_reserve(&painter->rows, (size_t)stride * (size_t)(from->height + 3) * sizeof *frame);
-  for (int c = 0; c < 3; c++) outside |= (uint32_t)(fill[c] > 0 ? fill[c] < 255 ? fill[c] : 255 : 0) << 8 * c;
+  uint32_t outside = outside_of(fill), *frame = iof_reserve(&painter->rows, (size_t)stride * (size_t)(from->height + 3) * sizeof *frame);
   for (int y = -1; y < from->height + 2 && frame; y++) {
     uint32_t *row = frame + (size_t)(y + 1) * (size_t)stride;
     const uint8_t *red = from->planes + (size_t)y * (size_t)from->width, *green = red + from->plane, *blue = green + from->plane;
@@ -115,33 +99,19 @@ void iof_flip(const iof_tile_loops *loops, const iof_canvas *from, int across, i
     }
 }
 
-/* The pixel that position i of an axis shows; -1 = the outside. */
-static int beyond(int i, int size, int edge) {
-  if (i >= 0 && i < size) return i;
-  if (edge == EDGE) return i < 0 ? 0 : size - 1;
-  if (edge == REFLECT) return reflected(i, size);
-  if (edge != SYMMETRIC) return -1;
-  i %= 2 * size;
-  if (i < 0) i += 2 * size;
-  return i < size ? i : 2 * size - 1 - i;
-}
-
-#define FARTHEST (1 << 20) /* pixels beyond an edge */
-
 /* numbers: offset across and down, width and height of the content, Edge, colour of the outside. */
 iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to) {
-  int left = iof_whole(numbers[0], -FARTHEST, FARTHEST), top = iof_whole(numbers[1], -FARTHEST, FARTHEST);
-  int wide = iof_whole(numbers[2], 1, from->width), high = iof_whole(numbers[3], 1, from->height);
-  int edge = iof_whole(numbers[4], 0, SYMMETRIC), width = from->width;
-  int start = left < 0 ? -left : 0, stop = wide - left; /* of the copied run */
+  iof_padding p = iof_padding_of(numbers, from->width, from->height);
+  int width = from->width;
+  int start = p.left < 0 ? -p.left : 0, stop = p.wide - p.left; /* of the copied run */
   int32_t *places = iof_reserve(&painter->lines, (size_t)width * sizeof *places);
   if (!places) return IOF_MEMORY;
   stop = stop > width ? width : stop;
   if (stop <= start) start = stop = 0;
-  for (int x = 0; x < width; x++) places[x] = beyond(x + left, wide, edge);
+  for (int x = 0; x < width; x++) places[x] = beyond(x + p.left, p.wide, p.edge);
   for (int c = 0; c < 3; c++)
     for (int y = 0; y < from->height; y++) {
-      int line = beyond(y + top, high, edge), outside = iof_whole(numbers[5 + c], 0, 255);
+      int line = beyond(y + p.top, p.high, p.edge), outside = whole_of(numbers[5 + c], 0, 255);
       const uint8_t *row = from->planes + (size_t)c * from->plane + (size_t)(line < 0 ? 0 : line) * (size_t)width;
       uint8_t *out = to + (size_t)c * from->plane + (size_t)y * (size_t)width;
       if (line < 0) {
@@ -149,7 +119,7 @@ iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *nu
         continue;
       }
       for (int x = 0; x < start; x++) out[x] = places[x] < 0 ? (uint8_t)outside : row[places[x]];
-      if (stop > start) memcpy(out + start, row + start + left, (size_t)(stop - start));
+      if (stop > start) memcpy(out + start, row + start + p.left, (size_t)(stop - start));
       for (int x = stop; x < width; x++) out[x] = places[x] < 0 ? (uint8_t)outside : row[places[x]];
     }
   return IOF_OK;

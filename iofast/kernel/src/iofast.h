@@ -16,8 +16,10 @@ never share a context; everything else may be shared for reading. */
 #ifndef IOFAST_H
 #define IOFAST_H
 
+#ifndef __CUDACC_RTC__ /* which has none of the system's headers */
 #include <stddef.h>
 #include <stdint.h>
+#endif
 
 /* Outcome of one image. The numbers are part of the Python contract (kernel/contract.py: Status). */
 typedef enum {
@@ -99,8 +101,9 @@ typedef struct {
 
 typedef struct iof_context iof_context;
 
-/* Contents of a payload: an encoded image, or pixels as in docs/format.md (the field rgb). */
-typedef enum { IOF_ENCODED, IOF_RGB } iof_kind;
+/* Contents of a payload: an encoded image; pixels as in docs/format.md (the field rgb); pixels of that form which Pillow has
+decoded: they are resampled in its arithmetic, and max_bytes does not count. */
+typedef enum { IOF_ENCODED, IOF_RGB, IOF_DECODED } iof_kind;
 
 /* One row of `indexed`: the index's data about a payload. The header of an encoded image must agree in size and
 orientation, unless the width is 0. */
@@ -137,9 +140,6 @@ typedef struct {
   int32_t width, height;
   int32_t type; /* iof_type */
 } iof_output;
-
-/* Bytes of a value of this type. */
-size_t iof_size_of(int type);
 
 /* Steps on the pixels of an image, with parameters f[0], f[1]...; bytes in, bytes out. work.Step lists the same codes
 with their meaning; pixels/steps.py defines each in Python. */
@@ -186,6 +186,14 @@ typedef struct {
   const int32_t *noise;  /* [rows][erasings]: number of the noise, 0 = none */
   float scale[3], bias[3]; /* ignored if bytes are stored */
 } iof_work;
+
+/* Row i is blended with row partners[i]: shares[i] of its own, except in the rectangle patches[i] (y0, x0, y1, x1), which
+is the partner's. Partners are each other's, neighbours, and in the same call; a row without one has itself. */
+typedef struct {
+  const int64_t *partners;
+  const float *shares;
+  const int32_t *patches; /* [rows][4] */
+} iof_mix;
 
 typedef struct {
   int32_t width, height; /* upright */
@@ -235,6 +243,7 @@ typedef struct {
   int32_t width, height;
 } iof_parts;
 
+#ifndef __CUDACC_RTC__
 /* Returns NULL if memory is short. IOFAST_REGION=own, splice or libjpeg in the environment selects how regions are
 decoded if the options do not. The default is our own decoder if it has vector loops here, else splice. */
 iof_context *iof_context_new(const iof_options *options);
@@ -252,14 +261,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
                       const uint8_t *flips, const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop);
 
 /* Apply `work` to rows [start, stop) of decoded `images` (bytes, of the size of `out`) and store them in `out`. `mix`
-(NULL: none) blends row i with row partners[i]: shares[i] of its own, except in the rectangle patches[i] (y0, x0, y1,
-x1), which is the partner's. Partners are each other's, neighbours, and in the same call; a row without one has
-itself. */
-typedef struct {
-  const int64_t *partners;
-  const float *shares;
-  const int32_t *patches; /* [rows][4] */
-} iof_mix;
+may be NULL. */
 iof_status iof_finish_batch(iof_context *context, const iof_output *images, const iof_work *work, const iof_mix *mix,
                             const iof_output *out, int64_t start, int64_t stop);
 
@@ -293,9 +295,6 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
 ends inside a row, IOF_READ if it cannot be read (see errno): then `*failed` is that row, or the first of its run. */
 iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size, uint8_t *out, int64_t *failed);
 
-/* Whether this byte is in the page cache, as far as that is known without waiting. */
-int iof_is_cached(int fd, uint64_t offset);
-
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 
@@ -312,5 +311,9 @@ int iof_jpeg_version(void);
 
 /* Writes `count` interleaved RGB pixels as three planes of floats: channel c of value v becomes table[256 c + v]. */
 void iof_levels(const uint8_t *pixels, int64_t count, const float *table, float *out);
+
+/* Bytes of a value of this iof_type. */
+size_t iof_size_of(int type);
+#endif
 
 #endif

@@ -418,10 +418,27 @@ static PyObject *device_place(PyObject *self, PyObject *args) {
   return result;
 }
 
+PyDoc_STRVAR(device_blurs_doc, "device_blurs(codes, numbers, blurs, blurred) -> number of blurs among the steps");
+
+static PyObject *device_blurs(PyObject *self, PyObject *args) {
+  Py_buffer b[4];
+  PyObject *result = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*w*w*", &b[0], &b[1], &b[2], &b[3])) return NULL;
+  iof_work work = {.codes = b[0].buf, .numbers = b[1].buf, .steps = 1};
+  Py_ssize_t count = b[0].len;
+  if (b[1].len / (Py_ssize_t)(IOF_NUMBERS * sizeof(float)) < count || b[3].len / (Py_ssize_t)sizeof(int32_t) < count)
+    PyErr_SetString(PyExc_ValueError, "device_blurs: numbers and a place for each step");
+  else
+    result = PyLong_FromLongLong(iof_device_blurs(&work, count, b[2].buf, b[2].len / (Py_ssize_t)sizeof(iof_device_blur), b[3].buf));
+  for (int i = 0; i < 4; i++) PyBuffer_Release(&b[i]);
+  return result;
+}
+
 PyDoc_STRVAR(device_run_doc,
              "device_run(batch, stage, threads): a stage of device.c on the host, where each of the threads for an image is a\n"
-             "turn of a loop; the addresses in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch and\n"
-             "all tables");
+             "turn of a loop; the addresses in `batch` must be valid. device_sizes() -> bytes of a file, an image, a batch, all\n"
+             "tables and a blur");
 
 static PyObject *device_run(PyObject *self, PyObject *args) {
   Py_buffer batch;
@@ -444,8 +461,9 @@ static PyObject *device_run(PyObject *self, PyObject *args) {
 static PyObject *device_sizes(PyObject *self, PyObject *unused) {
   (void)self;
   (void)unused;
-  return Py_BuildValue("(nnnn)", (Py_ssize_t)sizeof(iof_device_file), (Py_ssize_t)sizeof(iof_device_image),
-                       (Py_ssize_t)sizeof(iof_device_batch), (Py_ssize_t)sizeof(iof_device_tables));
+  return Py_BuildValue("(nnnnn)", (Py_ssize_t)sizeof(iof_device_file), (Py_ssize_t)sizeof(iof_device_image),
+                       (Py_ssize_t)sizeof(iof_device_batch), (Py_ssize_t)sizeof(iof_device_tables),
+                       (Py_ssize_t)sizeof(iof_device_blur));
 }
 
 PyDoc_STRVAR(counters_doc,
@@ -630,39 +648,6 @@ static PyObject *read_rows(PyObject *self, PyObject *args) {
   return result;
 }
 
-PyDoc_STRVAR(cached_doc, "cached(fds, offsets, out): out[i] = 1 if this byte is in memory (fd -1: it always is), else 0");
-
-/* Up to this many looks keep the GIL: none of them waits (RWF_NOWAIT), and releasing it made loaders of short epochs a
-quarter slower. */
-enum { FEW_LOOKS = 16 };
-
-static void look(const int32_t *fd, const uint64_t *offset, uint8_t *out, Py_ssize_t n) {
-  for (Py_ssize_t i = 0; i < n; i++) out[i] = (uint8_t)(fd[i] == -1 || iof_is_cached(fd[i], offset[i]));
-}
-
-static PyObject *cached(PyObject *self, PyObject *args) {
-  Py_buffer fds, offsets, out;
-  PyObject *result = NULL;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "y*y*w*", &fds, &offsets, &out)) return NULL;
-  Py_ssize_t n = fds.len / (Py_ssize_t)sizeof(int32_t);
-  if (offsets.len / (Py_ssize_t)sizeof(uint64_t) < n || out.len < n) {
-    PyErr_SetString(PyExc_ValueError, "cached: an offset and a byte of out for each descriptor: int32, uint64, uint8");
-  } else if (n <= FEW_LOOKS) {
-    look(fds.buf, offsets.buf, out.buf, n);
-    result = Py_NewRef(Py_None);
-  } else {
-    Py_BEGIN_ALLOW_THREADS
-    look(fds.buf, offsets.buf, out.buf, n);
-    Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-  }
-  PyBuffer_Release(&fds);
-  PyBuffer_Release(&offsets);
-  PyBuffer_Release(&out);
-  return result;
-}
-
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
 
 static PyObject *crc32c(PyObject *self, PyObject *args) {
@@ -702,6 +687,7 @@ static PyMethodDef METHODS[] = {
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"device_read", device_read, METH_VARARGS, device_read_doc},
     {"device_place", device_place, METH_VARARGS, device_place_doc},
+    {"device_blurs", device_blurs, METH_VARARGS, device_blurs_doc},
     {"device_run", device_run, METH_VARARGS, device_run_doc},
     {"device_sizes", device_sizes, METH_NOARGS, device_run_doc},
     {"counters", counters, METH_VARARGS, counters_doc},
@@ -710,7 +696,6 @@ static PyMethodDef METHODS[] = {
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
-    {"cached", cached, METH_VARARGS, cached_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
     {"find_libraries", find_libraries, METH_VARARGS, find_libraries_doc},
     {"versions", versions, METH_NOARGS, versions_doc},

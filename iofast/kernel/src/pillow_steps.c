@@ -162,7 +162,7 @@ iof_status iof_pillow_step(iof_painter *painter, int code, const float *numbers,
     case IOF_PILLOW_AUTOCONTRAST: autocontrast(loops, from, to); break;
     case IOF_PILLOW_HUE:
       memcpy(to, from->planes, 3 * from->plane);
-      loops->turn_hue(to, from->plane, pixels_of(from), (uint8_t)(iof_whole(numbers[0], -255, 255) & 255));
+      loops->turn_hue(to, from->plane, pixels_of(from), (uint8_t)(whole_of(numbers[0], -255, 255) & 255));
       break;
     case IOF_PILLOW_BLUR: status = blur(painter, from, numbers, to); break;
   }

@@ -7,6 +7,7 @@ same everywhere, so all sets give the same bits without comparing them by hand. 
 #define IOFAST_PIXELS_H
 
 #include "internal.h"
+#include "levels.h"
 
 #define IOF_TILE 1024 /* pixels: 6 KiB of 16 bits in three channels, a fifth of the first-level cache */
 
@@ -24,13 +25,6 @@ typedef struct {
 typedef struct {
   const uint8_t *above, *row, *below;
 } iof_three_rows;
-
-/* v = (x * factor >> 9) + offset, with `bits` bits of fraction, which are then dropped; the result is clipped to a
-byte. */
-typedef struct {
-  int16_t factor, offset;
-  int bits;
-} iof_line;
 
 /* A row of a warp: pixel i comes from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...) - `back`, where x is i
 + 0.5, y the middle of the row and `m` = a to h. The image is `width` x `height`, its frame has `stride` pixels per
@@ -148,12 +142,11 @@ iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *nu
 /* Apply one of Pillow's operations to the canvas; `to` has its size. */
 iof_status iof_pillow_step(iof_painter *painter, int code, const float *numbers, const iof_canvas *from, uint8_t *to);
 
-/* A number clipped to limits and rounded towards 0; NaN becomes the least. */
-int iof_whole(float value, int least, int most);
+#define IOF_MOST_TAPS 127 /* of a blur: the roundings of so many still fit 16 bits */
 
-/* The factor and the bits of fraction for blending in 16 bits: factors of 0 to IOF_MOST_FACTOR. */
-#define IOF_MOST_FACTOR 63.0f
-iof_line iof_line_of(float factor, float offset);
+/* Compute a Gaussian in 16 bits without taps that round to nothing. The weights add up to 65536. Returns the number of
+taps; 1 = no change. */
+int iof_gaussian(float sigma, int radius, uint16_t weights[IOF_MOST_TAPS]);
 
 /* An image after its steps, and its row in the work. */
 typedef struct {

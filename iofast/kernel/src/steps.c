@@ -40,15 +40,6 @@ iof_status iof_canvas_make(iof_painter *painter, int width, int height, iof_canv
   return canvas->planes ? IOF_OK : IOF_MEMORY;
 }
 
-/* Use the most bits that keep factor and result within 16. */
-iof_line iof_line_of(float factor, float offset) {
-  factor = !(factor > 0) ? 0 : factor > IOF_MOST_FACTOR ? IOF_MOST_FACTOR : factor;
-  iof_line line = {.bits = factor < 2 ? 5 : factor < 8 ? 3 : 0};
-  line.factor = (int16_t)fminf(rintf(factor * (float)(1 << (line.bits + 9))), INT16_MAX);
-  line.offset = (int16_t)((int)rintf(offset * (float)(1 << line.bits)) + (line.bits > 0));
-  return line;
-}
-
 static void look_up(int16_t *samples, const uint8_t table[256]) {
   for (int i = 0; i < IOF_TILE; i++) samples[i] = table[samples[i]];
 }
@@ -83,28 +74,19 @@ static void flush(const iof_tile_loops *loops, run *r, iof_canvas *canvas, uint6
   r->count = 0;
 }
 
-/* Contrast: factor * x + (1 - factor) * mean of the gray values so far. */
+/* The mean gray value is that after the stages so far. */
 static stage contrast(const iof_tile_loops *loops, run *r, iof_canvas *canvas, float factor) {
   uint64_t sum = 0;
   flush(loops, r, canvas, &sum);
-  float mean = (float)((double)sum / ((double)canvas->width * canvas->height));
-  factor = fminf(fmaxf(factor, 0), IOF_MOST_FACTOR);
-  return (stage){.code = IOF_CONTRAST, .line = iof_line_of(factor, mean * (1 - factor))};
+  return (stage){.code = IOF_CONTRAST, .line = contrast_of(factor, sum, (double)canvas->width * canvas->height)};
 }
 
-/* Autocontrast: x becomes (x - least) * 255 / (most - least); a channel of one value is unchanged. */
 static void stretch(const iof_tile_loops *loops, const uint8_t *samples, size_t pixels, uint8_t table[256]) {
   uint8_t least, most;
   loops->range(samples, pixels, &least, &most);
-  float scale = (float)(most - least) * (float)(1.0 / 255);
-  for (int v = 0; v < 256; v++) {
-    float stretched = least == most ? (float)v : (float)(v - least) / scale;
-    table[v] = (uint8_t)(stretched < 0 ? 0 : stretched > 255 ? 255 : stretched);
-  }
+  for (int v = 0; v < 256; v++) table[v] = stretched(v, least, most);
 }
 
-/* Pillow's equalisation. A value becomes the number of steps that all smaller values fill. A step is a 255th of all
-pixels except those of the largest value. */
 static void flatten(const uint8_t *samples, size_t pixels, uint8_t table[256]) {
   uint32_t counts[4][256] = {{0}}; /* several counters, so that equal neighbours do not wait for each other */
   uint64_t below = 0, step;
@@ -119,10 +101,7 @@ static void flatten(const uint8_t *samples, size_t pixels, uint8_t table[256]) {
   for (int v = 0; v < 256; v++) counts[0][v] += counts[1][v] + counts[2][v] + counts[3][v];
   while (largest > 0 && !counts[0][largest]) largest--;
   step = (pixels - counts[0][largest]) / 255;
-  for (int v = 0; v < 256; below += counts[0][v++]) {
-    uint64_t level = step ? (below + step / 2) / step : (uint64_t)v;
-    table[v] = (uint8_t)(level > 255 ? 255 : level);
-  }
+  for (int v = 0; v < 256; below += counts[0][v++]) table[v] = flattened(v, below, step);
 }
 
 static stage histogram(const iof_tile_loops *loops, run *r, iof_canvas *canvas, int code) {
@@ -136,12 +115,6 @@ static stage histogram(const iof_tile_loops *loops, run *r, iof_canvas *canvas, 
   return (stage){.code = LOOKED_UP};
 }
 
-int iof_whole(float value, int least, int most) {
-  return !(value > (float)least) ? least : value > (float)most ? most : (int)value;
-}
-
-static int16_t whole(float value, int least, int most) { return (int16_t)iof_whole(value, least, most); }
-
 /* Make the stage of a step on single pixels. Steps that need the whole image look at it first. */
 static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, int code, const float *f) {
   stage s = {.code = code};
@@ -150,19 +123,18 @@ static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, i
     case IOF_AUTOCONTRAST:
     case IOF_EQUALIZE: s = histogram(loops, r, canvas, code); break;
     case IOF_BRIGHTNESS:
-    case IOF_SATURATION: s.line = iof_line_of(f[0], 0); break;
-    case IOF_HUE: s.a = whole(rintf(f[0] * 6 * 8192), -3 * 8192, 3 * 8192); break;
-    case IOF_SOLARIZE: s.a = whole(ceilf(f[0]), 0, 256); break;
-    case IOF_POSTERIZE: s.a = (int16_t)(0xFF & 0xFF00 >> whole(f[0], 0, 8)); break;
-    case IOF_ADD_BELOW: s.a = whole(ceilf(f[0]), 0, 256), s.b = whole(f[1], 0, 255); break;
+    case IOF_SATURATION: s.line = line_of(f[0], 0); break;
+    case IOF_HUE: s.a = hue_shift(f); break;
+    case IOF_SOLARIZE: s.a = threshold_of(f); break;
+    case IOF_POSTERIZE: s.a = mask_of(f); break;
+    case IOF_ADD_BELOW: s.a = threshold_of(f), s.b = (int16_t)whole_of(f[1], 0, 255); break;
   }
   return s;
 }
 
 /* Channel c becomes what channel orders[which][c] was. */
 static void permute(const iof_canvas *canvas, int which, uint8_t *to) {
-  static const uint8_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-  for (size_t c = 0; c < 3; c++) memcpy(to + c * canvas->plane, canvas->planes + orders[which][c] * canvas->plane, canvas->plane);
+  for (size_t c = 0; c < 3; c++) memcpy(to + c * canvas->plane, canvas->planes + (size_t)channel_of(which, (int)c) * canvas->plane, canvas->plane);
 }
 
 static void luma(const iof_tile_loops *loops, const iof_canvas *canvas, uint8_t *to) {
@@ -175,14 +147,14 @@ static void luma(const iof_tile_loops *loops, const iof_canvas *canvas, uint8_t 
 static iof_status whole_image(iof_painter *painter, int code, const float *f, iof_canvas *canvas) {
   uint8_t *to = planes_in(&painter->other, canvas);
   iof_status status = to ? IOF_OK : IOF_MEMORY;
-  iof_line line = iof_line_of(f[0], 0);
+  iof_line line = line_of(f[0], 0);
   if (!status && code == IOF_SHARPNESS) iof_sharpen(painter->loops, canvas, &line, to);
   if (!status && code == IOF_BLUR) status = iof_blur(painter, canvas, f, to);
   if (!status && (code == IOF_WARP_NEAREST || code == IOF_WARP_BILINEAR))
     status = iof_warp(painter, canvas, f, code == IOF_WARP_BILINEAR, to);
   if (!status && code == IOF_FLIP) iof_flip(painter->loops, canvas, f[0] != 0, f[1] != 0, to);
   if (!status && code == IOF_PAD) status = iof_pad(painter, canvas, f, to);
-  if (!status && code == IOF_PERMUTE) permute(canvas, iof_whole(f[0], 0, 5), to);
+  if (!status && code == IOF_PERMUTE) permute(canvas, whole_of(f[0], 0, 5), to);
   if (!status && code == IOF_LUMA) luma(painter->loops, canvas, to);
   if (!status && code >= IOF_PILLOW_BRIGHTNESS) status = iof_pillow_step(painter, code, f, canvas, to);
   if (!status) {

@@ -9,23 +9,6 @@
 
 #define LARGE (1 << 16) /* bytes; larger images must not push others out of the cache */
 
-/* Noise is the sum of eight hashed numbers of 16 bits (work.py): the same on every device, without state. */
-static const uint32_t GOLDEN = 0x9E3779B9, MIX[2] = {0x85EBCA6B, 0xC2B2AE35};
-#define NOISE_MIDDLE (4 * 65535)
-#define NOISE_STEP 0x1.3988e2p-16f
-
-static float noise_at(uint32_t number, uint32_t place, uint32_t channel) {
-  int32_t sum = 0;
-  for (uint32_t k = 0; k < 4; k++) {
-    uint32_t bits = ((3 * place + channel) * 4 + k) * GOLDEN + number;
-    bits = (bits ^ bits >> 16) * MIX[0];
-    bits = (bits ^ bits >> 13) * MIX[1];
-    bits ^= bits >> 16;
-    sum += (int32_t)((bits & 0xFFFF) + (bits >> 16));
-  }
-  return (float)(sum - NOISE_MIDDLE) * NOISE_STEP;
-}
-
 /* Apply the erasings of an image to one channel of row y. */
 static void erase(const iof_work *work, const iof_image *image, int y, int channel, float *line) {
   for (int e = 0; e < work->erasings; e++) {

@@ -19,7 +19,7 @@ TARGET static void L(narrow)(const int16_t *restrict tile, uint8_t *restrict to)
 TARGET static void L(line)(int16_t *restrict samples, const iof_line *line) {
   int16_t factor = line->factor, offset = line->offset;
 #define WITH(bits) \
-  for (int i = 0; i < IOF_TILE; i++) samples[i] = level((int16_t)(times(seven_up(samples[i]), factor) + offset), bits)
+  for (int i = 0; i < IOF_TILE; i++) samples[i] = on_line(samples[i], factor, offset, bits)
   FOR_BITS(line)
 #undef WITH
 }
@@ -37,28 +37,9 @@ TARGET static void L(saturation)(int16_t *tile, const iof_line *line) {
 #undef WITH
 }
 
-/* With c = largest - smallest of the three, hue * c is a difference of two of them plus a multiple of c. So it can be
-turned and brought back into [0, 6c) without a division; 4 bits of fraction. */
 TARGET static void L(hue)(int16_t *tile, int16_t shift) {
   int16_t *restrict r = tile, *restrict g = tile + IOF_TILE, *restrict b = tile + 2 * IOF_TILE;
-  for (int i = 0; i < IOF_TILE; i++) {
-    int16_t x = r[i], y = g[i], z = b[i];
-    int16_t most = x > y ? x : y, least = x < y ? x : y;
-    most = z > most ? z : most, least = z < least ? z : least;
-    int16_t chroma = (int16_t)((most - least) << 4), circle = (int16_t)(6 * chroma);
-    int16_t from_red = (int16_t)((y - z) * 16), from_green = (int16_t)((z - x) * 16 + 2 * chroma);
-    int16_t from_blue = (int16_t)((x - y) * 16 + 4 * chroma);
-    int16_t hue = most == y ? from_green : from_blue;
-    hue = most == x ? from_red : hue;
-    hue = (int16_t)(hue + times((int16_t)((most - least) << 7), shift));
-    hue = (int16_t)(hue + (hue < 0 ? circle : 0));
-    hue = (int16_t)(hue - (hue >= circle ? circle : 0));
-    int16_t cyan = (int16_t)(hue - 3 * chroma), green = (int16_t)(hue - 2 * chroma), blue = (int16_t)(hue - 4 * chroma);
-    cyan = cyan < 0 ? (int16_t)-cyan : cyan, green = green < 0 ? (int16_t)-green : green, blue = blue < 0 ? (int16_t)-blue : blue;
-    r[i] = from_hue(least, (int16_t)(cyan - chroma), chroma);
-    g[i] = from_hue(least, (int16_t)(2 * chroma - green), chroma);
-    b[i] = from_hue(least, (int16_t)(2 * chroma - blue), chroma);
-  }
+  for (int i = 0; i < IOF_TILE; i++) turn_hue(&r[i], &g[i], &b[i], shift);
 }
 
 TARGET static void L(solarize)(int16_t *restrict samples, int16_t threshold) {
@@ -66,10 +47,7 @@ TARGET static void L(solarize)(int16_t *restrict samples, int16_t threshold) {
 }
 
 TARGET static void L(below)(int16_t *restrict samples, int16_t threshold, int16_t more) {
-  for (int i = 0; i < IOF_TILE; i++) {
-    int16_t v = (int16_t)(samples[i] + (samples[i] < threshold ? more : 0));
-    samples[i] = v > 255 ? 255 : v;
-  }
+  for (int i = 0; i < IOF_TILE; i++) samples[i] = add_below(samples[i], threshold, more);
 }
 
 TARGET static void L(mask)(int16_t *restrict samples, int16_t mask) {
@@ -93,7 +71,6 @@ TARGET static void L(range)(const uint8_t *restrict samples, size_t n, uint8_t *
   *most = high;
 }
 
-/* Mean of nine with the middle one counted five times, rounded: sums are at most 13 * 255, and no sum lies halfway. */
 TARGET static void L(sharpen)(const iof_three_rows *from, int n, const iof_line *line, uint8_t *restrict to) {
   int16_t factor = line->factor;
   for (int at = 0; at < n; at += BLOCK) {
@@ -103,7 +80,7 @@ TARGET static void L(sharpen)(const iof_three_rows *from, int n, const iof_line 
     for (int i = 0; i < BLOCK + 32; i++) sums[i] = (int16_t)(a[i] + r[i] + b[i]);
     for (int i = 0; i < BLOCK; i++) {
       uint16_t sum = (uint16_t)(sums[i] + sums[i + 1] + sums[i + 2] + 4 * r[i + 1]);
-      means[i] = (int16_t)((uint16_t)(2 * sum + 13) * 2521u >> 16);
+      means[i] = thirteenth(sum);
     }
 #define WITH(bits) \
   for (int i = 0; i < BLOCK; i++) made[i] = (uint8_t)level(blended(r[i + 1], means[i], factor, bits), bits)
@@ -115,14 +92,11 @@ TARGET static void L(sharpen)(const iof_three_rows *from, int n, const iof_line 
 
 /* Not inlined: GCC would add two rows at a time if it saw both loops, and then not vectorise them. */
 TARGET static __attribute__((noinline)) void L(add_bytes)(const uint8_t *restrict row, uint16_t weight, int n, uint16_t *restrict sums) {
-  for (int i = 0; i < n; i++) {
-    uint16_t sample = (uint16_t)(row[i] << 8);
-    sums[i] = (uint16_t)(sums[i] + (sample * (uint32_t)weight >> 16));
-  }
+  for (int i = 0; i < n; i++) sums[i] = with_tap(sums[i], (uint16_t)(row[i] << 8), weight);
 }
 
 TARGET static __attribute__((noinline)) void L(add_words)(const uint16_t *restrict row, uint16_t weight, int n, uint16_t *restrict sums) {
-  for (int i = 0; i < n; i++) sums[i] = (uint16_t)(sums[i] + (row[i] * (uint32_t)weight >> 16));
+  for (int i = 0; i < n; i++) sums[i] = with_tap(sums[i], row[i], weight);
 }
 
 /* On average the shift of a product loses half of the last bit. */
@@ -137,8 +111,6 @@ TARGET static void L(blur_across)(const uint16_t *row, const uint16_t *weights, 
   for (int i = 0; i < n; i++) to[i] = (uint8_t)(sums[i] >> 8);
 }
 
-/* The image has a frame of one pixel. Places further outside, and NaN, read this frame. After + 1 truncation rounds
-down, because places are at least -1. */
 TARGET static void L(places)(const iof_map_row *map, int n, int32_t *restrict place, int32_t *restrict across,
                              int32_t *restrict down) {
   const float *m = map->m;
@@ -148,12 +120,8 @@ TARGET static void L(places)(const iof_map_row *map, int n, int32_t *restrict pl
   for (int i = 0; i < n; i++) {                                                 \
     float at = (float)i + 0.5f;                                                 \
     float x = (m[0] * at + x0) over - back, y = (m[3] * at + y0) over - back;   \
-    x = x > -1 ? x : -1, y = y > -1 ? y : -1;                                   \
-    x = x < stop_x ? x : stop_x, y = y < stop_y ? y : stop_y;                   \
-    int32_t column = (int32_t)(x + 1), line = (int32_t)(y + 1);                 \
-    place[i] = line * map->stride + column;                                     \
-    across[i] = (int32_t)((x + 1 - (float)column) * 2048 + 0.5f);               \
-    down[i] = (int32_t)((y + 1 - (float)line) * 2048 + 0.5f);                   \
+    int32_t column = place_on(x, stop_x, &across[i]);                           \
+    place[i] = place_on(y, stop_y, &down[i]) * map->stride + column;            \
   }
   if (m[6] == 0 && m[7] == 0) { /* a division by one would take a sixth of the time */
     WITH()
@@ -178,11 +146,7 @@ TARGET static void L(between)(const iof_frame_row *from, int n, uint32_t *restri
   int32_t stride = from->stride;
   for (int i = 0; i < n; i++) {
     uint32_t a = frame[place[i]], b = frame[place[i] + 1], c = frame[place[i] + stride], d = frame[place[i] + stride + 1];
-    int32_t x = across[i], y = down[i];
-    uint32_t red = mixed(a & 255, b & 255, c & 255, d & 255, x, y);
-    uint32_t green = mixed(a >> 8 & 255, b >> 8 & 255, c >> 8 & 255, d >> 8 & 255, x, y);
-    uint32_t blue = mixed(a >> 16 & 255, b >> 16 & 255, c >> 16 & 255, d >> 16 & 255, x, y);
-    to[i] = red | green << 8 | blue << 16;
+    to[i] = mixed_pixels(a, b, c, d, across[i], down[i]);
   }
 }
 
@@ -238,7 +202,7 @@ TARGET static void L(box_rows)(uint32_t *restrict sums, const iof_box_rows *rows
 
 TARGET static void L(luma)(const uint8_t *restrict from, size_t plane, size_t n, uint8_t *restrict to) {
   const uint8_t *restrict r = from, *restrict g = from + plane, *restrict b = from + 2 * plane;
-  for (size_t i = 0; i < n; i++) to[i] = (uint8_t)((r[i] * 19595u + g[i] * 38470u + b[i] * 7471u + 32768u) >> 16);
+  for (size_t i = 0; i < n; i++) to[i] = luma_of(r[i], g[i], b[i]);
 }
 
 TARGET static void L(scale)(const uint8_t *restrict from, int n, float scale, float bias, float *restrict to) {

@@ -56,7 +56,7 @@ _LIBRARIES = Patterns(  # in file:function
         r"|__array_interface__|tobytes)$",
         WorkerTask.DECODE: r"PIL/|torchvision/io/|turbojpeg\.py:|simplejpeg/|imageio/|decord/|av/|torchcodec/"
         r"|nvidia/nvimgcodec/|skimage/io/|tifffile/|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/"
-        r"|webdataset/autodecode\.py:|iofast/(kernel/|gpu/decode/|loader/(samples|canvas|singly|batches))",
+        r"|webdataset/autodecode\.py:|iofast/(kernel/|gpu/|loader/(samples|canvas|singly|batches))",
     }
 )
 _LINES = Patterns(  # in the text of a line that called into C

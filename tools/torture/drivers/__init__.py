@@ -25,7 +25,12 @@ PARSERS = {
     "annotations": "annotations.Annotations",
     "arrays": "arrays.Arrays",
 }
-NATIVE = {"images": "images.Anywhere", "regions": "images.InPlaces", "steps": "kernel_steps.Steps"}  # need the C kernel
+NATIVE = {  # need the C kernel
+    "images": "images.Anywhere",
+    "regions": "images.InPlaces",
+    "steps": "kernel_steps.Steps",
+    "device": "device.Device",
+}
 DRIVERS = PARSERS | NATIVE
 
 

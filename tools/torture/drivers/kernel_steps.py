@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from kernel_images import batch_of
 from PIL import Image
+from torch_steps import take_steps
 
 from iofast import work
 from iofast.kernel import native_batch
 from iofast.kernel.contract import DecodeOptions, Finish
-from iofast.pixels.steps import take_steps
 from tools.torture.drivers import Driver
 
 MOST = 255  # steps of an image

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pixel_work import noise
+from pixel_work import apply, noise
+from torch_steps import take_step
 
 from benchmarks.peers import vision
 from iofast.loader.assemble import soft_labels
-from iofast.pixels import apply
-from iofast.pixels.steps import take_step
 from iofast.transforms import CutMix, MixUp, RandomErasing
 from iofast.work import CHANNELS, NUMBERS, Step, no_work
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pixel_work import noise, one_step
+from torch_steps import gaussian, take_step
 
-from iofast.pixels.steps import gaussian, take_step
 from iofast.work import NUMBERS, Step
 
 STRAIGHT = (1, 0, 0, 0, 1, 0, 0, 0)

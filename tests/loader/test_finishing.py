@@ -1,43 +1,33 @@
-"""The work of a batch: by the kernel, in torch, and for one image in float64."""
+"""The work of a batch, by the kernel, and for one image in float64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, expected, noise, operations
-from torch.utils._python_dispatch import TorchDispatchMode
+from pixel_work import EVERYTHING, IMAGENET, JITTER, apply, drawn_work, expected, noise, operations
+from torch_steps import take_steps
 
 from iofast import kernel
 from iofast import transforms as T
 from iofast.errors import OptionError
+from iofast.loader.finishing import check_dtype
 from iofast.ops import Op
-from iofast.pixels import apply, torch_pixels
-from iofast.pixels.steps import take_steps
 from iofast.work import Work, no_work, noise_of
 
 
 def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
-    """The kernel, torch and float64 results agree; after the steps the expected values are computed in float64."""
+    """After the steps of the oracle the expected values are computed in float64."""
     made = apply(images, ops, work=work)
     levels = take_steps(images, work.steps, work.numbers).numpy()
     for row, image in enumerate(levels):
         np.testing.assert_allclose(made[row].numpy(), expected(image, ops, work, row), rtol=0, atol=5e-6)
-    assert torch.equal(in_torch(images, ops, work), made)
     assert torch.equal(apply(images, ops, work=work, dtype=torch.float64), made.double())
-
-
-def in_torch(images: torch.Tensor, ops: list[Op], work: Work, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The result without a kernel."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "finish_batch", None)
-        return apply(images, ops, work=work, dtype=dtype)
 
 
 @given(seed=st.integers(0, 10_000), height=st.integers(1, 12), width=st.integers(1, 12), n=st.integers(1, 4))
@@ -45,21 +35,17 @@ def test_all_operations_in_the_order_of_each_sample(seed: int, height: int, widt
     compare(EVERYTHING, drawn_work(EVERYTHING, n, (height, width), seed), noise(n, height, width, seed))
 
 
-@given(ops=operations(), seed=st.integers(0, 1 << 20), paired=st.booleans(), data=st.data())
-def test_the_kernel_gives_what_torch_gives(ops: list[Op], seed: int, paired: bool, data: st.DataObject) -> None:
-    n, height, width = data.draw(st.tuples(st.integers(0, 5), st.integers(1, 40), st.integers(1, 40)))
-    if paired and n > 1:
-        ops = [*ops, data.draw(st.sampled_from([T.MixUp(alpha=0.4, num_classes=9), T.CutMix(num_classes=9)]))]
-    dtype = data.draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
-    work, images = drawn_work(ops, n, (height, width), seed, paired=paired), noise(n, height, width, seed)
-    assert torch.equal(apply(images, ops, work=work, dtype=dtype), in_torch(images, ops, work, dtype))
+@given(ops=operations(), seed=st.integers(0, 1 << 20), data=st.data())
+def test_any_operations(ops: list[Op], seed: int, data: st.DataObject) -> None:
+    n, height, width = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40)))
+    compare(ops, drawn_work(ops, n, (height, width), seed), noise(n, height, width, seed))
 
 
 def test_colours_alone_stay_bytes() -> None:
     ops: list[Op] = [JITTER, T.RandomSolarize(0.5)]
     images, work = noise(5, 9, 8), drawn_work([JITTER, T.RandomSolarize(0.5)], 5, (9, 8))
     made = apply(images, ops, work=work, dtype=torch.uint8)
-    assert torch.equal(made, in_torch(images, ops, work, torch.uint8))
+    assert torch.equal(made, take_steps(images, work.steps, work.numbers))
     assert torch.equal(made.float() * torch.tensor(1 / 255), apply(images, ops, work=work))
 
 
@@ -135,32 +121,22 @@ class TestMixedPixels:
             torch.testing.assert_close(mixed[row], wanted, rtol=0, atol=1e-6)
         assert not torch.equal(mixed, own)
 
-    @settings(max_examples=30)
-    @given(chunk=st.integers(1, 200), drop=st.lists(st.integers(0, 11), max_size=4))
-    def test_chunks_do_not_separate_partners(self, chunk: int, drop: list[int]) -> None:
-        rows = np.array([row for row in range(12) if row not in drop])
-        place = {row: number for number, row in enumerate(rows.tolist())}
-        ops: list[Op] = [JITTER, T.MixUp(num_classes=3)]
-        partner = np.array([place.get(row ^ 1, place[row]) for row in rows.tolist()], np.int64)
-        work = drawn_work(ops, len(rows), (2, 3)).paired(partner)
-        images = noise(len(rows), 2, 3)
-        whole = apply(images, ops, work=work)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch_pixels, "_CHUNK", chunk)
-            assert torch.equal(in_torch(images, ops, work), whole)
 
-
-def test_dtypes_layouts_and_out() -> None:
+def test_dtypes() -> None:
     images, work = noise(5, 11, 13), drawn_work(EVERYTHING, 5, (11, 13))
     single = apply(images, EVERYTHING, work=work)
-    for layout in (torch.contiguous_format, torch.channels_last):
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            made = apply(images, EVERYTHING, work=work, dtype=dtype, memory_format=layout)
-            assert made.is_contiguous(memory_format=layout)
-            assert torch.equal(made, single.to(dtype))
-        out = torch.empty_like(images, dtype=torch.float32, memory_format=layout)
-        assert apply(images, EVERYTHING, work=work, memory_format=layout, out=out) is out
-        assert torch.equal(out, single)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        assert torch.equal(apply(images, EVERYTHING, work=work, dtype=dtype), single.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_without_the_kernel_images_are_normalised(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    images, ops = noise(3, 5, 6), [] if dtype == torch.uint8 else [IMAGENET]
+    wanted = apply(images, ops, dtype=dtype)
+    monkeypatch.setattr(kernel, "finish_batch", None)
+    assert torch.equal(apply(images, ops, dtype=dtype), wanted)
+    with pytest.raises(OptionError, match="need iofast's native kernel"):
+        apply(images, [JITTER], work=drawn_work([JITTER], 3, (5, 6)), dtype=dtype)
 
 
 def test_no_work_changes_nothing() -> None:
@@ -171,11 +147,8 @@ def test_no_work_changes_nothing() -> None:
 
 NOTHING = no_work(4)
 WRONG: dict[str, Callable[[], object]] = {
-    r"ColorJitter.* give work": lambda: apply(noise(4, 6, 6), [JITTER]),
-    "work must have 4 rows": lambda: apply(noise(4, 6, 6), [JITTER], work=no_work(3)),
-    r"RandomErasing.* needs a float dtype": lambda: apply(
-        noise(4, 6, 6), [JITTER, T.RandomErasing()], work=NOTHING, dtype=torch.uint8
-    ),
+    r"RandomErasing.* needs a float dtype": lambda: check_dtype([JITTER, T.RandomErasing()], torch.uint8),
+    "dtype must be uint8, float16, bfloat16, float32 or float64": lambda: check_dtype([], torch.int32),
     "partner must pair neighbouring rows": lambda: NOTHING.paired(np.array([2, 1, 0, 3])),
     "neighbouring rows, each with the other": lambda: no_work(3).paired(np.array([1, 2, 1])),
     "steps must be int8": lambda: replace(NOTHING, steps=np.zeros((4, 0))),
@@ -186,23 +159,3 @@ WRONG: dict[str, Callable[[], object]] = {
 def test_arguments_that_do_not_fit_together(reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         WRONG[reason]()
-
-
-class NoDoubles(TorchDispatchMode):
-    """A device without float64, as MPS is."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor) and made.device.type == "meta":
-            assert made.dtype != torch.float64, f"{func} makes float64 on the device"
-        return made
-
-
-def test_a_device_need_not_have_float64() -> None:
-    """The CPU computes the mean of contrast, the only float64 value."""
-    ops = [T.ColorJitter(0.4, 0, 0.4, 0.1), IMAGENET, T.RandomErasing(1, value="random"), T.MixUp(num_classes=3)]
-    work, images = drawn_work(ops, 4, (8, 8), paired=True), noise(4, 8, 8).to("meta")
-    with NoDoubles():
-        for layout in (torch.contiguous_format, torch.channels_last):
-            assert apply(images, ops, work=work, memory_format=layout).device.type == "meta"
-            assert apply(images, [IMAGENET], dtype=torch.float16, memory_format=layout).shape == images.shape

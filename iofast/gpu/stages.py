@@ -1,0 +1,198 @@
+"""The stages of kernel/src/device.h on a batch: its memory, and their launches on a device or on the host.
+
+On the host, with NumPy's memory, each thread of a stage is a turn of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.gpu.compiled import Kernels
+from iofast.gpu.structs import BATCH, BLUR, CODES, TABLES, TAPS, TYPE_NUMBERS
+from iofast.kernel import _native
+from iofast.kernel.contract import Finish
+from iofast.work import Step
+
+DECODING = ("see", "weigh", "entropy", "blocks", "colour")
+STAGES = (*DECODING, "finish", "store", "steps")
+GROUPS = {"see": 128, "weigh": 128, "entropy": 64, "blocks": 128, "colour": 256, "finish": 256, "store": 256}  # threads
+GROUPS["steps"] = 512  # an image's
+POISON = 0xA5  # fills the host's memory, so that no value is read that was not written
+_MIXED = ("partners", "shares", "patches")
+_REMADE = (Step.SHARPNESS, Step.BLUR, Step.WARP_NEAREST, Step.WARP_BILINEAR, Step.FLIP, Step.PAD)
+
+Given = tuple[int, tuple[int, int, int, int]]
+NOTHING: Given = (0, (0, 0, 0, 0))
+Sizes = tuple[int, int, int, int, int]  # of `place`: coefficients, pixels; most segments, blocks, pixels of an image
+
+
+class Wanted(NamedTuple):
+    """What is made of a batch: (N, height, width, 3) with byte `strides` (image, row, column, channel)."""
+
+    size: tuple[int, int]
+    strides: tuple[int, int, int, int]
+    finish: Finish
+
+    @property
+    def draws(self) -> bool:
+        """Whether images get steps, erasings or partners before they are stored."""
+        work = self.finish.work
+        return bool(work.steps.size or (self.finish.type != "uint8" and (work.erased.size or work.mixes)))
+
+
+class Memory(Protocol):
+    """Where a batch's memory comes from."""
+
+    def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The addresses of so many bytes each."""
+
+    def zero(self, name: str) -> None:
+        """Fill one of them with zeros."""
+
+    def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+        """The addresses of copies of arrays."""
+
+
+class HostMemory:
+    """NumPy's memory in place of a device's, and Huffman tables."""
+
+    def __init__(self, tables: NDArray[np.uint8] | None = None) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.tables = new_tables() if tables is None else tables
+
+    def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Exactly as many, so that an overrun is detected."""
+        for name, size in sizes.items():
+            whole = np.full(size + 16, POISON, np.uint8)  # it begins as late as alignment permits
+            start = 16 - (whole.ctypes.data + 16) % 16
+            self.arrays[name] = whole[start : start + size]
+        return {name: self.arrays[name].ctypes.data for name in sizes}
+
+    def zero(self, name: str) -> None:
+        self.arrays[name][:] = 0
+
+    def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+        """The arrays themselves, which stay as long as this memory."""
+        self.arrays |= {name: np.ascontiguousarray(column) for name, column in columns.items()}
+        return {name: self.arrays[name].ctypes.data for name in columns}
+
+
+class Prepared(NamedTuple):
+    """A batch whose memory is set up: the structure, and the most threads of an image, by stage (0 = not run)."""
+
+    batch: NDArray[np.void]
+    images: int
+    threads: Mapping[str, int]
+
+    def groups(self, stage: str) -> int:
+        """How many groups of threads a stage needs for each image."""
+        return -(-self.threads[stage] // GROUPS[stage])
+
+
+def prepare(memory: Memory, wanted: Wanted, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING) -> Prepared:
+    """Reserve the working memory of a batch. `given`: address and byte strides of pixels that are not decoded here.
+
+    The caller fills the addresses of images, jpegs, codes and out, and calls `clear`.
+    """
+    batch = np.zeros(1, BATCH)
+    count, (height, width) = len(images), wanted.size
+    room, pixels = (max(height, width) + 31) // 32 * 32, height * width
+    for name, address in memory.reserve(_room(wanted, count, room, sizes)).items():
+        batch[name] = address
+    batch["status"] = batch["taps"] + np.uint64(8 * count)
+    batch["moved"] = batch["taps"] + np.uint64(12 * count)
+    batch["count"], batch["room"], batch["width"], batch["height"] = count, room, width, height
+    batch["strides"], batch["type"] = wanted.strides, TYPE_NUMBERS[wanted.finish.type]
+    batch["given"], batch["given_strides"] = given
+    batch["work"]["scale"] = ((1, 1, 1), (0, 0, 0)) if wanted.finish.type == "uint8" else wanted.finish.scale
+    if wanted.draws:
+        _put_work(memory, batch, wanted.finish)
+    decodes = bool((images["refused"] == 0).any())
+    _, _, segments, blocks, crop = sizes if decodes else (0,) * 5
+    axes = 2 * room if decodes else 0
+    stored = pixels if wanted.draws else 0
+    most = (axes, axes, segments, blocks, crop, pixels, stored, GROUPS["steps"] if wanted.finish.work.steps.size else 0)
+    return Prepared(batch, count, dict(zip(STAGES, most, strict=True)))
+
+
+def _room(wanted: Wanted, count: int, room: int, sizes: Sizes) -> dict[str, int]:
+    """Bytes of each part of a batch's working memory."""
+    coefs, pixels, axes, every = sizes[0], sizes[1], 2 * count, count * wanted.size[0] * wanted.size[1]
+    steps = set(np.unique(wanted.finish.work.steps).tolist())
+    return {
+        "coefs": 2 * coefs,
+        "samples": coefs,
+        "pixels": 4 * pixels,
+        "starts": 4 * axes * room,
+        "counts": 4 * axes * room,
+        "weights": 2 * TAPS * axes * room,
+        "taps": 16 * count,  # with `status` and `moved`
+        **({"canvas": 4 * every} if wanted.draws else {}),
+        **({"other": 4 * every} if steps & set(map(int, _REMADE)) else {}),
+        **({"rows": 6 * every} if int(Step.BLUR) in steps else {}),
+    }
+
+
+def _put_work(memory: Memory, batch: NDArray[np.void], finish: Finish) -> None:
+    work = finish.work
+    columns: dict[str, NDArray[Any]] = {"codes": work.steps, "numbers": work.numbers}
+    if blurs := int((work.steps == Step.BLUR).sum()):
+        columns |= {"blurs": np.zeros(blurs, BLUR), "blurred": np.zeros(work.steps.shape, np.int32)}
+        codes, numbers = np.ascontiguousarray(work.steps), np.ascontiguousarray(work.numbers)
+        _native.device_blurs(codes, numbers, columns["blurs"], columns["blurred"])
+    batch["work"]["steps"] = work.steps.shape[1]
+    if finish.type != "uint8":
+        columns |= {"erased": work.erased, "fills": work.fills, "noise": work.noise, "amounts": finish.amounts}
+        batch["work"]["erasings"] = work.erased.shape[1]
+        if work.mixes:
+            columns |= {"partners": work.partner, "shares": work.share, "patches": work.patch}
+    for name, address in memory.put(columns).items():
+        part = batch if name in ("blurs", "blurred") else batch["mix" if name in _MIXED else "work"]
+        part[name] = address
+
+
+def clear(memory: Memory) -> None:
+    """Zero what a batch needs to be zero."""
+    memory.zero("coefs")
+    memory.zero("taps")
+
+
+def order(prepared: Prepared) -> list[str]:
+    """The stages of a batch in their order."""
+    return [stage for stage in (*DECODING, "finish", "steps", "store") if prepared.threads[stage]]
+
+
+def launch(
+    kernels: Kernels, prepared: Prepared, address: int, stream: int, stages: Sequence[str] | None = None
+) -> None:
+    """Launch the stages of the batch at this address of the device."""
+    for stage in order(prepared) if stages is None else stages:
+        grid = prepared.groups(stage), prepared.images
+        kernels.launch(STAGES.index(stage), address, grid, GROUPS[stage], stream)
+
+
+def launch_on_host(prepared: Prepared) -> None:
+    """Run the threads that a GPU would, those without work too."""
+    for stage in order(prepared):
+        _native.device_run(prepared.batch, STAGES.index(stage), prepared.groups(stage) * GROUPS[stage])
+
+
+def new_tables() -> NDArray[np.uint8]:
+    """An empty set of Huffman tables."""
+    whole = np.zeros(TABLES + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + TABLES]
+
+
+def run_on_host(memory: HostMemory, prepared: Prepared, images: NDArray[np.void], out: NDArray[Any]) -> None:
+    """Run a batch whose records, if any, are `memory.arrays["jpegs"]`."""
+    clear(memory)
+    if "jpegs" in memory.arrays:
+        prepared.batch["jpegs"] = memory.arrays["jpegs"].ctypes.data
+    prepared.batch["images"], prepared.batch["out"] = images.ctypes.data, out.ctypes.data
+    prepared.batch["codes"] = memory.tables.ctypes.data + CODES
+    launch_on_host(prepared)

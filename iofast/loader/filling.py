@@ -1,0 +1,297 @@
+"""Puts a dataset into device memory, for `cache="device"`: its JPEGs if the device can decode them, or its pixels."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from time import monotonic_ns
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.bars import open_bar
+from iofast.containers.base import Located
+from iofast.containers.changed import fetch_damaged, refresh
+from iofast.errors import OptionError
+from iofast.gpu import AHEAD, Bus, Direct, Transfer
+from iofast.gpu.batch_memory import BatchMemory
+from iofast.kernel.contract import Payloads
+from iofast.loader.finishing import Store, made_there
+from iofast.loader.loader_stats import Contexts, Epoch, Tally
+from iofast.loader.resident import KeptJpegs, Resident
+from iofast.loader.resources import Resources
+from iofast.loader.spec import BatchSpec
+from iofast.machine import free_memory, local_ranks
+from iofast.meter import Stages
+from iofast.prefetch import Prefetch, PrefetchJob
+
+PART = 32 << 20  # bytes per copy to the device: page-locked memory is allocated in powers of two
+ROWS = 32  # images in a slice
+DEPTH = 3  # parts in the making: while one is copied, threads work on the next
+DELAY_S = 2.0  # until a progress bar is shown
+TRIED = 64  # images whose bytes tell whether JPEGs are kept
+GAIN = 4  # JPEGs are kept if pixels would take so many times their memory: to cut from pixels is less work
+_REDUCED = 6  # the sides of images that are decoded to find damage
+_MOST_CHECKED = 1 << 24  # pixels of them at a time
+_PER_PIXEL = 9  # bytes: coefficients and samples of 4:2:0, and RGBX
+_BEHIND = 2048  # bytes that damaged JPEGs may read
+
+
+class _Part(NamedTuple):
+    """Samples on the host: pixels, or records; and those that failed."""
+
+    samples: range
+    bytes: torch.Tensor
+    failed: dict[int, str]
+
+
+class _Layout(NamedTuple):
+    """Where the images of all samples go: `sizes` (height, width), and where each begins and ends.
+
+    With JPEGs: their Huffman tables, and FILE (n,), to be filled.
+    """
+
+    located: Located
+    sizes: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    tables: NDArray[np.uint8] | None = None
+    files: NDArray[np.void] | None = None
+
+    @classmethod
+    def of(cls, located: Located, *, jpegs: bool) -> _Layout:
+        # at least one pixel: an image of unknown size fails, and the kernel reports why
+        sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
+        if jpegs:
+            from iofast.gpu.jpegs import room
+            from iofast.gpu.stages import new_tables
+            from iofast.gpu.structs import FILE
+
+            places = room(located.length)
+            return cls(located, sizes, places[:-1], places[1:], new_tables(), np.zeros(len(sizes), FILE))
+        ends = np.cumsum(3 * sizes.prod(axis=1))
+        return cls(located, sizes, np.concatenate(([0], ends[:-1])), ends)
+
+    def parts(self) -> list[range]:
+        """Samples with no more than `PART` bytes together, or a single one that is larger."""
+        found, start = list[range](), 0
+        while start < len(self.ends):
+            stop = max(start + 1, int(np.searchsorted(self.ends, self.offsets[start] + PART, "right")))
+            found.append(range(start, stop))
+            start = stop
+        return found
+
+
+class _PartJob(PrefetchJob[_Part, range]):
+    """Make one part in memory of the host."""
+
+    def __init__(
+        self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, layout: _Layout, samples: range
+    ) -> None:
+        self._spec, self._contexts, self._memory, self._samples = spec, contexts, memory, samples
+        self._layout = layout
+        rows = slice(samples.start, samples.stop)
+        self._located, self._sizes = layout.located.rows(rows), layout.sizes[rows]
+        self._ends = layout.ends[rows] - layout.offsets[samples.start]
+        self._failed: dict[int, str] = {}
+
+    def prepare(self) -> list[range]:
+        self._bytes = self._memory.take((int(self._ends[-1]),))
+        rows = len(self._ends)
+        return [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
+
+    def run(self, number: int, part: range) -> None:
+        rows = slice(part.start, part.stop)
+        context, located, stages = self._contexts.context(number), self._located, self._contexts.stages
+        begun, read = monotonic_ns(), -context.read_ns
+        with self._spec.dataset.reader.payloads(located, part.start, part.stop) as payloads:
+            read += monotonic_ns() - begun  # opening files
+            source = payloads.checked(self._spec.options.check is not None)
+            left = np.arange(len(part)) if self._layout.files is None else self._kept(context, source, part)
+            status = np.zeros(len(part), np.int32)
+            for row in left.tolist():
+                status[row] = self._decode(context, source.rows(np.array([row])), part.start + row)
+            for row in fetch_damaged(self._spec.dataset.reader, located, status, part.start).tolist():
+                with self._spec.dataset.reader.payloads(located, part.start + row, part.start + row + 1) as again:
+                    status[row] = self._decode(context, again, part.start + row)
+            for row in np.flatnonzero(status).tolist():
+                self._failed[self._samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
+        read += context.read_ns
+        stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
+        failed = int(np.count_nonzero(status))
+        stages.decode.add(len(part), work_ns=monotonic_ns() - begun - read, failed=failed)
+
+    def _kept(self, context: kernel.Context, source: Payloads, part: range) -> NDArray[np.intp]:
+        """Keep the records of a slice's JPEGs. Return the rows that the CPU has to decode."""
+        from iofast.gpu import jpegs
+
+        layout, first = self._layout, self._samples.start
+        if layout.tables is None or layout.files is None:
+            raise TypeError("a layout of pixels has no JPEGs")
+        places = np.append(0, self._ends)[part.start : part.stop + 1]
+        files = layout.files[first + part.start : first + part.stop]
+        status = np.zeros(len(part), np.int32)
+        jpegs.read(
+            context, source, jpegs.Records(self._bytes.numpy(), places, layout.tables, files, status), 0, len(part)
+        )
+        files["place"] += np.where(status == 0, layout.offsets[first], 0).astype(np.uint64)
+        return np.flatnonzero(status)
+
+    def _decode(self, context: kernel.Context, source: Payloads, row: int) -> int:
+        """Decode a whole image and return its status. With JPEGs only that is wanted."""
+        height, width = self._sizes[row].tolist()
+        end = int(self._ends[row])
+        if self._layout.files is None:
+            out = self._bytes[end - 3 * height * width : end].view(height, width, 3).numpy()
+        else:
+            out = np.empty((height, width, 3), np.uint8)
+        located, status = self._located, np.zeros(1, np.int32)
+        sides = [int(located.width[row]), int(located.height[row])]
+        box = np.array([[0, 0, *sides, *sides, 0, 0]], np.int32)
+        kernel.decode_each(context, source, box, np.zeros(1, np.uint8), [out], status)
+        return int(status[0])
+
+    def finish(self) -> _Part:
+        made = self._bytes
+        del self._bytes
+        return _Part(self._samples, made, self._failed)
+
+
+def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) -> Resident:
+    """Put every image of a dataset into device memory, with a progress bar after `DELAY_S`.
+
+    Raises `OptionError` if the memory is too small.
+    """
+    count, transfer = len(spec.dataset), resources.transfer
+    located = spec.dataset.locate(np.arange(count))
+    refresh(spec.dataset.reader, located)
+    layout = _Layout.of(located, jpegs=isinstance(transfer, Transfer) and _keeps_jpegs(spec, located))
+    data = _allocated(spec, transfer, int(layout.ends[-1]) + _BEHIND, _working_bytes(spec, layout))
+    failed: dict[int, str] = {}
+    with ExitStack() as ends:
+        bar = open_bar(count, " images", "reading into device memory", delay=DELAY_S)
+        ends.callback(bar.close)
+        contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
+        epoch = Epoch(contexts)
+        ends.callback(tally.end, tally.begin(epoch))
+        memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
+        parts = Prefetch(
+            lambda number: _PartJob(spec, contexts, memory, layout, ranges[number]),
+            len(ranges),
+            num_workers=resources.limits.max_workers,
+            depth=DEPTH,
+        )
+        ends.callback(parts.close)
+        epoch.made_by(parts)
+        for part in parts:
+            _put(transfer, data, int(layout.offsets[part.samples[0]]), part.bytes)
+            failed |= part.failed
+            bar.update(len(part.samples))
+            del part  # the next one needs its memory
+    broken = np.zeros(count, np.bool_)
+    broken[list(failed)] = True
+    kept = _checked(transfer, data, layout) if isinstance(transfer, Transfer) and layout.files is not None else None
+    return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
+
+
+def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
+    """Whether the device can decode the dataset's images, and saves memory by that; judged by some of them."""
+    from iofast.gpu import jpegs
+    from iofast.gpu.stages import new_tables
+
+    some = located.rows(np.unique(np.linspace(0, len(located.length) - 1, TRIED).astype(np.int64)))
+    count, places, context = len(some.length), jpegs.room(some.length), kernel.Context(spec.decode)
+    records = jpegs.Records.of(np.zeros(int(places[-1]), np.uint8), places, new_tables())
+    with spec.dataset.reader.payloads(some, 0, count) as source:
+        jpegs.read(context, source.checked(False), records, 0, count)
+    context.close()
+    pixels = 3 * some.width.astype(np.int64) * some.height
+    return bool((records.status == 0).mean() > 0.5 and GAIN * places[-1] < pixels.sum())
+
+
+def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout) -> KeptJpegs:
+    """Decode all JPEGs on the device once: the CPU decodes those that the device finds damaged."""
+    from iofast.gpu.structs import CODES, DAMAGED
+
+    tables, files = layout.tables, layout.files
+    if tables is None or files is None:
+        raise TypeError("a layout of pixels has no JPEGs")
+
+    def work(bus: Bus) -> torch.Tensor:
+        codes = bus.send(torch.from_numpy(tables))[CODES:]
+        most, start = max(1, _MOST_CHECKED // int(layout.sizes.prod(axis=1).max())), 0
+        for start in range(0, len(files), most):
+            rows = np.arange(start, min(start + most, len(files)))
+            bad = _statuses(bus, layout.located.rows(rows), files[rows], (data, codes)) & DAMAGED != 0
+            files[rows[bad]] = np.zeros(1, files.dtype)
+        return codes
+
+    return KeptJpegs(files, transfer.issue(work).value)
+
+
+def _statuses(
+    bus: Bus, located: Located, files: NDArray[np.void], memory: tuple[torch.Tensor, torch.Tensor]
+) -> NDArray[np.int32]:
+    """What the device finds when it decodes whole images."""
+    from iofast.gpu import jpegs
+    from iofast.gpu.images import DeviceImages
+    from iofast.gpu.structs import IMAGE
+
+    table = np.zeros(len(files), IMAGE)
+    boxes = np.zeros((len(files), 8), np.int32)
+    boxes[:, 2], boxes[:, 3] = located.width, located.height
+    boxes[:, 4:6] = np.maximum(-(-boxes[:, 2:4] // _REDUCED), 1)
+    width, height = boxes[:, 4:6].max(axis=0).tolist()
+    crops = jpegs.Crops(boxes, np.zeros(len(files), np.uint8), located.orientation)
+    sizes = jpegs.place(files, crops, table, kernel.DecodeOptions(clip=True), (height, width))
+    images = DeviceImages(table, sizes, (height, width), *memory)
+    return made_there(bus, images, (), None, Store(torch.uint8, torch.channels_last)).status.cpu().numpy()
+
+
+def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
+    """Bytes to leave free: for two parts at first, and later for the batches that exist at a time and what they are
+    made with."""
+    options = spec.options
+    height, width = spec.pipeline.size or layout.sizes.max(axis=0).tolist()
+    batch = options.batch_size * 3 * height * width * spec.dtype.itemsize
+    made_with = 0
+    if layout.files is not None:
+        pixels = layout.sizes.prod(axis=1)
+        made_with = _PER_PIXEL * max(options.batch_size * int(pixels.mean()), min(_MOST_CHECKED, int(pixels.sum())))
+    return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch + made_with)
+
+
+def _allocated(spec: BatchSpec, transfer: Transfer | Direct | None, nbytes: int, room: int) -> torch.Tensor:
+    """Device memory for all pixels, with `room` bytes left; on the side stream, if there is one."""
+    free = transfer.free_bytes() if isinstance(transfer, Transfer) else free_memory() // local_ranks()
+    if free is not None and nbytes + room > free:
+        raise _too_large(spec, nbytes, room, free)
+    if not isinstance(transfer, Transfer):
+        return torch.empty(nbytes, dtype=torch.uint8)
+    try:
+        return transfer.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
+    except torch.cuda.OutOfMemoryError:  # free, but in pieces, or beyond this process's share
+        raise _too_large(spec, nbytes, room, free) from None
+
+
+def _too_large(spec: BatchSpec, nbytes: int, room: int, free: int | None) -> OptionError:
+    count = "unknown how much is" if free is None else f"{_size(free)} are"
+    return OptionError(
+        f"cache='device' needs {_size(nbytes)} on {spec.device} for {len(spec.dataset):,} images and "
+        f"{_size(room)} to work with, and {count} free: pack smaller images (--resize), take fewer "
+        "(indices=), or leave it out"
+    )
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+
+
+def _put(transfer: Transfer | Direct | None, data: torch.Tensor, start: int, made: torch.Tensor) -> None:
+    there = data[start : start + len(made)]
+    if isinstance(transfer, Transfer):
+        transfer.issue(lambda bus: there.copy_(bus.copy([made])[0]))
+    else:
+        there.copy_(made)

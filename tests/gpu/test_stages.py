@@ -1,0 +1,115 @@
+"""The device's steps, erasings, mixing and store, built for the host, give the CPU kernel's values bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import needs_native
+from numpy.typing import NDArray
+
+from benchmarks.gpu.any_work import any_work
+from iofast import kernel
+from iofast.gpu import jpegs
+from iofast.gpu.stages import HostMemory, Wanted, prepare, run_on_host
+from iofast.gpu.structs import IMAGE
+from iofast.kernel.contract import TYPES, DecodeOptions, Finish
+from iofast.work import Step
+
+pytestmark = needs_native
+SIZES = ((24, 24), (1, 1), (2, 5), (3, 3), (40, 31))
+STEPS = list(Step)
+SCALE = np.array([[0.017, 0.018, 0.019], [-2.1, -2.0, -1.8]], np.float32)
+
+
+def finished(images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:
+    """By the device's code."""
+    memory, count = HostMemory(), len(images)
+    table = np.zeros(count, IMAGE)
+    table["refused"] = 1 + np.arange(count)
+    wanted = Wanted(images.shape[1:3], out.strides, finish)  # type: ignore[arg-type]
+    prepared = prepare(memory, wanted, table, (0, 0, 0, 0, 0), (images.ctypes.data, images.strides))  # type: ignore[arg-type]
+    run_on_host(memory, prepared, table, out)
+
+
+def same(seed: int, steps: int, erasings: int, type: str, size: tuple[int, int], last: bool) -> None:
+    rng, count = np.random.default_rng(seed), 5
+    images = rng.integers(0, 256, (count, *size, 3), np.uint8)
+    images[: count // 2] = images[: count // 2] // 64 + 100  # few levels
+    work = any_work(rng, count, size, steps, erasings)
+    finish = Finish(work, SCALE, rng.random((erasings, 3)).astype(np.float32), type)
+    shape = (count, *size, 3) if last else (count, 3, *size)
+    whole = [np.zeros(shape, TYPES[type]) for _ in range(2)]
+    expected, found = whole if last else (each.transpose(0, 2, 3, 1) for each in whole)
+    kernel.finish_batch(kernel.Context(DecodeOptions()), images, finish, expected)
+    finished(images, finish, found)
+    differ = np.flatnonzero((expected.view(np.uint8) != found.view(np.uint8)).any((1, 2, 3))) if last else []
+    assert expected.tobytes() == found.tobytes(), (differ, [work.steps[row].tolist() for row in differ])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 6),
+    st.integers(0, 2),
+    st.sampled_from(list(TYPES)),
+    st.sampled_from(SIZES),
+    st.booleans(),
+)
+def test_values_are_the_kernels(
+    seed: int, steps: int, erasings: int, type: str, size: tuple[int, int], last: bool
+) -> None:
+    same(seed, steps, erasings, type, size, last)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=[step.name for step in STEPS])
+def test_each_step_has_the_kernels_pixels(step: Step) -> None:
+    rng, count = np.random.default_rng(int(step)), 12
+    images = rng.integers(0, 256, (count, 33, 47, 3), np.uint8)
+    images[::2] //= 3
+    work = any_work(rng, count, (33, 47), 1, 0)
+    work.steps[:] = step
+    finish = Finish(work, SCALE, np.zeros((0, 3), np.float32), "uint8")
+    expected, found = np.zeros_like(images), np.zeros_like(images)
+    kernel.finish_batch(kernel.Context(DecodeOptions()), images, finish, expected)
+    finished(images, finish, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_more_steps_than_one_pass_takes() -> None:
+    same(3, 70, 0, "float32", (24, 24), True)
+
+
+@pytest.mark.parametrize("type", ["uint8", "bfloat16"])
+def test_raw_pixels_in_device_memory_are_cut_like_the_kernels(type: str) -> None:
+    """`cache="device"` of small images: cut from raw pixels, flipped, resampled, changed."""
+    rng, count, size = np.random.default_rng(4), 16, (24, 20)
+    block = rng.integers(0, 256, 3 * 40 * 40 * count, np.uint8)
+    sizes = rng.integers(25, 40, (count, 2))
+    places = np.cumsum([0, *(3 * sizes.prod(axis=1))])[:-1]
+    boxes, flips = np.zeros((count, 8), np.int32), rng.integers(0, 2, count).astype(np.uint8)
+    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = sizes[:, 1], sizes[:, 0], (30, 30)
+    boxes[:, :2], boxes[:, 6:] = rng.integers(0, 9, (count, 2)), rng.integers(0, 6, (count, 2))
+    finish = Finish(any_work(rng, count, size, 2, 1), SCALE, np.ones((1, 3), np.float32), type)
+    memory, images, found = HostMemory(), np.zeros(count, IMAGE), np.zeros((count, *size, 3), TYPES[type])
+    memory.arrays["jpegs"] = block
+    crops = jpegs.Crops(boxes, flips, np.ones(count, np.uint8))
+    taken = jpegs.place(jpegs.raw_files(places, sizes), crops, images, DecodeOptions(), size)
+    assert not images["refused"].any()
+    run_on_host(memory, prepare(memory, Wanted(size, found.strides, finish), images, taken), images, found)  # type: ignore[arg-type]
+    source = kernel.Payloads(
+        np.full(count, -1, np.int32),
+        (block.ctypes.data + places).astype(np.uint64),
+        (3 * sizes.prod(axis=1)).astype(np.uint64),
+        None,
+        np.ones(count, np.uint8),
+        np.column_stack([np.ones(count), sizes[:, ::-1]]).astype(np.int32),
+    )
+    cut, expected, status = np.zeros((count, *size, 3), np.uint8), np.zeros_like(found), np.zeros(count, np.int32)
+    kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, cut, status, 0, count)
+    assert not status.any()
+    kernel.finish_batch(kernel.Context(DecodeOptions()), cut, finish, expected)
+    assert found.tobytes() == expected.tobytes()

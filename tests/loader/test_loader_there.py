@@ -1,0 +1,127 @@
+"""Batches whose JPEGs the device decodes equal those of the CPU: pixels, failures, states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from device_model import decode_there, lend
+from kernel_images import needs_native
+from loader_sets import with_markers, write_numbered
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.loader import filling
+
+pytestmark = needs_native
+CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomErasing(0.5)]
+N = 40
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbered(tmp_path_factory.mktemp("there") / "packed.lmdb", with_markers(N))
+
+
+def there(dataset: FastDataset, batch_size: int = 8, *, workers: int = 2, **options: Any) -> FastLoader:
+    loader = FastLoader(dataset, batch_size, num_workers=workers, **options)
+    lend(loader)
+    decode_there(loader)
+    return loader
+
+
+def same(own: FastLoader, other: FastLoader, epochs: int = 1) -> None:
+    for _ in range(epochs):
+        for (images, labels), (expected, theirs) in zip(own, other, strict=True):
+            assert torch.equal(labels, theirs)
+            assert images.dtype == expected.dtype
+            assert torch.equal(images, expected)
+    assert own.failures == other.failures
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "crop": {"transform": CROP},
+    "colours": {"transform": [*CROP, *COLOURS], "dtype": torch.float32},
+    "mixed": {"transform": [*CROP, *COLOURS, T.CutMix(num_classes=N)], "dtype": torch.bfloat16},
+    "window": {"transform": [T.RandomCrop((24, 20)), T.RandomHorizontalFlip()]},
+    "float64": {"transform": [*CROP, T.Normalize.imagenet()], "dtype": torch.float64},
+    "evaluation": {"transform": [T.Resize(32), T.CenterCrop(24)]},
+    "gray": {"transform": CROP, "image_mode": "L"},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_those_of_the_cpu(packed: Path, case: str, workers: int) -> None:
+    dataset = FastDataset(packed)
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, **CASES[case]}
+    own = there(dataset, workers=workers, **options)
+    same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
+    assert own.stats.ways["device"] > N
+
+
+def test_a_state_serves_either_way(packed: Path) -> None:
+    dataset = FastDataset(packed)
+    options: dict[str, Any] = {"transform": CROP, "shuffle": True}
+    own, other = there(dataset, **options), FastLoader(dataset, 8, num_workers=2, **options)
+    state = own.state_dict() | {"batch": 2}
+    for each in (own, other):
+        each.load_state_dict(state)
+    same(own, other)
+
+
+def broken(path: Path, packed: Path) -> FastDataset:
+    """Every seventh JPEG has wrong bytes where its markers do not show it."""
+    rng, files = np.random.default_rng(3), []
+    dataset = FastDataset(packed)
+    for row in range(N):
+        data = bytearray(dataset.reader.view(row))
+        if row % 7 == 1:
+            middle = len(data) // 2
+            data[middle : middle + 40] = rng.integers(0, 255, 40, np.uint8).tobytes()
+        files.append(bytes(data))
+    return FastDataset(write_numbered(path / "damaged.lmdb", files))
+
+
+@pytest.mark.parametrize("on_error", ["replace", "drop"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_damage_is_the_cpus_to_judge(tmp_path: Path, packed: Path, on_error: str, workers: int) -> None:
+    dataset = broken(tmp_path, packed)
+    options: dict[str, Any] = {"transform": [*CROP, *COLOURS], "dtype": torch.float32, "on_error": on_error, "seed": 1}
+    own, other = there(dataset, workers=workers, **options), FastLoader(dataset, 8, num_workers=2, **options)
+    same(own, other)
+    assert own.failures
+
+
+@pytest.mark.parametrize("case", ["crop", "colours", "mixed", "window", "evaluation"])
+def test_jpegs_in_device_memory(packed: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cache="device"` keeps them as they are; pixels, also of those without restart markers, are the CPU's."""
+    monkeypatch.setattr(filling, "PART", 30_000)
+    monkeypatch.setattr(filling, "GAIN", 0)
+    dataset = FastDataset(packed)
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, **CASES[case]}
+    own = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
+    lend(own)
+    same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
+    resident = own._resident
+    assert resident is not None
+    assert resident.jpegs is not None
+    assert 0.5 < (resident.jpegs.files["width"] > 0).mean() < 1
+    assert resident.data.numel() < 3 * sum(int(size) for size in resident.sizes.prod(axis=1))
+
+
+@pytest.mark.parametrize("on_error", ["replace", "drop"])
+def test_damaged_jpegs_in_device_memory(tmp_path: Path, packed: Path, on_error: str) -> None:
+    dataset = broken(tmp_path, packed)
+    options: dict[str, Any] = {"transform": [*CROP, *COLOURS], "dtype": torch.float32, "on_error": on_error, "seed": 1}
+    own = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
+    lend(own)
+    failed = own.peek() is not None and own._resident is not None and own._resident.failed
+    whole = FastLoader(dataset, 8, num_workers=2, **{**options, "transform": [T.Resize((24, 24)), *COLOURS]})
+    list(whole)
+    assert failed
+    assert {failure.name for failure in whole.failures} <= {dataset.reader.name(row) for row in failed}
