@@ -54,7 +54,7 @@ def kernel() -> list[Extension]:
             define_macros=[("Py_LIMITED_API", hex(PYTHON_ABI))] if LIMITED else [],
             py_limited_api=LIMITED,
             include_dirs=[f"{JPEG}/include"] if JPEG else [],
-            libraries=[] if JPEG else ["jpeg"],
+            libraries=["dl"] if JPEG else ["jpeg", "dl"],
             extra_objects=[f"{JPEG}/lib/libjpeg.a"] if JPEG else [],
             extra_compile_args=compile_args,
             extra_link_args=link_args,

@@ -13,6 +13,11 @@ from typing import Any
 
 from iofast.errors import OptionError, did_you_mean
 
+# Defaults of packing and of the kernel's recipe: here, because the command line shows them without importing NumPy.
+FILTER, QUALITY, SUBSAMPLING, REDUCING_GAP = "bilinear", 90, "420", 2.0
+MOST_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
+MOST_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
+
 _WIDTH = 120  # columns of a docstring
 _NAME = 22  # columns of an option's name in it
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)

@@ -53,6 +53,22 @@ class Step(IntEnum):
     LUMA = 17  # 0.299 R + 0.587 G + 0.114 B in all channels, rounded as in Pillow; equal channels stay the same
 
 
+class PillowStep(IntEnum):
+    """Pillow's operations, bit for bit, by the native kernel alone; codes of `Work.steps` beside those of `Step`.
+
+    Some steps of `Step` are Pillow's already: SOLARIZE (`ImageOps.solarize`; f = 0 is `invert`), POSTERIZE, EQUALIZE,
+    ADD_BELOW (timm's SolarizeAdd), LUMA (`convert("L")` and back), FLIP.
+    """
+
+    BRIGHTNESS = 18  # ImageEnhance.Brightness, f = factor
+    CONTRAST = 19  # ImageEnhance.Contrast
+    COLOR = 20  # ImageEnhance.Color
+    SHARPNESS = 21  # ImageEnhance.Sharpness
+    AUTOCONTRAST = 22  # ImageOps.autocontrast with its defaults
+    HUE = 23  # f, a whole number, added to the hue of convert("HSV") modulo 256: torchvision's int(hue_factor * 255)
+    BLUR = 24  # ImageFilter.GaussianBlur((f, g)), up to 10,000
+
+
 NUMBERS = 12  # parameters of each step
 MOST_STEPS = 255  # per image, and as many erasings
 

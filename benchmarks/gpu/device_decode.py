@@ -126,7 +126,7 @@ def loader_of(session: Session, decode: str, batch: int, transform: list[Any], *
     order = np.random.default_rng(3).integers(0, len(dataset), 10_000 if session.quick else 3_000_000)  # a long epoch
     options = {"dtype": torch.bfloat16, "order": order, "num_workers": 8, **options}
     device = "cpu" if decode == "cpu" or not session.cuda else session.device
-    decode = decode if session.cuda else "cpu"
+    decode = ("auto" if options.get("cache") else decode) if session.cuda else "cpu"
     return FastLoader(dataset, batch, transform=transform, device=device, decode=decode, **options)
 
 

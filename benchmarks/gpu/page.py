@@ -13,7 +13,7 @@ from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.record import Figure, Outcome, written
 from tools import machine
 
-PACKAGES = ("torchvision", "triton", "torchcodec", "kornia", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+PACKAGES = ("torchvision", "triton", "kornia", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 MET = {True: "yes", False: "**no**"}
 
 

@@ -130,7 +130,7 @@ def asked(scored: Sequence[Scored], *, inside: bool) -> list[tuple[str, str, str
         rows.append(_share("true stall within the bounds", sum(bool(one.contained) for one in known), len(known), 0.95))
         middle = statistics.median(widths) if widths else 1.0
         wide = widths[min(len(widths) - 1, int(0.9 * len(widths)))] if widths else 1.0
-        rows.append(("width, median", "≤ 0.20", f"{middle:.2f}", middle <= 0.20))
+        rows.append(("width, median", "≤ 0.10", f"{middle:.2f}", middle <= 0.10))
         rows.append(("width, nine of ten", "≤ 0.40", f"{wide:.2f}", wide <= 0.40))
     return rows
 

@@ -7,6 +7,6 @@ status. It imports heavy modules inside `run`, so that `iofast --help` starts as
 from __future__ import annotations
 
 COMMANDS = (
-    "pack", "info", "verify", "convert", "cat", "view", "stage", "cache", "bench",
+    "run", "pack", "info", "verify", "convert", "cat", "view", "stage", "cache", "bench",
     "monitor", "doctor",
 )  # in the order of the help  # fmt: skip

@@ -50,7 +50,9 @@ _WAYS = {
     "splice": "libjpeg-turbo, on the segments that the crop touches",
     "libjpeg": "libjpeg-turbo: progressive, or of an unusual kind",
     "raw": "raw pixels: nothing to decode",
-    "pillow": "Pillow: not a JPEG, or no native kernel",
+    "png": "PNG, by libdeflate or zlib",
+    "webp": "WebP, by libwebp",
+    "pillow": "Pillow: another format, or no native kernel",
 }
 
 

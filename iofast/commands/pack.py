@@ -118,12 +118,13 @@ _NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", 
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and return the exit status."""
+    # packing needs no threads of NumPy, which the next imports would start, and they disturb a fork
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from iofast.commands.text import say
     from iofast.machine import cores
     from iofast.packing.pool import IdlePool, WorkerPool
 
     workers = vars(args).get("workers")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # packing needs no threads of NumPy, and they disturb a fork
     idle = vars(args).get("on") or vars(args).get("finish")
     if args.command == "convert":
         from iofast.opening import is_container

@@ -61,6 +61,16 @@ def places_in(columns: Mapping[str, NDArray[Any]], field: str) -> FieldPlaces:
     return FieldPlaces(there, np.where(there, offset, np.uint64(0)), length.astype(np.uint64), crc)
 
 
+def first_of(own: FieldPlaces, later: FieldPlaces) -> FieldPlaces:
+    """The places of one field, and of another for records without the first."""
+    return FieldPlaces(
+        there=own.there | later.there,
+        offset=np.where(own.there, own.offset, later.offset),
+        length=np.where(own.there, own.length, later.length),
+        crc=np.where(own.there, own.crc, later.crc),
+    )
+
+
 class RowsBuilder:
     """Columns of records that are added one by one."""
 

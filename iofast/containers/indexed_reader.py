@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.columns import ABSENT, FACTS, FieldPlaces, columns_of, places_in
+from iofast.containers.columns import ABSENT, FACTS, columns_of, first_of, places_in
 from iofast.containers.index_view import IndexView
 from iofast.containers.located import Located, misplaced
 from iofast.containers.manifest import Manifest
@@ -143,7 +143,7 @@ class IndexedReader(Reader, Generic[OpenedT]):
         for following, name in enumerate(fields[1:], 1):
             later = places_in(columns, name)
             number[later.there & ~own.there] = following
-            own = _first(own, later)
+            own = first_of(own, later)
         raw = np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
         zeros = np.zeros(len(indices), np.int32)
         located = Located(
@@ -191,13 +191,3 @@ class IndexedReader(Reader, Generic[OpenedT]):
 
 def _flat(indices: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.ascontiguousarray(indices, np.int64).reshape(-1)
-
-
-def _first(own: FieldPlaces, later: FieldPlaces) -> FieldPlaces:
-    """The places of one field, and of another for records without the first."""
-    return FieldPlaces(
-        there=own.there | later.there,
-        offset=np.where(own.there, own.offset, later.offset),
-        length=np.where(own.there, own.length, later.length),
-        crc=np.where(own.there, own.crc, later.crc),
-    )

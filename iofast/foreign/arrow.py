@@ -21,17 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.columns import ABSENT
+from iofast.containers.columns import NOWHERE, columns_of
 from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import CLASS_ORDERS
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError, OptionError
 from iofast.foreign.arrow_schema import Leaf, meaning
-from iofast.foreign.cached_index import MAX_RECORDS, PARTS, ForeignIndex, Format, Same, number_of
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, Same, number_of
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
 from iofast.foreign.table_files import TableFile
-from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
+from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, image_field
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import Labels, read_labels
@@ -42,7 +42,8 @@ _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _EXTENSIONS = {"text": "txt", "bytes": "bin", "image": "jpg"}
 _CHUNK = 1024  # rows per task: neighbours share pages of the disk
 
-_Header = Callable[[int, int, int], kernel.Header]  # of the image in a file at an offset with a length
+_Header = Callable[[int, int, int], kernel.Header]  # of the image of a row at an offset with a length
+_Places = tuple[NDArray[np.uint64], NDArray[np.uint32]]  # offset (`NOWHERE`: none) and length of each value
 
 
 class ArrowTables(Format):
@@ -79,26 +80,29 @@ class ArrowTables(Format):
                     raise ContainerError(f"{path} has other columns than {self.paths[0]}: open them as two data sets")
                 before, size = rows.count, os.path.getsize(read[number])
                 for batch in batches:
-                    rows.add(batch, number, (address, size), path)
+                    rows.add(batch, address, size, path)
                 counts.append(rows.count - before)
         assert rows is not None  # there is a file
-        arrays, table = rows.arrays(), rows.table
-        arrays["starts"] = np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)
-        arrays["label"], classes, warnings = rows.labels()
-        files = self.files(stamped)
+        places, table = rows.places(), rows.table
+        labels, classes, warnings = rows.labels()
+        arrays: Arrays = {"label": labels, "starts": np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)}
+        files, file = self.files(stamped), np.repeat(np.arange(len(counts)), counts)
 
-        def header(file: int, offset: int, length: int) -> kernel.Header:
+        def header(row: int, offset: int, length: int) -> kernel.Header:
             def fetch(start: int, count: int) -> bytes:
-                data = files.read(file, offset + start, count)
+                data = files.read(int(file[row]), offset + start, count)
                 if len(data) < count:
-                    raise ContainerError(f"{files.paths[file]} was cut off at offset {offset + start + len(data)}")
+                    raise ContainerError(f"{files.paths[file[row]]} was cut off at offset {offset + start + len(data)}")
                 return data
 
             return kernel.probe(fetch, length)
 
-        fields = _field_names(table.leaves, arrays, header)
+        fields = _field_names(table.leaves, places, header)
+        arrays |= _sizes(fields, places, len(labels), header)
+        for name, own in zip(fields, places, strict=True):
+            arrays |= zip(columns_of(name), (*own, np.zeros(len(labels), np.uint32)), strict=True)
         return ForeignIndex(
-            arrays=arrays | _sizes(fields, arrays, header),
+            arrays=arrays,
             fields=tuple(fields),
             json=rows.json.finish() if table.others else None,
             classes=classes,
@@ -122,18 +126,21 @@ class _Rows:
     def __init__(self, schema: Any, shown: str, label: str | None) -> None:
         self.schema, self.table, self.shown = schema, meaning(schema, shown, label), shown
         self.count, self.json = 0, StringsWriter()
-        self._places: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in self.table.leaves]  # file, offset, length
+        self._places: list[list[_Places]] = [[] for _ in self.table.leaves]
         self._numbers, self._texts = [np.empty(0, np.int32)], Cells()
 
-    def add(self, batch: Any, file: int, place: tuple[int, int], shown: str) -> None:
-        """Add a batch of file `file`, whose first byte has the address `place[0]` and which has `place[1]` bytes."""
+    def add(self, batch: Any, address: int, size: int, shown: str) -> None:
+        """Add a batch of a file of `size` bytes, whose first byte has this address."""
         batch.validate(full=True)  # offsets that rise within their buffers, text that is UTF-8
-        address, size = place
         for leaf, found in zip(self.table.leaves, self._places, strict=True):
             offset, length = _places(batch, leaf, address)
-            if ((offset < 0) | (offset + length > size)).any():
+            there = length >= 0
+            if (there & ((offset < 0) | (offset + length > size))).any():
                 raise ContainerError(f"{shown}: column {leaf.column!r} is compressed: save it without compression")
-            found.append((np.where(length < 0, ABSENT, file), offset, np.maximum(length, 0)))
+            if (length > MAX_PAYLOAD).any():
+                raise ContainerError(f"{shown}: column {leaf.column!r} has values of more than {MAX_PAYLOAD} bytes")
+            place = np.where(there, offset.astype(np.uint64), np.uint64(NOWHERE))
+            found.append((place, np.where(there, length, 0).astype(np.uint32)))
         if self.table.label is not None:
             self._add_labels(batch.column(self.table.label), shown)
         if self.table.others:
@@ -143,20 +150,18 @@ class _Rows:
         if self.count > MAX_RECORDS:
             raise ContainerError(f"{self.shown} …: more than {MAX_RECORDS} rows")
 
-    def arrays(self) -> Arrays:
-        """The columns of places. Raises `ContainerError` for a column of images without bytes."""
-        arrays: Arrays = {}
-        for number, (leaf, found) in enumerate(zip(self.table.leaves, self._places, strict=True)):
-            for n, (part, dtype) in enumerate(PARTS.items()):
-                arrays[f"{part}.{number}"] = np.concatenate(
-                    [np.empty(0, dtype), *(each[n].astype(dtype) for each in found)]
-                )
-            if leaf.kind == "image" and self.count and (arrays[f"file.{number}"] == ABSENT).all():
+    def places(self) -> list[_Places]:
+        """The places of all rows by leaf. Raises `ContainerError` for a column of images without bytes."""
+        places = []
+        for leaf, found in zip(self.table.leaves, self._places, strict=True):
+            offset = np.concatenate([np.empty(0, np.uint64), *(each for each, _ in found)])
+            if leaf.kind == "image" and self.count and (offset == np.uint64(NOWHERE)).all():
                 raise ContainerError(
                     f"{self.shown}: column {leaf.name!r} has no bytes of images, only paths: `push_to_hub` and "
                     "`save_to_disk` of `datasets` store the bytes"
                 )
-        return arrays
+            places.append((offset, np.concatenate([np.empty(0, np.uint32), *(each for _, each in found)])))
+        return places
 
     def labels(self) -> Labels:
         """Labels of all rows, names of classes, and warnings. Raises `SourceError`, `ContainerError`."""
@@ -235,15 +240,14 @@ def _splits(names: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, 
         yield name, start, end
 
 
-def _field_names(leaves: Sequence[Leaf], arrays: Arrays, header: _Header) -> list[str]:
+def _field_names(leaves: Sequence[Leaf], places: Sequence[_Places], header: _Header) -> list[str]:
     """A name for each field: the image by its format, any other column by its name and an extension."""
     names = list[str]()
-    for number, leaf in enumerate(leaves):
+    for leaf, (offset, length) in zip(leaves, places, strict=True):
         image = "jpg" if leaf.kind == "image" else None  # where the first image is damaged, or there is none
-        if leaf.kind != "text" and len(there := np.flatnonzero(arrays[f"file.{number}"] != ABSENT)):
+        for row in np.flatnonzero(offset != np.uint64(NOWHERE))[:1].tolist() if leaf.kind != "text" else ():
             with contextlib.suppress(DecodeError):
-                found = header(*(int(arrays[f"{part}.{number}"][there[0]]) for part in PARTS))
-                image = _FIELD_OF.get(found.format, image)
+                image = _FIELD_OF.get(header(row, int(offset[row]), int(length[row])).format, image)
         stem = _ILLEGAL.sub("_", leaf.name.lower())[: MAX_FIELD_NAME - 16].strip("_") or "field"
         usual = _EXTENSIONS[leaf.kind]
         name, again = stem if stem == usual else f"{stem}.{image or usual}", 2
@@ -256,27 +260,22 @@ def _field_names(leaves: Sequence[Leaf], arrays: Arrays, header: _Header) -> lis
     return names
 
 
-def _sizes(names: list[str], arrays: Arrays, header: _Header) -> Arrays:
+def _sizes(names: list[str], places: Sequence[_Places], count: int, header: _Header) -> Arrays:
     """Width, height (0 if unreadable), orientation and format of all images, from their headers.
 
     If their formats differ, or are not that of the field's name, the field is renamed to `jpg`.
     """
-    count = len(arrays["label"])
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
     orientation, formats = np.ones(count, np.uint8), np.zeros(count, np.uint8)
     image = image_field(tuple(names))
     if image is not None:
-        number = names.index(image)
         formats[:] = number_of(image)
-        places = [arrays[f"{part}.{number}"] for part in PARTS]
+        offset, length = places[names.index(image)]
 
         def read(start: int, stop: int) -> None:
-            rows = zip(*(part[start:stop].tolist() for part in places), strict=True)
-            for row, place in enumerate(rows, start):
-                if place[0] == ABSENT:
-                    continue
+            for row in (start + np.flatnonzero(offset[start:stop] != np.uint64(NOWHERE))).tolist():
                 with contextlib.suppress(DecodeError):
-                    found = header(*place)
+                    found = header(row, int(offset[row]), int(length[row]))
                     width[row], height[row], orientation[row] = found.width, found.height, found.orientation
                     formats[row] = number_of(found.format)
 
@@ -284,5 +283,5 @@ def _sizes(names: list[str], arrays: Arrays, header: _Header) -> Arrays:
         if (formats == number_of(image)).all():
             formats[:] = 0
         else:
-            names[number] = IMAGE_FIELDS[0]
+            names[names.index(image)] = IMAGE_FIELDS[0]
     return {"width": width, "height": height, "orientation": orientation, "format": formats}

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import stored_stamps
+from iofast.containers.columns import type_of, usual_of
 from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
@@ -33,8 +34,6 @@ from iofast.source.text_files import check_file
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
 MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field
 MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
-COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
-PARTS = {"file": "<u4", "offset": "<u8", "length": "<u8"}  # of a place; formats with checksums also have `crc`
 _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
 
 
@@ -42,9 +41,9 @@ _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(F
 class ForeignIndex(CachedIndex):
     """Columns with one row per record.
 
-    `arrays` contains label, width, height, orientation and format (see `FORMATS`) of the image; `file.n`, `offset.n`,
-    `length.n` and, in formats with checksums, `crc.n` of field n; and `starts`, the number of records before each
-    file. A scan sets `fingerprint` only if the format defines one; `open_index` sets `state`, `stamps` and `scanned`.
+    `arrays` has the columns of an index of iofast (`containers.columns`), without checksums in most formats; `format`
+    of the image (see `FORMATS`); and `starts`, the number of records before each file. A scan sets `fingerprint` only
+    if the format defines one; `open_index` sets `state`, `stamps` and `scanned`.
     """
 
     arrays: Arrays = field(repr=False)
@@ -67,6 +66,10 @@ class ForeignIndex(CachedIndex):
     def changes(self) -> NDArray[np.int64]:
         """See `CachedIndex.changes`."""
         return self.stamps[:, 1]
+
+    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The number of the file with each record."""
+        return (np.searchsorted(self.arrays["starts"], indices, "right") - 1).astype(np.uint32)
 
     @property
     def labelled(self) -> bool:
@@ -105,6 +108,7 @@ class Format(ABC):
     """The files of one data set in another program's format. Pickled with its reader."""
 
     name: ClassVar[str]
+    has_checksums: ClassVar[bool] = False
     names_are_fixed: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
@@ -193,6 +197,19 @@ def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
 def number_of(image_format: str) -> int:
     """The index in `FORMATS` of a `kernel.Header.format`."""
     return _NUMBER.get(image_format.lower(), 0)
+
+
+def joined(files: Sequence[Arrays]) -> Arrays:
+    """The columns of the records of all files, one after another, and `starts`."""
+    counts = [len(own["position"]) for own in files]
+    if sum(counts) > MAX_RECORDS:
+        raise ContainerError(f"{sum(counts)} records are too many")
+    arrays: Arrays = {"starts": np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)}
+    for name in dict.fromkeys(name for own in files for name in own if name != "position"):
+        none = (usual_of(name), type_of(name)) if name != "format" else (0, np.uint8)
+        own = [each[name] if name in each else np.full(count, *none) for each, count in zip(files, counts, strict=True)]
+        arrays[name] = np.concatenate(own)
+    return arrays
 
 
 def few_names(names: Iterable[Collection[str]]) -> tuple[str, ...]:

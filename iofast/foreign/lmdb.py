@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located
-from iofast.containers.columns import ABSENT
+from iofast.containers.columns import FACTS, NOWHERE, columns_of
 from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import COLUMNS, MAX_RECORDS, PARTS, ForeignIndex, Format, number_of
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, number_of
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel.payload import HEAD
@@ -71,15 +72,16 @@ class LmdbFile(Format):
         kept = np.flatnonzero(rows.pop("is_image"))
         if not len(kept):
             raise ContainerError(f"{path} has no images: {_first(data, keys, places)}")
-        arrays = {name: column[kept] for name, column in rows.items()}
+        arrays: Arrays = {name: column[kept] for name, column in rows.items()}
         arrays |= {"label": np.full(len(kept), -1, np.int32), "starts": np.zeros(1, np.int64)}
         kept_keys = Strings.gather(keys[row] for row in kept.tolist())
         texts = _texts(keys, kept_keys)
         has_texts = bool((texts >= 0).any())
         fields = ("jpg", TEXT_FIELD) if has_texts else ("jpg",)
-        for number, found in enumerate((kept, texts)[: len(fields)]):
-            place = {"file": np.where(found < 0, ABSENT, 0), "offset": places[found, 0], "length": places[found, 1]}
-            arrays |= {f"{part}.{number}": place[part].astype(kind) for part, kind in PARTS.items()}
+        for name, found in zip(fields, (kept, texts), strict=False):
+            offset = np.where(found < 0, np.uint64(NOWHERE), places[found, 0].astype(np.uint64))
+            length = np.where(found < 0, 0, places[found, 1]).astype(np.uint32)
+            arrays |= zip(columns_of(name), (offset, length, np.zeros(len(kept), np.uint32)), strict=True)
         others = len(keys) - len(kept) - int((texts >= 0).sum())
         left_out = [f"entries that are no images: {others:,} left out"] if others else []
         left_out += [f"no class numbers: the texts of the keys label-… are the field {TEXT_FIELD}"] if has_texts else []
@@ -97,10 +99,10 @@ class ForeignLmdbReader(ForeignReader):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_seen": ()}
 
-    def _located(self, indices: NDArray[np.int64], numbers: NDArray[np.intp]) -> Located:
+    def _located(self, fields: Sequence[str], indices: NDArray[np.int64]) -> Located:
         """See `ForeignReader`."""
         self._check_unwritten()
-        return super()._located(indices, numbers)
+        return super()._located(fields, indices)
 
     def _check_unwritten(self) -> None:
         """Raise `ContainerError` if the file was written to since it was indexed."""
@@ -147,7 +149,7 @@ def _texts(keys: Strings, images: Strings) -> NDArray[np.int64]:
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
     """The members of `Value` of all entries, as columns."""
-    kinds = COLUMNS | {"is_image": "|b1"}
+    kinds = FACTS | {"is_image": "|b1", "format": "|u1"}
     rows: Arrays = {name: np.zeros(len(places), kinds[name]) for name in Value._fields}
 
     def read(start: int, stop: int) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, dense
-from iofast.containers.columns import ABSENT
+from iofast.containers.columns import ABSENT, FieldPlaces, columns_of, first_of, places_in
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, OptionError
-from iofast.foreign.cached_index import FORMATS, PARTS, ForeignIndex, Format, open_index, reopen_index
+from iofast.foreign.cached_index import FORMATS, ForeignIndex, Format, open_index, reopen_index
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key
 from iofast.remote.urls import is_url
 from iofast.source.listing import few, printable
@@ -23,9 +24,9 @@ class ForeignReader(FilesReader):
     """The records of a format's files, in file order. `path` names the data set in messages.
 
     The first opening scans the files. The cache folder (`$XDG_CACHE_HOME/iofast`) keeps the index until a file changes.
-    `cls` and `json` may be in no file; they come from the index. A record without an image has `file`
-    0xFFFFFFFF. `left_out` describes contents of the files that no record has. Raises the errors of `open_index`, and
-    `OptionError` for a name in the options that no record has.
+    `cls` and `json` may be in no file; they come from the index. A record without an image has `file` 0xFFFFFFFF.
+    `left_out` describes contents of the files that no record has. Raises the errors of `open_index`, and `OptionError`
+    for a name in the options that no record has.
     """
 
     def __init__(self, path: str, data: Format) -> None:
@@ -52,21 +53,18 @@ class ForeignReader(FilesReader):
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """See `Reader.locate`. Raises `KeyError` for fields that are in no file: use `values` or `view` for them."""
-        fields = self._open().fields
-        if field is None:
-            if not self._images():
-                raise KeyError(f"{self.path} has no image field, only {', '.join(self.manifest.fields)}")
-            return self.columns(indices)
-        if field not in fields:
-            known = self.manifest.fields
+        fields, known = self._open().fields, self.manifest.fields
+        if field is None and not self._images():
+            raise KeyError(f"{self.path} has no image field, only {', '.join(known)}")
+        if field is not None and field not in fields:
             if field in known:
                 raise KeyError(f"{self.path}: field {field!r} lies in no file")
             raise KeyError(f"{self.path}: no field {field!r}, only {', '.join(known)}")
-        return self._first_of([fields.index(field)], indices)
+        return self._located(self._images() if field is None else [field], indices)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """See `Reader.columns`."""
-        return self._first_of(self._images(), indices)
+        return self._located(self._images(), indices)
 
     def values(
         self,
@@ -77,7 +75,7 @@ class ForeignReader(FilesReader):
         failed: Failures | None = None,
     ) -> list[bytes | None]:
         """Payloads of one field; see `Reader.values`."""
-        if self._is_unplaced(field):
+        if field in self.unplaced and field in self.manifest.fields:
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
         return super().values(indices, field, check=check, failed=failed)
@@ -89,12 +87,11 @@ class ForeignReader(FilesReader):
     def record(self, index: int) -> Record:
         """See `Reader.record`. An encoded image is named by its format."""
         opened, row = self._open(), int(dense(np.array([index]), len(self), self.path)[0])
-        numbers = [n for n in range(len(opened.fields)) if opened.arrays[f"file.{n}"][row] != ABSENT]
-        names = [opened.fields[n] for n in numbers]
-        located = self._located(np.full(len(numbers), row), np.array(numbers, np.intp))
         fields = self._unplaced_fields(opened, row)
-        values = self._read_located(located, names, True, None)
-        fields |= {name: value or b"" for name, value in zip(names, values, strict=True)}
+        for name in opened.fields:
+            located = self._located([name], np.array([row]))
+            if located.file[0] != ABSENT:
+                fields[name] = self._read_located(located, name, check=True, failed=None)[0] or b""
         if _JPEG in fields:
             fields[FORMATS[int(opened.arrays["format"][row])]] = fields.pop(_JPEG)
         return Record(self._key(row), dict(sorted(fields.items())))
@@ -102,9 +99,8 @@ class ForeignReader(FilesReader):
     def name(self, index: int) -> str:
         """`train-000000.tar: n01440764/0001`, or `train-00000-of-00008: record 17` of that file."""
         opened = self._open()
-        starts = opened.arrays["starts"]
-        file = int(np.searchsorted(starts, index, "right")) - 1
-        own = self._key(index) if opened.keys is not None else f"record {index - int(starts[file])}"
+        file = int(opened.files_of(np.array([index]))[0])
+        own = self._key(index) if opened.keys is not None else f"record {index - int(opened.arrays['starts'][file])}"
         return f"{self.paths[file]}: {own}"
 
     def close(self) -> None:
@@ -125,48 +121,32 @@ class ForeignReader(FilesReader):
         if base and not index.labelled:
             raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
 
-    def _images(self) -> list[int]:
-        """The numbers of fields that can be a record's image, in the order of preference."""
-        fields = self._open().fields
-        return [fields.index(name) for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields]
+    def _images(self) -> list[str]:
+        """The fields that can be a record's image, in the order of preference."""
+        return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]
 
-    def _is_unplaced(self, field: str | None) -> bool:
-        """Whether records have this field, but no file has."""
-        return field in self.unplaced and field in self.manifest.fields
-
-    def _first_of(self, fields: list[int], indices: NDArray[np.int64]) -> Located:
-        """Return each record's place of the first field of `fields` (numbers) that it has."""
-        arrays, indices = self._open().arrays, dense(indices, len(self), self.path)
-        numbers = np.full(len(indices), -1)
-        for number in reversed(fields):
-            numbers[arrays[f"file.{number}"][indices] != ABSENT] = number
-        return self._located(indices, numbers)
-
-    def _located(self, indices: NDArray[np.int64], numbers: NDArray[np.intp]) -> Located:
-        """Return the place of field `numbers[i]` of each record `indices[i]`. -1 means that there is no place."""
-        index = self._open()
-        arrays = index.arrays
-        parts = {**PARTS, "crc": "<u4"} if "crc.0" in arrays else PARTS
-        place = {part: np.zeros(len(indices), dtype) for part, dtype in parts.items()}
-        place["file"][:] = ABSENT
+    def _located(self, fields: Sequence[str], indices: NDArray[np.int64]) -> Located:
+        """Return each record's place of the first of `fields` that it has."""
+        index, indices = self._open(), dense(indices, len(self), self.path)
+        nothing = np.zeros(len(indices), np.uint64)
+        places = FieldPlaces(nothing > 0, nothing, nothing, nothing.astype(np.uint32))
         kind = np.zeros(len(indices), np.uint8)
-        for n in {*numbers.tolist()} - {-1}:
-            rows = numbers == n
-            for part, column in place.items():
-                column[rows] = arrays[f"{part}.{n}"][indices[rows]]
-            name = index.fields[n]
-            kind[rows] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
+        for name in fields:
+            own = places_in({each: index.arrays[each][indices] for each in columns_of(name)}, name)
+            if name in RAW_FIELDS:
+                kind[own.there & ~places.there] = 1 + RAW_FIELDS.index(name)
+            places = first_of(places, own)
         return Located(
             indices=indices,
-            label=arrays["label"][indices],
-            width=arrays["width"][indices],
-            height=arrays["height"][indices],
-            orientation=arrays["orientation"][indices],
-            file=place["file"],
-            offset=place["offset"],
-            length=place["length"],
+            label=index.arrays["label"][indices],
+            width=index.arrays["width"][indices],
+            height=index.arrays["height"][indices],
+            orientation=index.arrays["orientation"][indices],
+            file=np.where(places.there, index.files_of(indices), np.uint32(ABSENT)),
+            offset=places.offset,
+            length=places.length,
             kind=kind,
-            crc=place.get("crc"),
+            crc=places.crc if self.format.has_checksums else None,
         )
 
     def _unplaced_fields(self, index: ForeignIndex, row: int) -> dict[str, bytes]:

@@ -18,20 +18,17 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.any_bytes import open_bytes
-from iofast.containers.columns import ABSENT
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile
 from iofast.errors import ContainerError, DecodeError, IofastError, because
 from iofast.foreign.cached_index import (
-    COLUMNS,
     MAX_NAMES,
-    MAX_RECORDS,
-    PARTS,
     ForeignIndex,
     Format,
     NamedPart,
     few_names,
+    joined,
     may_be_there,
 )
 from iofast.foreign.options import ForeignOptions
@@ -42,6 +39,7 @@ from iofast.record import (
     LABEL_FIELD,
     MAX_PAYLOAD,
     RAW_FIELDS,
+    ImageInfo,
     check_field,
     image_field,
     raw_length,
@@ -51,7 +49,6 @@ from iofast.source.in_threads import in_threads
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _IMAGES = tuple(f".{name}" for name in ("jpeg", *IMAGE_FIELDS))  # ends of fields whose key was cut at an earlier dot
-_ROW = ("label", "width", "height", "orientation")  # columns of `_ShardScan.rows`
 
 
 class TarShards(Format):
@@ -67,9 +64,13 @@ class TarShards(Format):
         """Read the headers of all members, several shards at a time."""
         scans = [_ShardScan(path, self.names) for path in self.paths]
         in_threads(lambda shard, _: scans[shard].run(), len(scans), " shards", "indexing", chunk=1)
-        made = {LABEL_FIELD} if self.names.label_from_index else set()
-        fields = tuple(sorted({name for scan in scans for name in scan.slots} - made))
-        arrays = _arrays(scans, fields)
+        fields = tuple(sorted({name for scan in scans for name in scan.fields}))
+        count, members = sum(len(scan.rows) for scan in scans), sum(scan.members for scan in scans)
+        if len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
+            found = f"{count} records with {len(fields)} different fields"
+            raise ContainerError(f"{self.paths[0]} …: {found} are too many")
+        arrays = joined([scan.rows.arrays() for scan in scans])
+        arrays["format"] = np.zeros(count, np.uint8)
         return ForeignIndex(
             arrays=arrays,
             fields=fields,
@@ -101,8 +102,7 @@ class TarShards(Format):
 
 
 class _ShardScan:
-    """The records of one shard: `rows` has the columns `_ROW` of each, `places` record, slot, offset and length of each
-    member; `slots` numbers the fields."""
+    """The records of one shard, and their fields."""
 
     def __init__(self, path: str, names: TarNames) -> None:
         self.path, self.names = path, names
@@ -110,10 +110,10 @@ class _ShardScan:
 
     def _begin(self) -> None:
         self.left_out, self.replaced, self.dotted = 0, 0, ""
-        self.count, self.keys, self.ends = 0, bytearray(), array("Q")
-        self.rows, self.places = array("i"), array("Q")
-        self.slots: dict[str, int] = {}
+        self.rows, self.members, self.keys, self.ends = RowsBuilder(), 0, bytearray(), array("Q")
+        self.fields: set[str] = set()
         self.names_seen: set[str] = set()
+        self._legal: set[str] = set()  # names of fields
         self._key, self._own, self._hashes = "", dict[str, Member](), array("q")
         self._label: Member | None = None  # of the current record, if the options name a label member
 
@@ -158,16 +158,16 @@ class _ShardScan:
         if name in self._own:
             where = f"at offsets {self._own[name].offset} and {member.offset}"
             raise ContainerError(f"{self.path}: {self._key} has the field {name} twice, {where}")
-        if name not in self.slots:
+        if name not in self._legal:
             try:
                 check_field(name)
             except ContainerError:
                 self.left_out += 1
                 return
-            if len(self.slots) >= MAX_FIELDS:
+            if len(self._legal) >= MAX_FIELDS:
                 found = f"more than {MAX_FIELDS} different fields, at offset {member.offset}"
                 raise ContainerError(f"{self.path}: {found}; {_division(member.name)}")
-            self.slots[name] = len(self.slots)
+            self._legal.add(name)
         if member.size > MAX_PAYLOAD:
             raise ContainerError(f"{self.path}: {member.name} has {member.size} bytes, more than {MAX_PAYLOAD}")
         self._own[name] = member
@@ -182,14 +182,14 @@ class _ShardScan:
         if not self.dotted and image_field(own) is None:
             self.dotted = next((own[name].name for name in own if name.endswith(_IMAGES)), "")
         try:
-            self.rows.extend(_describe(own, label or own.get(LABEL_FIELD), self.names, tar))
+            info = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
         except ContainerError as error:
             raise ContainerError(f"{self.path}: {self._key}: {error}") from None
         if self.names.label_from_index:
             own.pop(LABEL_FIELD, None)
-        for name, member in own.items():
-            self.places.extend((self.count, self.slots[name], member.offset, member.size))
-        self.count += 1
+        self.fields.update(own)
+        self.members += len(own)
+        self.rows.add(len(self.rows), info, [(name, member.offset, member.size, 0) for name, member in own.items()])
         self.keys += self._key.encode("utf-8", "replace") + b"\0"
         self.ends.append(len(self.keys))
 
@@ -204,10 +204,8 @@ def _division(name: str) -> str:
     return f"a key ends at the first dot, so {name!r} is the field {own!r} of {key!r}"
 
 
-def _describe(
-    own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile
-) -> tuple[int, int, int, int]:
-    """Return label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
+def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile) -> ImageInfo:
+    """Label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
     members: dict[str, Any] = {}
     image = image_field(own)
     wanted = names.json is not None or labelled is None or image in RAW_FIELDS
@@ -227,39 +225,16 @@ def _describe(
     if image in RAW_FIELDS:
         width, height = _integer(members.get("width")), _integer(members.get("height"))
         if width > 0 and height > 0 and raw_length(width, height) == own[image].size:
-            return label, width, height, 1
+            return ImageInfo(label, width, height)
     if image not in IMAGE_FIELDS:
-        return label, 0, 0, 1
+        return ImageInfo(label)
     place = own[image]
     try:
         header = kernel.probe(lambda start, count: tar.read(place.offset + start, count), place.size)
     except DecodeError:
-        return label, 0, 0, 1
-    return label, header.width, header.height, header.orientation
+        return ImageInfo(label)
+    return ImageInfo(label, header.width, header.height, header.orientation)
 
 
 def _integer(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
-
-
-def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
-    """Concatenate the columns of all shards. Raises `ContainerError` for far more fields than members fill."""
-    counts = np.array([scan.count for scan in scans], np.int64)
-    count, members, starts = int(counts.sum()), sum(len(scan.places) // 4 for scan in scans), np.cumsum(counts) - counts
-    if count > MAX_RECORDS or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
-        raise ContainerError(f"{scans[0].path} …: {count} records with {len(fields)} different fields are too many")
-    rows = np.concatenate([np.array(scan.rows, np.int32) for scan in scans]).reshape(-1, len(_ROW))
-    arrays: Arrays = {name: rows[:, n].astype(COLUMNS[name]) for n, name in enumerate(_ROW)}
-    arrays |= {"format": np.zeros(count, np.uint8), "starts": starts}
-    for n in range(len(fields)):
-        arrays |= {f"{part}.{n}": np.zeros(count, kind) for part, kind in PARTS.items()}
-        arrays[f"file.{n}"][:] = ABSENT
-    numbers = {name: n for n, name in enumerate(fields)}
-    for file, (scan, start) in enumerate(zip(scans, starts.tolist(), strict=True)):
-        record, slot, offset, length = np.array(scan.places, np.uint64).reshape(-1, 4).T
-        for name, n in ((name, numbers[name]) for name in scan.slots if name in numbers):
-            here = np.flatnonzero(slot == scan.slots[name])
-            at = record[here].astype(np.intp) + start
-            for part, values in (("file", file), ("offset", offset[here]), ("length", length[here])):
-                arrays[f"{part}.{n}"][at] = values
-    return arrays

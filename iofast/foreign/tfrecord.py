@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import hashlib
 import os
 import re
 import struct
@@ -24,30 +23,30 @@ from numpy.typing import NDArray
 
 from iofast.bars import open_bar
 from iofast.containers.any_bytes import open_bytes, stored_stamps
-from iofast.containers.columns import ABSENT
+from iofast.containers.columns import FieldPlaces, RowsBuilder, fields_in, places_in
 from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
+from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
 from iofast.foreign.cached_index import (
-    COLUMNS,
     FORMATS,
     MAX_NAMES,
-    PARTS,
     ForeignIndex,
     Format,
     NamedPart,
     few_names,
+    joined,
     may_be_there,
     number_of,
 )
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tfrecord_features import FeatureNames, Understood, understand
 from iofast.kernel import Header, crc32c, read_header
-from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
+from iofast.record import JSON_FIELD, KEY_WIDTH, LABEL_FIELD, ImageInfo
 from iofast.remote.urls import is_url
-from iofast.source.arrays import Strings
+from iofast.source.arrays import Strings, steps
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
 from iofast.source.table import Cells
@@ -55,16 +54,15 @@ from iofast.source.table import Cells
 IMAGE_FIELD = "jpg"
 
 _THREADS = 4  # files at a time; reading and checksums release the GIL, parsing does not
-_STEP = 65_536  # rows converted to Python numbers at a time
 _U32 = struct.Struct("<I")
-_Place = tuple[int, int, int]  # offset, length, CRC32C
-_NOWHERE: _Place = (-1, 0, 0)
+_Place = tuple[str, int, int, int]  # field, offset, length, CRC32C
 
 
 class TfrecordFiles(Format):
     """The files of one set, in the given order."""
 
     name = "foreign-tfrecord"
+    has_checksums = True
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
         super().__init__(paths, options)
@@ -72,21 +70,9 @@ class TfrecordFiles(Format):
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
         """Read all records of all files."""
-        options = self.features
         files = self._read(int(stamped[:, 0].sum()))
-        places = [(IMAGE_FIELD, 0), *((name, n) for n, (name, _) in enumerate(options.fields, 1))]
-        counts = [rows.count for rows in files]
-        arrays: Arrays = {
-            name: np.concatenate([np.array(rows.columns[name], kind) for rows in files])
-            for name, kind in COLUMNS.items()
-        }
-        arrays["starts"] = np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)
-        number, fields = np.repeat(np.arange(len(files), dtype=np.uint32), counts), list[str]()
-        for name, n in places:
-            own = _places([rows.places[n] for rows in files], number)
-            if (own["file"] != ABSENT).any():
-                arrays |= {f"{part}.{len(fields)}": column for part, column in own.items()}
-                fields.append(name)
+        arrays = joined([{**rows.rows.arrays(), "format": np.array(rows.formats, np.uint8)} for rows in files])
+        fields = fields_in(arrays)
         json = Strings.join((rows.json, rows.ends) for rows in files)
         order, warnings, classes = CLASS_ORDERS[-1], list[str](), _classes(files, arrays["label"])
         if (arrays["label"] < 0).all() and any(rows.names for rows in files):
@@ -100,7 +86,7 @@ class TfrecordFiles(Format):
             class_order=order,
             left_out=(*self._left_out(files, labelled=bool((arrays["label"] >= 0).any())), *warnings),
             names_seen=few_names(rows.features for rows in files),
-            fingerprint=_fingerprint(arrays, fields, json),
+            fingerprint=str(_fingerprint(arrays, fields, json)),
         )
 
     def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
@@ -155,12 +141,10 @@ class TfrecordFiles(Format):
 
 
 class _Rows:
-    """The columns of one file, in arrays: lists would take half a gigabyte for ImageNet."""
+    """The records of one file, in arrays: lists would take half a gigabyte for ImageNet."""
 
-    def __init__(self, places: int) -> None:
-        self.count = 0
-        self.columns = {name: array.array("i") for name in COLUMNS}
-        self.places = [array.array("q") for _ in range(places)]  # a `_Place` per record, for each field
+    def __init__(self) -> None:
+        self.rows, self.formats = RowsBuilder(), bytearray()
         self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
         self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
         self.names: dict[str, int] = {}  # class names of records without a number, numbered as they appear
@@ -169,7 +153,7 @@ class _Rows:
 
 
 def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
-    rows = _Rows(1 + len(options.fields))
+    rows = _Rows()
     try:
         size = stored_stamps([path])[0][0] if is_url(path) else os.stat(path).st_size
         if size == 0:  # some writers leave empty shards
@@ -192,35 +176,32 @@ def _add(rows: _Rows, data: FileBytes, frame: Framing, options: FeatureNames) ->
         content = read_data(data, frame)
     except ContainerError:  # damaged data: reading the image will report it
         stored = unmask(_U32.unpack(data[frame.end - FOOT : frame.end])[0])
-        places = [(frame.offset, frame.length, stored), *[_NOWHERE] * (len(rows.places) - 1)]
-        _append(rows, Understood(None, -1, None, None, [], frozenset()), places, None)
+        nothing = Understood(None, -1, None, None, [], frozenset())
+        _append(rows, nothing, [(IMAGE_FIELD, frame.offset, frame.length, stored)], None)
         return
     try:
         found = understand(content, options)
     except ContainerError as error:
-        where = f"{data.path}: record {rows.count} at offset {frame.offset - HEAD}"
+        where = f"{data.path}: record {len(rows.rows)} at offset {frame.offset - HEAD}"
         raise ContainerError(f"{where} is no tf.train.Example that can be read: {error}") from None
-    places, header = [_NOWHERE] * len(rows.places), None
-    for number, span in enumerate((found.image, *found.fields)):
+    places, header = list[_Place](), None
+    names = (IMAGE_FIELD, *(name for name, _ in options.fields))
+    for name, span in zip(names, (found.image, *found.fields), strict=True):
         if span is not None:
             payload = content[span.start : span.stop]
-            places[number] = (frame.offset + span.start, len(payload), crc32c(payload))
-            if number == 0:
+            places.append((name, frame.offset + span.start, len(payload), crc32c(payload)))
+            if name == IMAGE_FIELD:
                 with contextlib.suppress(DecodeError):
                     header = read_header(payload)
     _append(rows, found, places, header)
 
 
 def _append(rows: _Rows, found: Understood, places: Sequence[_Place], header: Header | None) -> None:
-    rows.count += 1
-    shape = (0, 0, 1) if header is None else (header.width, header.height, header.orientation)
-    number = 0 if header is None else number_of(header.format)
-    for column, value in zip(rows.columns.values(), (found.label, *shape, number), strict=True):
-        column.append(value)
+    shape = () if header is None else (header.width, header.height, header.orientation)
+    rows.rows.add(len(rows.rows), ImageInfo(found.label, *shape), places)
+    rows.formats.append(0 if header is None else number_of(header.format))
     rows.json += (found.json or b"") + b"\0"
     rows.ends.append(len(rows.json))
-    for column, place in zip(rows.places, places, strict=True):
-        column.extend(place)
     if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
         rows.features |= found.features
     has_name = found.label < 0 and found.text is not None
@@ -228,16 +209,6 @@ def _append(rows: _Rows, found: Understood, places: Sequence[_Place], header: He
     if found.label >= 0:
         known = rows.texts.setdefault(found.label, found.text)
         rows.texts[found.label] = known if known == found.text else None
-
-
-def _places(files: Sequence[array.array[int]], number: NDArray[np.uint32]) -> Arrays:
-    """The columns of one field, from (offset, length, CRC32C) of each file."""
-    place = np.concatenate([np.array(own, np.int64) for own in files]).reshape(-1, 3)
-    there = place[:, 0] >= 0
-    place[~there] = 0
-    offset, length, crc = place.T
-    found = {"file": np.where(there, number, np.uint32(ABSENT)), "offset": offset, "length": length}
-    return {part: found[part].astype(kind) for part, kind in PARTS.items()} | {"crc": crc.astype(np.uint32)}
 
 
 def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | None:
@@ -252,25 +223,22 @@ def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | 
     return tuple(whole) if whole and len(set(whole)) == top + 1 else None
 
 
-def _fingerprint(arrays: Arrays, fields: Sequence[str], json: Strings) -> str:
+def _fingerprint(arrays: Arrays, fields: Sequence[str], json: Strings) -> Fingerprint:
     """The fingerprint of docs/format.md 2.2, so that a converted container has the same one."""
-    digest = hashlib.sha256()
-    for start in range(0, len(json), _STEP):
-        own = {name: column[start : start + _STEP].tolist() for name, column in arrays.items() if name != "starts"}
-        for row, label in enumerate(own["label"]):
-            payloads = {} if label < 0 else {LABEL_FIELD: _identity(b"%d" % label)}
-            if text := json[start + row]:
-                payloads[JSON_FIELD] = _identity(text)
-            for n, name in enumerate(fields):
-                if own[f"file.{n}"][row] != ABSENT:
-                    real = FORMATS[own["format"][row]] if name == IMAGE_FIELD else name
-                    payloads[real] = (own[f"length.{n}"][row], own[f"crc.{n}"][row])
-            key = format_key(start + row).encode()
-            head = b"%c%s" % (len(key), key)
-            for name in sorted(payloads):
-                digest.update(b"%s%c%s" % (head, len(name), name.encode()) + struct.pack("<II", *payloads[name]))
-    return f"sha256:{digest.hexdigest()}"
+    digest = Fingerprint(KEY_WIDTH)
+    for rows in steps(len(json)):
+        own = {name: column[rows] for name, column in arrays.items() if name != "starts"}
+        found = {name: places_in(own, name) for name in fields}
+        found[LABEL_FIELD] = _made([b"%d" % label if label >= 0 else b"" for label in own["label"].tolist()])
+        found[JSON_FIELD] = _made([json[row] for row in range(rows.start, rows.stop)])
+        if (image := found.pop(IMAGE_FIELD, None)) is not None:
+            for number in np.unique(own["format"]).tolist():
+                found[FORMATS[number]] = image._replace(there=image.there & (own["format"] == number))
+        digest.add(np.arange(rows.start, rows.stop, dtype=np.uint64), dict(sorted(found.items())))
+    return digest
 
 
-def _identity(payload: bytes) -> tuple[int, int]:
-    return len(payload), crc32c(payload)
+def _made(payloads: Sequence[bytes]) -> FieldPlaces:
+    """The lengths and checksums of payloads that are in no file; an empty one is none."""
+    length, crc = (np.array([sum_of(each) for each in payloads]) for sum_of in (len, crc32c))
+    return FieldPlaces(length > 0, np.zeros(len(length), np.uint64), length.astype(np.uint64), crc.astype(np.uint32))

@@ -177,9 +177,9 @@ class Direct:
         """See `Bus`."""
         return tensor.to(self.device)
 
-    def run(self, prepared: Prepared) -> None:
+    def run(self, _: Prepared) -> None:
         """See `Bus`. The CPU finishes images for such a device."""
-        raise NotImplementedError(f"device {self.device} runs no stages")
+        raise RuntimeError(f"device {self.device} runs no stages")
 
     def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         """See `Bus`."""

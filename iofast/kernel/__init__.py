@@ -44,13 +44,13 @@ __all__ = [
     "decode_into",
     "decode",
     "finish_batch",
+    "levels",
     "part_batch",
     "read_header",
     "probe",
     "transcode",
     "crc32c",
     "read_rows",
-    "cached",
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
@@ -82,7 +82,7 @@ try:
         raise ImportError("IOFAST_KERNEL=python")
     from iofast.kernel import _native
     from iofast.kernel import native as implementation
-    from iofast.kernel.native_batch import finish_batch, part_batch
+    from iofast.kernel.native_batch import finish_batch, levels, part_batch
 
     backend = "native"
     simd, _turbo = _native.versions()
@@ -93,6 +93,7 @@ except ImportError as error:
     from iofast.kernel.parts import part_batch  # type: ignore[assignment]
 
     finish_batch = None  # type: ignore[assignment]  # `pixels` finishes in torch instead
+    levels = None  # type: ignore[assignment]  # only `iofast run` calls it, which needs the native kernel
     backend, simd, _turbo = "python", "none", 0
     _missing = str(error) if _choice or find_spec("iofast.kernel._native") else "it was not built"
     if not _choice:
@@ -104,7 +105,6 @@ except ImportError as error:
         )
 
 Context = implementation.Context
-cached = implementation.cached
 crc32c = implementation.crc32c
 decode = implementation.decode
 decode_batch = implementation.decode_batch

@@ -8,7 +8,16 @@ class _Context: ...  # a capsule
 _Work = tuple[int, int, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer]
 
 def new_context(
-    filter: int, exact: int, fast: int, strict: int, clip: int, max_pixels: int, max_bytes: int, way: int, /
+    filter: int,
+    exact: int,
+    pillow: int,
+    fast: int,
+    strict: int,
+    clip: int,
+    max_pixels: int,
+    max_bytes: int,
+    way: int,
+    /,
 ) -> _Context: ...
 def decode_batch(
     context: _Context,
@@ -40,6 +49,7 @@ def finish_batch(
     stop: int,
     /,
 ) -> None: ...
+def levels(pixels: Buffer, table: Buffer, out: Buffer, /) -> None: ...
 def part_batch(
     context: _Context,
     fds: Buffer,
@@ -92,8 +102,8 @@ def rewrite(
 ) -> tuple[int, bytes | None]: ...
 def read_header(data: Buffer, /) -> tuple[int, int, int, int, int, int, int, int]: ...
 def read_rows(fd: int, offsets: Buffer, size: int, out: Buffer, /) -> int: ...
-def cached(fds: Buffer, offsets: Buffer, out: Buffer, /) -> None: ...
 def crc32c(data: Buffer, value: int = 0, /) -> int: ...
+def find_libraries(webp: str | None, /) -> int: ...
 def versions() -> tuple[str, int]: ...
 def device_read(
     context: _Context,

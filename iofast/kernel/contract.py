@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
+from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING
 from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")
 ALIASED = "bilinear-aliased"  # interpolate between the four nearest pixels, whatever the reduction
 ALL_FILTERS = (*FILTERS, ALIASED, "hamming")  # in the order of the native kernel's numbers
-MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
-MAX_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
+MAX_PIXELS, MAX_MEMORY = MOST_PIXELS, MOST_MEMORY
 LARGE = 1 << 24  # pixels; above, memory matters more than time: make fewer copies and keep no scratch memory
 MAX_BYTES = 1 << 30  # of one encoded image, which is read into scratch memory
 MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
@@ -119,6 +119,7 @@ class Kind(IntEnum):
 
     ENCODED = 0
     RGB = 1
+    DECODED = 2  # pixels that Pillow has decoded, within one call
 
 
 class Status(IntEnum):
@@ -175,7 +176,7 @@ class DecodeOptions:
             to the upper left of the output, and the rest stays undefined. Without `clip` such a window is an error
     """
 
-    filter: str = "bilinear"
+    filter: str = FILTER
     fast: bool = False
     strict: bool = True
     max_pixels: int = MAX_PIXELS
@@ -190,7 +191,7 @@ class DecodeOptions:
 
 
 # In the order of the native kernel's numbers; the twin adds the last.
-WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
+WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "png", "webp", "pillow")
 FORCED = ("segments", "splice", "libjpeg")  # those of them that a context can use wherever they apply
 Timed = Literal["read", "all"]  # the stages that a context measures
 STAGES = (
@@ -210,7 +211,8 @@ class Counts(NamedTuple):
 
     ways         images by decoding path. segments: our decoder, only the restart segments of the crop; rows: our
                  decoder, on a file without markers; splice: libjpeg, on a smaller file made of segments; libjpeg:
-                 libjpeg, crop and skip; raw: raw pixels; pillow: Pillow
+                 libjpeg, crop and skip; raw: raw pixels; png, webp: libdeflate or zlib, and libwebp, found at run
+                 time; pillow: Pillow
     nanoseconds  time by stage of the native kernel, zero unless the context is timed
     """
 
@@ -272,12 +274,12 @@ class TranscodeRecipe:
     size: int | None = None
     mode: str = "none"
     only_shrink: bool = False
-    filter: str = "bilinear"
+    filter: str = FILTER
     format: str = "jpeg"
-    quality: int = 90
-    subsampling: str = "420"
+    quality: int = QUALITY
+    subsampling: str = SUBSAMPLING
     restart: int | str | None = 0
-    reducing_gap: float = 2.0
+    reducing_gap: float = REDUCING_GAP
     max_pixels: int = MAX_PIXELS
     max_memory: int = MAX_MEMORY
     pad_color: str | None = None

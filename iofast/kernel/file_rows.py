@@ -21,19 +21,3 @@ def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint
         if len(row) < size:
             raise EOFError(f"the file ends within {size} bytes from offset {offset} on")
     return np.frombuffer(bytearray().join(rows), np.uint8).reshape(len(rows), size)
-
-
-def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether the bytes at `offsets` (N,) of open files `fds` (N,) are in the page cache: bool (N,). Does not block.
-
-    True for fd -1, which is memory. False if the system or file system cannot report it. Only the native kernel
-    detects files on a tmpfs.
-    """
-    return np.fromiter(map(_is_cached, fds.tolist(), offsets.tolist()), np.bool_, len(fds))
-
-
-def _is_cached(fd: int, offset: int) -> bool:
-    try:
-        return fd == -1 or os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-    except (OSError, AttributeError):  # BlockingIOError, or no such file, flag or call
-        return False

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import _native, colour, markers, memory, native_codec, pillow, recode, twin
+from iofast.kernel import _native, colour, libraries, markers, memory, native_codec, pillow, recode, twin
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_MEMORY,
@@ -30,13 +30,13 @@ from iofast.kernel.contract import (
 )
 from iofast.kernel.native_batch import Context as Context
 from iofast.kernel.native_batch import borrowed, decode_one
-from iofast.kernel.native_batch import cached as cached
 from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
 from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.twin import Buffer, as_bytes
 
 crc32c = _native.crc32c
+FOREIGN = libraries.FOREIGN
 
 _INT_MAX = (1 << 31) - 1  # the limit of the C code's coordinates, including those of a virtual image
 _AS_PIXELS = MAX_BYTES // 3  # the limit in pixels where they are not encoded

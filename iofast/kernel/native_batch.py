@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import __version__ as PILLOW
 
 from iofast.errors import OptionError
-from iofast.kernel import _native, contract, twin
+from iofast.kernel import _native, contract, pillow, twin
 from iofast.kernel.contract import (
     ALL_FILTERS,
     STAGES,
@@ -28,17 +28,10 @@ from iofast.kernel.contract import (
     check_decoder,
 )
 from iofast.kernel.parts import check_parts
+from iofast.work import within
 
-# Pillow's order of the passes, in the numbers of the C code.
-_ARITHMETIC = 2 if int(PILLOW.split(".")[0]) >= 13 else 1
+_PILLOW = int(PILLOW.split(".")[0])
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
-
-
-def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """See `file_rows.cached`. One call for eight bytes takes 4 µs."""
-    out = np.empty(len(fds), np.bool_)
-    _native.cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64), out)
-    return out
 
 
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
@@ -64,7 +57,8 @@ class Context:
         check_decoder(decoder)
         self._open: _native._Context | None = _native.new_context(
             ALL_FILTERS.index(options.filter),
-            _ARITHMETIC if options.exact else 0,
+            options.exact,
+            _PILLOW,
             options.fast,
             options.strict,
             options.clip,
@@ -119,8 +113,9 @@ def decode_batch(
     `image.crop((x0, y0, x1, y1)).resize((virtual width, height), filter).crop(window)` of the upright RGB image. With
     `spans` (N, 4), also exact only, it is `.resize(size, filter, box=spans[i])` of that crop: x0, y0, x1, y1 counted
     from the region's corner. So `image.resize(size, filter, box=box)` has the whole image as its region and the box as
-    its span. Rows that only Pillow can decode then get `Status.UNSUPPORTED`. The order of the two passes is the
-    installed Pillow's. A gray JPEG gives Pillow's `L` three times.
+    its span. The order of the two passes is the installed Pillow's. A gray JPEG gives Pillow's `L` three times.
+
+    PNG, WebP and what Pillow decodes are resampled like that in any case.
     """
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
@@ -130,15 +125,50 @@ def decode_batch(
         _check(part, boxes, flips, status, _type(finish), out)
         _native.decode_batch(context.handle, *part, boxes, spans, flips, out, status, first, last, work, number)
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
-    if not len(left) or spans is not None:
-        return
-    decoded = out if finish is None else np.zeros(out.shape, np.uint8)
-    twin.decode_rows(context.options, source, boxes, flips, decoded, status, left.tolist())
-    whole = left[status[left] == Status.OK].tolist()
-    if work is not None:
-        for row in whole:
-            _native.finish_batch(context.handle, decoded, work, None, out, number, row, row + 1)
-    context.decoded_by_twin += len(whole)
+    for row in left.tolist():
+        pixels = _decoded(context.options, source, boxes, out, status, row)
+        if pixels is not None:
+            one = slice(row, row + 1)
+            own, _ = _work_columns(None if finish is None else finish._replace(work=finish.work.rows(one)))
+            part = _in_memory(pixels, int(source.orientations[row]))
+            where = (boxes[one], None if spans is None else spans[one], flips[one], out[one], status[one])
+            _native.decode_batch(context.handle, *part, *where, 0, 1, own, number)
+            context.decoded_by_twin += int(status[row] == Status.OK)
+
+
+def _decoded(
+    options: DecodeOptions,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    out: NDArray[Any],
+    status: NDArray[np.int32],
+    row: int,
+) -> NDArray[np.uint8] | None:
+    """Decode a row by Pillow, as it is stored; None if that fails, with the row's status and zeros."""
+    height, width = out.shape[1:3]
+    box = tuple(boxes[row].tolist())
+    if options.clip:
+        box = tuple(within(boxes[row], (height, width)).tolist())
+        width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
+    try:
+        return twin.decoded_row(source, row, box, (width, height), options)
+    except Exception as error:  # damaged images raise anything; one row must never end a batch
+        out[row] = 0
+        status[row] = pillow.failure(error).status
+        return None
+
+
+def _in_memory(pixels: NDArray[np.uint8], orientation: int) -> Payloads:
+    """Return decoded pixels as a payload; the caller keeps them alive."""
+    height, width = pixels.shape[:2] if orientation not in contract.TURNED else pixels.shape[1::-1]
+    return Payloads(
+        np.array([-1], np.int32),
+        np.array([pixels.ctypes.data], np.uint64),
+        np.array([pixels.size], np.uint64),
+        None,
+        np.array([orientation], np.uint8),
+        np.array([[contract.Kind.DECODED, width, height]], np.int32),
+    )
 
 
 def decode_each(
@@ -179,6 +209,19 @@ def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, ou
     work = finish.work
     mix = (work.partner, work.share, work.patch) if work.mixes else None
     _native.finish_batch(context.handle, images, columns, mix, out, number, 0, len(images))  # type: ignore[arg-type]
+
+
+def levels(pixels: NDArray[np.uint8], table: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Write `out` (3, height, width) from `pixels` (height, width, 3): value v of channel c becomes table[c, v].
+
+    All arrays are contiguous. A table has the exact results of any arithmetic that looks at single values, which
+    `Finish` with its one multiplication and addition has not. Raises `OptionError` for other shapes and dtypes.
+    """
+    height, width = pixels.shape[:2]
+    if pixels.shape != (height, width, 3) or table.shape != (3, 256) or out.shape != (3, height, width):
+        raise OptionError(f"levels: shapes {pixels.shape}, {table.shape} and {out.shape} do not fit together")
+    _check_dtypes("levels", (pixels, table, out), (np.uint8, np.float32, np.float32))
+    _native.levels(pixels, table, out)
 
 
 def part_batch(

@@ -1,11 +1,11 @@
-"""The C code's functions for images that Pillow decodes: resampling and JPEG encoding."""
+"""The C code's functions for images that Pillow opens: decoding, resampling and JPEG encoding."""
 
 from __future__ import annotations
 
 import numpy as np
 from PIL import Image
 
-from iofast.kernel import _native, colour, contract, markers, pillow, recode, resampling
+from iofast.kernel import _native, colour, contract, libraries, markers, pillow, recode, resampling
 from iofast.kernel.contract import Kind, Status, TranscodeRecipe, mcus_per_row
 from iofast.kernel.native_batch import borrowed, decode_one
 
@@ -41,4 +41,17 @@ def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: byt
     return markers.with_profile(encoded, profile) if colour.describes(profile, pixels) else encoded
 
 
-CODEC = recode.Codec(resample, encode)
+def decode(opened: pillow.Opened) -> Image.Image:
+    """Replace `pillow.decode` for opaque PNG and WebP of 8 bits; where the kernel finds damage, Pillow says what."""
+    image, (width, height) = opened.image, opened.size
+    plain = image.mode in ("L", "RGB") and "transparency" not in image.info
+    if opened.format not in libraries.FOREIGN or not plain or width * height > contract.LARGE:
+        return pillow.decode(opened)
+    out, box = np.empty((1, height, width, 3), np.uint8), [0, 0, width, height, width, height, 0, 0]
+    with borrowed("nearest", width * height) as context:
+        if decode_one(context, opened.data[:], 1, np.array([box], np.int32), out):
+            return pillow.decode(opened)
+    return Image.fromarray(out[0] if image.mode == "RGB" else np.ascontiguousarray(out[0, :, :, 0]))
+
+
+CODEC = recode.Codec(resample, encode, decode)

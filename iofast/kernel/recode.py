@@ -47,6 +47,7 @@ class Codec(NamedTuple):
 
     resample: Callable[[Image.Image, tuple[int, ...], tuple[int, int], str], Image.Image]  # as resampling.resample
     encode: Callable[[Image.Image, str, TranscodeRecipe, bytes], bytes]  # as encode
+    decode: Callable[[pillow.Opened], Image.Image]  # as pillow.decode
 
 
 def transcode_with(codec: Codec, data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> Transcoded:
@@ -80,7 +81,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
         if not colour.is_shown_otherwise(opened.image, icc=icc, background=background):
             pillow.check_end(opened)
             if recipe.check != "end":
-                pillow.decode(opened)  # a container holds only images that decode
+                codec.decode(opened)  # a container holds only images that decode
             return Transcoded(data, FIELDS[opened.format], *original, opened.orientation, *original)
     kind = recipe.format
     if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
@@ -145,7 +146,7 @@ def _resized(
 ) -> Image.Image:
     goal = size[::-1] if opened.orientation >= 5 else size
     scaled = _draft(opened, goal, recipe.reducing_gap)
-    pixels, profile = _opaque(opened, recipe)
+    pixels, profile = _opaque(codec, opened, recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
         small = pixels.resize(goal, resampling.FILTERS[recipe.filter], box=scaled)
         resized = resampling.cut(pillow.turn(small, opened.orientation), box)
@@ -156,9 +157,9 @@ def _resized(
     return colour.to_srgb(resized, profile)  # last: LittleCMS takes 24 ns per pixel, and most images are smaller now
 
 
-def _opaque(opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
+def _opaque(codec: Codec, opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
     """Decode to an opaque grayscale (`L`) or colour (`RGB`) image, and return the profile still to be converted."""
-    image = pillow.decode(opened)
+    image = codec.decode(opened)
     profile = b"" if recipe.icc == "drop" else colour.profile_of(opened.image)
     alpha = None
     if recipe.background != "drop":
@@ -208,7 +209,7 @@ def _colour(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else pillow.replaced(image, image.convert("RGB"))
 
 
-PILLOW = Codec(resampling.resample, encode)
+PILLOW = Codec(resampling.resample, encode, pillow.decode)
 
 
 def _writes_markers() -> bool:

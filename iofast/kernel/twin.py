@@ -36,7 +36,6 @@ from iofast.kernel.contract import (
     Timed,
     check_decoder,
 )
-from iofast.kernel.file_rows import cached as cached
 from iofast.kernel.file_rows import read_rows as read_rows
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
@@ -240,6 +239,11 @@ def _rgb_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOp
     stored = pillow.plain(_stored_row(source, row, box, size, options))
     upright = pillow.turn(stored, int(source.orientations[row]))
     return pillow.rgb(resampling.resample(upright, box, size, options.filter))
+
+
+def decoded_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> NDArray[np.uint8]:
+    """Decode a row to RGB as it is stored, if a window of `size` can be cut out of it. Raises any error."""
+    return np.asarray(pillow.plain(_stored_row(source, row, box, size, options)).convert("RGB"), dtype=np.uint8)
 
 
 def _stored_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> Image.Image:

@@ -16,7 +16,7 @@ from iofast.loader.there import Decoding
 from iofast.machine import cores_of_rank, free_memory, local_ranks
 from iofast.meter import LoaderInfo, StageCounter
 from iofast.prefetch import Limits, Readahead, StoredReadahead, most_depth
-from iofast.prefetch.advice import spaced
+from iofast.prefetch.stored_readahead import spaced
 from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
 
@@ -115,9 +115,8 @@ def readahead(
     if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):
         return None  # with num_workers=0 there is no thread at all
 
-    def located(batch: int, few: bool) -> list[Located]:
-        positions = epochs.schedule.positions(batch)[0]
-        indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
+    def located(batch: int) -> list[Located]:
+        indices = dataset.resolve(epochs.indices(epoch, epochs.schedule.positions(batch)[0]))
         return [reader.places(indices, field) for field in fields]
 
     return Readahead(reader, located, epochs.schedule.count) if fields else None

@@ -125,7 +125,7 @@ class BlockCache:
     def used(self) -> int:
         """Bytes that copies are counted to take; in memory, those that they take."""
         if self.folder is None:
-            return sum(each.used() for each in self._open_copies())
+            return sum(os.fstat(each.fd).st_blocks * 512 for each in self._open_copies())
         return self._read_numbers()[1]
 
     def add_needs(self, needs: Needs) -> None:
@@ -339,19 +339,15 @@ def _open_or_make(path: Path, description: dict[str, object], size: int) -> int:
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             prepare(fd, description, size)
-            _publish(draft, path)
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass  # another process was first: both shall use the same file
+            except OSError:
+                draft.rename(path)  # a file system without links, where two processes at once do not share
         finally:
             os.close(fd)
             draft.unlink(missing_ok=True)
-
-
-def _publish(draft: Path, path: Path) -> None:
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass  # another process was first: both shall use the same file
-    except OSError:
-        draft.rename(path)  # a file system without links, where two processes at once do not share
 
 
 def current() -> BlockCache:

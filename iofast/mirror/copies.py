@@ -146,10 +146,6 @@ class SparseCopy:
         """The bytes of a block: start and stop."""
         return block * BLOCK, min((block + 1) * BLOCK, self.size)
 
-    def used(self) -> int:
-        """Bytes on the disk."""
-        return os.fstat(self.fd).st_blocks * 512
-
     def _fallocate(self, mode: int, block: int) -> None:
         start, stop = self.span(block)
         if _libc.fallocate(self.fd, mode, ctypes.c_int64(start), ctypes.c_int64(stop - start)):

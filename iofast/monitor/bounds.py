@@ -111,7 +111,8 @@ def _by_states(training: Training) -> tuple[Share, float]:
     else:  # no worker: the thread loads its batches itself, or an unknown loader does
         sure, maybe = doing[Doing.DISK], 1.0 - doing[Doing.STOPPED]
     host = 1.0 - doing[Doing.FUTEX] - sure
-    autograd = training.thread_cpu("pt_autograd") or 0.0
-    low = wilson(sure, training.looks, z).low
-    high = min(1.0, wilson(host, training.looks, z).high + autograd)
-    return Share(low, wilson(min(1.0, maybe), training.looks, z).high), high
+    high = wilson(host, training.looks, z).high
+    if training.running is not None:  # exact, so only the rest is a sample
+        high = min(high, training.running + wilson(host - doing[Doing.RUNNING], training.looks, z).high)
+    high = min(1.0, high + (training.thread_cpu("pt_autograd") or 0.0))
+    return Share(wilson(sure, training.looks, z).low, wilson(min(1.0, maybe), training.looks, z).high), high

@@ -13,7 +13,7 @@ from iofast.monitor.probe.stacks import StackCounts, StackProbe
 from iofast.monitor.snapshot import Job, StackFigures
 
 _BUDGET: Final = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
-_AHEAD_S: Final = 0.2  # of processor time, in advance, as users wait for the first verdict
+_AHEAD: Final = 4  # bursts in advance, as users wait for the first verdict
 _LOOKS: Final = 20  # in a burst, which takes three seconds; starting py-spy costs as much as 25 looks
 _SHORTEST_S: Final = 0.25  # between bursts
 _AGAIN_S: Final = 30.0  # after one that failed
@@ -26,8 +26,7 @@ class Bursts:
         self._probe = StackProbe(job)
         self._thread = ThreadPoolExecutor(1, "iofast-stacks")
         self._running: Future[tuple[StackCounts | None, float]] | None = None
-        self._due_at = self._paid_at = time.monotonic()
-        self._credit_s = _AHEAD_S
+        self._due_at = self._began = time.monotonic()
         self._turn = 0
         self._tally: StackCounts | None = None  # of the bursts since the last take
         self._error = ""
@@ -43,7 +42,7 @@ class Bursts:
         self._collect(now)
         if self._running is None and now >= self._due_at:
             self._running = self._thread.submit(self._burst, [workers[self._turn % len(workers)]] if workers else [])
-            self._turn += 1
+            self._turn, self._began = self._turn + 1, now
 
     def take(self) -> StackFigures | None:
         """The figures of the bursts that ended since the last call."""
@@ -75,10 +74,8 @@ class Bursts:
         if self._tally is not None:
             tally.add(self._tally)
         self._tally = tally
-        self._credit_s = min(_AHEAD_S, self._credit_s + _BUDGET * (now - self._paid_at)) - cost
-        self._paid_at = now
-        # a random distance, so that bursts do not keep step with the training
-        self._due_at = now + max(_SHORTEST_S, -self._credit_s / _BUDGET) * random.uniform(0.5, 1.5)
+        apart = cost / _BUDGET * random.uniform(0.5, 1.5)  # so that bursts do not keep step with the training
+        self._due_at = max(now + _SHORTEST_S, self._began + apart if self._turn >= _AHEAD else 0.0)
 
 
 def _spent_s() -> float:

@@ -182,6 +182,8 @@ def _worker_processes(training: Training) -> Found:
         return cold, (cpu, *disk)
     # A worker may be out of work while it is watched; stacks then show what it does otherwise.
     on_cpu = workers.busy >= thresholds.half or training.throttled >= thresholds.bound
+    queued = workers.runnable or 0.0
+    on_cpu |= training.taken is not None and queued >= thresholds.part and queued > workers.cpu
     if on_cpu or (computing >= max(thresholds.work, read) and workers.cpu >= thresholds.part):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)

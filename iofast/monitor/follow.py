@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
-from iofast.monitor.live import JUDGING, WINDOW, Jobs, Sources
+from iofast.monitor.live import WINDOW, Jobs, Sources
 from iofast.monitor.render.json_view import print_object
 from iofast.monitor.render.lines import Lines, paragraphs
 from iofast.monitor.render.moment import MomentView
@@ -35,7 +35,7 @@ class Follow:
         self._request, self._running = request, running
         longest = request.seconds or _ONCE_S
         window = max(WINDOW, int(longest / request.interval)) if request.once else WINDOW
-        self._jobs = Jobs(sources, window, 1.0 if request.once else JUDGING)  # there is only one verdict to judge
+        self._jobs = Jobs(sources, window)
         self._out: TextIO = sys.stdout if running is None else sys.stderr
         self._screen: Screen | None = None
         self._views: list[MomentView] = []

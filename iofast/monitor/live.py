@@ -27,9 +27,8 @@ WINDOW = 120  # snapshots in a verdict
 _WAITING = 64  # pieces of news in the queue; further snapshots are dropped
 _ENDED = 16  # ended jobs kept for the report
 _PATIENCE_S = 1.0  # for threads to end
-JUDGING = 0.0015  # share of one core for judging a job: a verdict on 120 snapshots takes 2 to 4 ms
-_STANDS_S = 5.0  # longest time between verdicts
-_YOUNG = 60  # snapshots up to which an unknown verdict is judged again each time
+_STANDS = 5  # snapshots for which a verdict stands: one on 120 snapshots takes 2 to 4 ms,
+_YOUNG = 60  # but an unknown one is judged again each time for so many
 
 
 class Watcher(Protocol):
@@ -63,19 +62,19 @@ class _Watched:
     snapshots: deque[Snapshot]
     history: History | None = None
     moment: Moment | None = None
-    judge_at: float = 0.0  # by the snapshots' clock; the last verdict holds until then
     judged: Snapshot | None = None  # newest snapshot in the last verdict
+    since: int = 0  # snapshots after that
 
 
 class Jobs:
     """The watched jobs. `next` returns their moments as they come.
 
-    A verdict rests on up to `window` snapshots. Judging a job may take `judging` of a core; if it is slow, a verdict
-    holds for several snapshots. When a job ends, and at `settle`, the verdict rests on the newest snapshot too.
+    A verdict rests on up to `window` snapshots and stands for some. When a job ends, and at `settle`, it rests on the
+    newest snapshot too.
     """
 
-    def __init__(self, sources: Sources, window: int = WINDOW, judging: float = JUDGING) -> None:
-        self._sources, self._window, self._judging = sources, window, judging
+    def __init__(self, sources: Sources, window: int = WINDOW) -> None:
+        self._sources, self._window = sources, window
         self._news: queue.Queue[_News] = queue.Queue(_WAITING)
         self._live: dict[Key, _Watched] = {}
         self._ended: deque[Moment] = deque(maxlen=_ENDED)
@@ -134,12 +133,10 @@ class Jobs:
         watched.snapshots.append(snapshot)
         verdict = None if watched.moment is None else watched.moment.verdict
         young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
-        if verdict is None or young or snapshot.time_s >= watched.judge_at:
-            before = time.thread_time()
+        watched.since += 1
+        if verdict is None or young or watched.since >= _STANDS:
             verdict = self._sources.judge(list(watched.snapshots), verdict)
-            cost = time.thread_time() - before
-            watched.judge_at = snapshot.time_s + min(_STANDS_S, cost / self._judging)
-            watched.judged = snapshot
+            watched.judged, watched.since = snapshot, 0
         if watched.history is None:
             watched.history = History(snapshot.time_s - snapshot.seconds)
         now = figures(snapshot)

@@ -1,12 +1,7 @@
 """Phase of each interval. Only TRAINING counts towards a verdict; all phases are reported.
 
-Stacks name the phase. Without stacks:
-- a stopped process is paused;
-- an interval in which new workers replace others is between epochs;
-- a burst of writing by the training process while its device idles is a checkpoint;
-- a second set of workers at work while the first one waits is a validation;
-- intervals at the beginning that idle much more than later ones, or have no workers yet, are warm-up.
-A set of workers per epoch cannot be told from a validation's by /proc alone, and counts as training.
+Stacks name the phase. Without them a stopped process is paused, an interval in which new workers replace others is
+between epochs, and intervals at the beginning that idle much more than later ones, or have no workers yet, are warm-up.
 """
 
 from __future__ import annotations
@@ -26,7 +21,6 @@ _BY_FRAMES = (
     (Frame.LOADER_START, Phase.BETWEEN),
 )
 _PAUSES = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
-_BURST = 8 << 20  # bytes written in a second by a checkpoint, and ten times as many as usual
 
 WorkerSet = frozenset[tuple[int, int]]
 
@@ -35,18 +29,9 @@ def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase
     """The phase of each snapshot, in order."""
     found = [_alone(one, thresholds) for one in snapshots]
     sets = [_workers(one) for one in snapshots]
-    usual = median(map(_written, snapshots)) if snapshots else 0.0
-    trains = _training_set(snapshots, sets)
-    for at, one in enumerate(snapshots):
-        if found[at] is not Phase.TRAINING:
-            continue
-        idle = idle_of(one)
-        if _written(one) >= max(_BURST, 10 * usual) and (idle is None or idle >= thresholds.half):
-            found[at] = Phase.CHECKPOINT
-        elif _new_workers(sets, at):
+    for at, phase in enumerate(found):
+        if phase is Phase.TRAINING and _new_workers(sets, at):
             found[at] = Phase.BETWEEN
-        elif _second_set(one, sets[at], trains):
-            found[at] = Phase.VALIDATION
     _widen(snapshots, found, thresholds)
     for at in range(_warm(snapshots, sets, found, thresholds)):
         if found[at] is Phase.TRAINING:
@@ -79,12 +64,6 @@ def _workers(snapshot: Snapshot) -> WorkerSet:
     return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
 
 
-def _written(snapshot: Snapshot) -> float:
-    """Bytes per second written by the training process."""
-    written = sum(one.write_bytes or 0 for one in snapshot.processes if one.role == "main")
-    return written / snapshot.seconds if snapshot.seconds > 0 else 0.0
-
-
 def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
     """Whether new workers replace others in this interval; those of a second loader come beside the first."""
     before = next((workers for workers in reversed(sets[:at]) if workers), None)
@@ -103,27 +82,6 @@ def _widen(snapshots: Sequence[Snapshot], found: list[Phase], thresholds: Thresh
         if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + thresholds.part:
             beside = [before[by] for by in (at - 1, at + 1) if 0 <= by < len(before) and before[by] in _PAUSES]
             found[at] = beside[0] if beside else Phase.TRAINING
-
-
-def _training_set(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet]) -> WorkerSet:
-    """The workers that live longest."""
-    lives: dict[tuple[int, int], float] = {}
-    for one, workers in zip(snapshots, sets, strict=True):
-        for worker in workers:
-            lives[worker] = lives.get(worker, 0.0) + one.seconds
-    most = max(lives.values(), default=0.0)
-    return frozenset(worker for worker, seconds in lives.items() if seconds >= 0.9 * most)
-
-
-def _second_set(snapshot: Snapshot, workers: WorkerSet, trains: WorkerSet) -> bool:
-    """Whether other workers work while those of the training wait."""
-    if not workers - trains or not workers & trains or snapshot.seconds <= 0:
-        return False
-    cpu: dict[bool, float] = {True: 0.0, False: 0.0}
-    for one in snapshot.processes:
-        if one.role == "worker":
-            cpu[(one.pid, one.start_time) in trains] += one.cpu_s / snapshot.seconds
-    return cpu[False] >= 0.05 and cpu[True] < 0.1 * cpu[False]
 
 
 def _warm(

@@ -116,7 +116,6 @@ class ProcessFigures:
     states: dict[str, float]  # share of samples by letter: R S D T
     read_bytes: int | None  # from the disk
     read_calls_bytes: int | None  # rchar: bytes returned by read(), from disk, cache, pipes
-    write_bytes: int | None
     major_faults: int | None
 
 

@@ -45,7 +45,6 @@ class Workers:
     cpu: float
     runnable: float | None
     disk: float
-    asleep: float
     reads: int | None
     calls: int | None
     faults: int | None
@@ -186,6 +185,14 @@ class Training:
         whole = waited + fsum(main.cpu_s or 0.0 for main in known)
         return clamped(waited / whole) if whole > 0 else None
 
+    @cached_property
+    def running(self) -> float | None:
+        """Share of time in which the training thread was on a processor or queued for one; None if unknown."""
+        known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
+        if not known or len(known) < len(self.snapshots):
+            return None
+        return clamped(fsum((main.cpu_s or 0.0) + (main.runnable_s or 0.0) for main in known) / self.seconds)
+
     @property
     def asleep(self) -> float | None:
         """Share of time in which no thread of the training process ran or was queued, at least; None if unknown."""
@@ -194,12 +201,6 @@ class Training:
             return None
         queued = fsum(one.runnable_s or 0.0 for one in own) / self.seconds
         return clamped(1.0 - self.main_cpu - queued)
-
-    @cached_property
-    def main_reads(self) -> float:
-        """Bytes per second that read() returned to the training process."""
-        read = sum(process.read_calls_bytes or 0 for _, process in self.processes("main"))
-        return read / self.seconds if self.seconds else 0.0
 
     @cached_property
     def workers(self) -> Workers | None:
@@ -219,7 +220,6 @@ class Training:
             cpu=_rate(parts, _CPU_S) or 0.0,
             runnable=_rate(parts, lambda process: process.runnable_s),
             disk=_mean_state(parts, "D"),
-            asleep=_mean_state(parts, "S"),
             reads=total(process.read_bytes for _, process in parts),
             calls=total(process.read_calls_bytes for _, process in parts),
             faults=total(process.major_faults for _, process in parts),

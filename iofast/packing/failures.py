@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +25,10 @@ class PackFailure(NamedTuple):
 
 
 class Failures:
-    """The failures of the run that packs the container at `path`, at most `allowed` of its `images`.
+    """The failures of the run that packs the container at `path`, at most `allowed` of its `images`."""
 
-    `first` is the position of the run's first image: lines of `file` for earlier images stay.
-    """
-
-    def __init__(self, images: int, allowed: int, path: Path, first: int = 0) -> None:
-        self._images, self._allowed, self._path, self._first = images, allowed, path, first
+    def __init__(self, images: int, allowed: int, path: Path) -> None:
+        self._images, self._allowed, self._path = images, allowed, path
         self.file = beside(path, ERRORS)
         self._found: dict[int, PackFailure] = {}
 
@@ -55,9 +51,8 @@ class Failures:
     def load(self) -> None:
         """Load the list that a finished run has saved."""
         for value in read_lines(self.file):
-            failure = PackFailure(value["key"], str(value.get("path")), str(value.get("reason")))
-            if failure.position >= self._first:
-                self._found[failure.position] = failure
+            position = value["key"]
+            self._found[position] = PackFailure(position, str(value.get("path")), str(value.get("reason")))
 
     def causes(self) -> Mapping[str, int]:
         """Numbers of failed images by cause (the reason without details in brackets), most frequent first."""
@@ -65,9 +60,21 @@ class Failures:
         return dict(Counter(causes).most_common())
 
     def save(self) -> Path | None:
-        """Write one JSON object per failed image, in packing order, or remove an old file. Return the file."""
-        lines = ({"key": format_key(each.position), "path": each.path, "reason": each.reason} for each in self)
-        return self.file if write_lines(self._path, ERRORS, self._first, lines) else None
+        """Replace the file by one JSON object per failed image, in packing order; return it. Without any, remove it.
+
+        It is drafted in the run's folder, which a killed run leaves anyway. Raises `TargetError`.
+        """
+        try:
+            if not self._found:
+                self.file.unlink(missing_ok=True)
+                return None
+            with owned.writing(self.file, drafts=beside(self._path, ".partial")) as draft:
+                for each in self:
+                    line = {"key": format_key(each.position), "path": each.path, "reason": each.reason}
+                    draft.write(json.dumps(line).encode("ascii") + b"\n")
+        except OSError as error:
+            raise TargetError(f"the list {self.file} cannot be written: {error.strerror or error}") from error
+        return self.file
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -75,30 +82,8 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def write_lines(path: Path, suffix: str, first: int, lines: Iterable[Mapping[str, object]]) -> bool:
-    """Replace the lines of a list from position `first` on by `lines`, one JSON object each, whole or not at all.
-
-    Remove a file without lines; return whether there is one. Raises `TargetError`. The file's name is that of the
-    container at `path` and `suffix`. It is drafted in the run's folder, which a killed run leaves anyway.
-    """
-    file = beside(path, suffix)
-    before = (value for value in read_lines(file) if value["key"] < first) if first else ()
-    kept = ({**value, "key": format_key(value["key"])} for value in before)
-    every = itertools.chain(kept, lines)
-    try:
-        head = next(every, None)
-        if head is None:
-            file.unlink(missing_ok=True)
-            return False
-        with owned.writing(file, drafts=beside(path, ".partial")) as draft:
-            draft.writelines(json.dumps(line).encode("ascii") + b"\n" for line in itertools.chain([head], every))
-    except OSError as error:
-        raise TargetError(f"the list {file} cannot be written: {error.strerror or error}") from error
-    return True
-
-
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of `write_lines`, `key` as a number. Other lines are ignored."""
+    """The objects in a file of `Failures.save`, `key` as a number. Other lines are ignored."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError:

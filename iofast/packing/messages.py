@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from iofast.kernel import crc32c
 from iofast.record import ImageInfo
 
 _LENGTHS = struct.Struct("<IQ")
@@ -33,6 +32,8 @@ class PackedRecord(NamedTuple):
     @classmethod
     def of(cls, position: int, info: ImageInfo, fields: dict[str, bytes]) -> PackedRecord:
         """A record whose checksums are computed here."""
+        from iofast.kernel import crc32c  # here: the packing process starts its workers before it loads NumPy
+
         return cls(position, info, fields, {name: crc32c(payload) for name, payload in fields.items()})
 
 

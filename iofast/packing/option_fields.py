@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
 
-from iofast.option import option, options_of
+from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING, option, options_of
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
-
-MAX_PIXELS, MAX_MEMORY = 1 << 28, 1 << 31  # as in kernel.contract, whose import would load NumPy
 
 
 def _option(default: Any, text: str, metavar: str | None = None, *, usual: object = None, typed: bool = True) -> Any:
@@ -35,25 +33,28 @@ class PixelFields:
     resize: int | None = _option(None, "resize to N pixels; without it no size changes", "N")
     mode: str | None = _option(None, "what N is: short (side, the default), long, exact, crop, pad, or none")
     only_shrink: bool = _option(False, "do not enlarge smaller images")
-    filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual="bilinear")
+    filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual=FILTER)
     format: str | None = _option(
         None,
         "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or rgb: "
         "raw pixels",
     )
-    quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=90)
-    subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual="420")
+    quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=QUALITY)
+    subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual=SUBSAMPLING)
     restart: int | str | None = _option(
         None,
         "MCUs between a JPEG's restart markers, auto (the default) or none; by default kept JPEGs do not change",
         "N",
     )
     reducing_gap: float | None = _option(
-        None, "decode large JPEGs at a reduced size, at least G times the wanted one; 0: full size", "G", usual=2.0
+        None,
+        "decode large JPEGs at a reduced size, at least G times the wanted one; 0: full size",
+        "G",
+        usual=REDUCING_GAP,
     )
-    max_pixels: int = _option(MAX_PIXELS, "larger images fail (default 268435456)", "N")
+    max_pixels: int = _option(MOST_PIXELS, f"larger images fail (default {MOST_PIXELS})", "N")
     max_memory: int | str = _option(
-        MAX_MEMORY, "images that would need more memory in a worker fail (default 2GiB)", "SIZE"
+        MOST_MEMORY, "images that would need more memory in a worker fail (default 2GiB)", "SIZE"
     )
     pad_color: str | None = _option(None, "of --mode pad: black (the default), white, gray, #rrggbb", "COLOR")
     icc: str | None = _option(

@@ -56,6 +56,13 @@ class PackPart(NamedTuple):
         return sections[first:last]
 
 
+def parts_of(sections: Sequence[Section], missing: Sequence[Section], count: int) -> tuple[int, ...]:
+    """The numbers of the parts, of `count`, that have one of the missing sections."""
+    lost = {each.number for each in missing}
+    parts = (PackPart(number, count) for number in range(1, count + 1))
+    return tuple(part.number for part in parts if any(each.number in lost for each in part.of(sections)))
+
+
 def missing_words(missing: Sequence[int], count: int, most: int = 10) -> str:
     """Say which parts are missing, as in: parts 2, 5 and 7 of 8 are missing."""
     shown = [f"{number:,}" for number in missing[:most]]

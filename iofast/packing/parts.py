@@ -23,7 +23,7 @@ from iofast.packing import estimate
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.pack_work import PackWork
-from iofast.packing.part import PackPart, missing_words
+from iofast.packing.part import PackPart, missing_words, parts_of
 from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
@@ -140,7 +140,7 @@ class PackParts:
                 _copy(writer, self.writer(part, work), [each for each in part.of(sections) if each in left])
             left = []
         if missing or left:
-            lost = missing or tuple(sorted({1 + each.number * count // len(sections) for each in left}))
+            lost = missing or parts_of(sections, left, count)
             raise TargetError(
                 f"{self.place.path} cannot be finished: {missing_words(lost, count)}; pack them with part=i/{count}"
             )
@@ -171,10 +171,15 @@ class PackParts:
         return work
 
 
-def load_work(sources: Sequence[str], options: PackOptions, plan: PackPlan, listing: Path) -> PackWork:
-    """The work of a stored plan, with the listing of its sources in a file. Raises `TargetError`."""
+def load_work(
+    sources: Sequence[str], options: PackOptions, plan: PackPlan, listing: Path, *, checked: bool = False
+) -> PackWork:
+    """The work of a stored plan, with the listing of its sources in a file. Raises `TargetError`.
+
+    `checked`: compare its checksums, because it came from elsewhere.
+    """
     try:
-        members, arrays = load(listing, checked=False)
+        members, arrays = load(listing, checked=checked)
         source = stored.source_of(stored.root_of(sources[0], members["kind"]), members, arrays)
     except (OSError, ContainerError, LookupError, TypeError) as error:
         raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None

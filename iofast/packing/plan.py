@@ -6,10 +6,12 @@ between a run and the one that resumes it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from iofast import kernel
 from iofast.containers.publish import MARKER, PLAN, Target
@@ -37,6 +39,13 @@ class PackPlan:
     records: int | None = None  # until the run begins
     parts: int | None = None
     version: int = VERSION
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any]) -> PackPlan:
+        """The plan that was stored as `asdict` gives it. Raises `TypeError`, `ValueError` or `KeyError` for others."""
+        if members["version"] != VERSION:
+            raise ValueError(f"version {members['version']}")
+        return cls(**{**members, "splits": tuple((name, start, stop) for name, start, stop in members["splits"])})
 
     def sections(self) -> list[Section]:
         """The sections of the run: none has positions of two splits."""
@@ -69,13 +78,9 @@ def load_plan(place: Target) -> PackPlan | None:
     Of a run that was interrupted while it published, the marker has it.
     """
     members = place.read(PLAN) or (place.read(MARKER) or {}).get("plan")
-    try:
-        if members is None:
-            return None
-        plan = PackPlan(**{**members, "splits": tuple((name, start, stop) for name, start, stop in members["splits"])})
-    except (TypeError, ValueError, KeyError):
-        return None
-    return plan if plan.version == VERSION else None
+    with contextlib.suppress(TypeError, ValueError, KeyError):
+        return PackPlan.of(members or {})
+    return None
 
 
 def recipe(options: PackOptions) -> dict[str, object]:

@@ -180,6 +180,8 @@ class WorkerPool:
         try:
             for message, payloads in worker.frames.feed(data):
                 self._understand(worker, message, payloads)
+        except IofastError:  # a ValueError, too: what the worker said
+            raise
         except ValueError as error:
             raise WorkerError(f"a worker's answer cannot be read: {error}") from error
         if not data:

@@ -32,7 +32,7 @@ from iofast.packing.plan import PackPlan, settings, shared_settings
 from iofast.packing.pool import IdlePool, WorkerPool
 from iofast.packing.progress import PackBar, PackProgress
 from iofast.packing.report import PackReport
-from iofast.remote.urls import RemotePath, is_url, require_text
+from iofast.remote.urls import is_url, require_text
 
 FilePath = str | os.PathLike[str]
 Sources = FilePath | Sequence[FilePath]
@@ -155,15 +155,15 @@ def _run_to_store(
     sources: Sequence[str], url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """Pack into an object store."""
-    from iofast.packing import to_store  # here: local targets need no object stores
+    from iofast.packing.store_target import StoreTarget  # here: local targets need no object stores
+    from iofast.packing.to_store import StoreRun, work_folder
 
-    to_store.check_options(options, url)
-    with to_store.work_folder() as folder:
-        place = to_store.StoreTarget(str(RemotePath.of(url)), folder, overwrite=options.overwrite)
+    with work_folder() as folder:
+        place = StoreTarget(url, folder, options)
         _check_paths(sources, place)
         _check_possible(options, place)
         planned = partial(_planned, sources, place, options, progress, pool.count)
-        run = to_store.StoreRun(sources, place, options, planned, pool, progress)
+        run = StoreRun(sources, place, options, planned, pool, progress)
         return run.dry_run() if options.dry_run else run.run()
 
 

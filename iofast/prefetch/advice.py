@@ -1,4 +1,4 @@
-"""Advice to the kernel on the bytes of records: read these ahead; are they in the page cache?
+"""Advice to the kernel on the bytes of records: read these ahead.
 
 Measured on a virtual disk of 1 GB/s: advice (`posix_fadvise`, WILLNEED) reads whole blocks as fast as `pread` in two
 threads, and scattered records of 27 kB three times as fast as `pread` in any number of threads (600 MB/s against 150 to
@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Located, Reader
-from iofast.kernel import cached
 
 # Gaps of up to this many bytes between two records are read too. In a shuffled order of 1.2 GB, 64 KiB read 8 % more
 # bytes and 128 KiB 24 % more; in an LMDB, 99.9 % of the gaps between neighbours are below 10 KiB.
@@ -25,9 +23,7 @@ WIDE_GAP = 1 << 20  # the same for dense records, as in a block-local order: wha
 DENSE = 4  # records are dense if at most so many bytes are read for each one needed
 PIECE = 1 << 20  # bytes in one call, if the device takes as much in one request
 SMALL_PIECE = 128 << 10  # otherwise: the kernel drops what exceeds its readahead, 128 KiB by default
-LOOKS = 8  # records that represent a batch
 FILES = 8  # open at once: the decoding threads need descriptors of a folder too
-SHARED = 8  # if a batch has at least this many records per file, all are looked up
 
 
 def ranges(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], gap: int) -> NDArray[np.uint64]:
@@ -54,33 +50,13 @@ def reading(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray
 
 
 class FileAdvice:
-    """Advice on the files of one reader, with counts of calls, bytes and looked-up records."""
+    """Advice on the files of one reader, with counts of calls and bytes."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._piece: dict[int, int] = {}  # by device
         self._random: set[int] = set()  # descriptors without the kernel's own readahead
-        self.calls = self.bytes = self.looks = 0
-
-    def is_there(self, located: Sequence[Located]) -> bool:
-        """Return whether all these payloads are in the page cache. Does not wait; unknown counts as absent."""
-        return all(self._cached(each).all() for each in located)
-
-    def missing(self, located: Sequence[Located]) -> list[Located]:
-        """Return the rows that are not in the page cache. Batches of a folder are skipped: they need too many files."""
-        shared = [each for each in located if len(np.unique(each.file)) * SHARED <= len(each.file)]
-        absent = [each.rows(np.flatnonzero(~self._cached(each))) for each in shared]
-        return [each for each in absent if len(each.length)]
-
-    def _cached(self, located: Located) -> NDArray[np.bool_]:
-        """Return whether the middle byte of each payload is in the page cache; true for empty payloads."""
-        self.looks += len(located.length)
-        cached_rows = np.ones(len(located.length), np.bool_)
-        with self._reader.payloads(located, 0, len(located.length)) as payloads:
-            filled = payloads.lengths > 0
-            middles = payloads.offsets + payloads.lengths // np.uint64(2)
-            cached_rows[filled] = cached(payloads.fds[filled], middles[filled])
-        return cached_rows
+        self.calls = self.bytes = 0
 
     def give(self, located: Sequence[Located]) -> Iterator[None]:
         """Advise on all these payloads, one system call with each step of the iterator.
@@ -115,17 +91,6 @@ class FileAdvice:
         if device not in self._piece:
             self._piece[device] = PIECE if _largest_request(device) >= PIECE else SMALL_PIECE
         return self._piece[device]
-
-
-def spaced(values: NDArray[Any]) -> NDArray[Any]:
-    """Return up to `LOOKS` of the values, evenly spaced."""
-    rows = np.linspace(0, len(values) - 1, min(LOOKS, len(values)))
-    return values[rows.astype(np.intp)]
-
-
-def sample(located: Located) -> Located:
-    """Return up to `LOOKS` of the rows, evenly spaced."""
-    return located.rows(spaced(np.arange(len(located.length))))
 
 
 def joined(located: Sequence[Located]) -> Located:

@@ -24,6 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces
 from iofast.containers.base import Located, Reader
@@ -45,6 +46,7 @@ DENSE = 8  # a block is dense if at least this part of it is needed within the b
 AHEAD = 32  # blocks on their way, of which `fetching` has half in flight
 EARLY = 32 << 20  # bytes of records that were asked for early and are not used yet
 SPARSE = 4096  # of them that wait
+LOOKS = 8  # records that represent a batch
 FILLING = 4  # blocks on their way, if all of them are sparse
 WARM = (8, 32)  # so many batches in a row were here; then one of so many is looked at, until something is evicted
 
@@ -55,6 +57,11 @@ _WAIT_S = 0.001
 _JOIN_S = 10.0  # as in jobs.py
 _NEVER = sys.maxsize
 _WAKE = -1
+
+
+def spaced(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return up to `LOOKS` of the values, evenly spaced."""
+    return values[np.linspace(0, len(values) - 1, min(LOOKS, len(values))).astype(np.intp)]
 
 
 class StoredReadahead:

@@ -6,7 +6,7 @@ import functools
 import ipaddress
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from iofast.errors import OptionError, StorageError
@@ -60,13 +60,8 @@ def _connect(store: str, limits: RequestLimits, purpose: str, environment: int) 
         options["config"] = {"endpoint": endpoint}
     reason = ""
     try:
-        if scheme == "s3":
-            return S3Store(name, **options)
-        if scheme == "gs":
-            return GCSStore(name, **options)
-        if scheme == "az":
-            return AzureStore(name, **options)
-        return HTTPStore.from_url(store, **options)
+        kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}.get(scheme)
+        return HTTPStore.from_url(store, **options) if kind is None else cast("ObjectStore", kind(name, **options))
     except (BaseError, OSError, ValueError) as error:
         reason = cause_of(error).reason
     raise StorageError(f"{store} cannot be opened: {reason}")  # outside of `except`: the error's text may have secrets

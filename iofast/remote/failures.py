@@ -7,6 +7,7 @@ failure. Nothing else of the text is passed on.
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import NamedTuple
 
 from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, SourceError, StorageError
@@ -29,20 +30,9 @@ _TRANSPORT = (
     (r"redirect|incorrectly configured region", "redirected: the region may be wrong", _ONE),
     (r"", "the request failed", _MANY),
 )
-_STATUS_WORDS = {
-    301: "redirected: the region may be wrong",
-    307: "redirected: the region may be wrong",
-    400: "bad request",
-    401: "not authenticated",
-    403: "access denied",
-    404: "not found",
-    408: "time-out",
-    409: "conflict",
-    412: "precondition failed",
-    429: "too many requests",
-    500: "internal error",
-    503: "service unavailable",
-}
+_PHRASES = {int(each): each.phrase.lower() for each in HTTPStatus} | dict.fromkeys(
+    (301, 307), "the region may be wrong"
+)
 _NO_STORE = ("NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted")  # a 404 that is not an object's
 _TRANSIENT_CODES = ("SlowDown", "RequestTimeout", "InternalError", "ServerBusy", "OperationTimedOut")
 _TRANSIENT = (408, 429)
@@ -74,7 +64,7 @@ def cause_of(error: BaseException) -> FailureCause:
     transient = code in _TRANSIENT_CODES or number in _TRANSIENT or number >= 500
     return FailureCause(
         number,
-        f"{number} {_STATUS_WORDS.get(number, '')}".strip() + after,
+        f"{number} {_PHRASES.get(number, '')}".strip() + after,
         _MANY if transient else _ONE,
         code in _NO_STORE,
     )

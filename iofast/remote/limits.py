@@ -14,15 +14,12 @@ if TYPE_CHECKING:
 
 VARIABLE = "IOFAST_STORAGE_LIMITS"
 _ATTEMPTS = 10  # of an upload's part in `obstore`; without them the whole upload would begin anew
-_FIRST_WAIT, _LONGEST_WAIT = (
-    0.1,
-    15.0,
-)  # seconds between attempts; the wait is drawn between the first and twice the last
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 15.0  # seconds between attempts
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """RequestLimits in seconds. Raises `OptionError` for values that are not above 0.
+    """Limits in seconds. Raises `OptionError` for values that are not above 0.
 
     `connect`: to reach a server. `read`: until more bytes of an answer arrive. `write`: until a server answers to an
     upload, a copy or the end of an upload. `patience`: from the first attempt until an operation fails.
@@ -51,10 +48,6 @@ class RequestLimits:
             if name not in names:
                 raise OptionError(f"{VARIABLE}: expected {', '.join(sorted(names))}, found {name!r}")
         return cls(**values)
-
-    def impatient(self, patience: float) -> RequestLimits:
-        """The same limits with less patience, if it is more than `patience` seconds."""
-        return RequestLimits(self.connect, self.read, self.write, min(self.patience, patience))
 
     def wait(self, attempt: int, chance: float) -> float:
         """Seconds to wait after failed attempt 0, 1, …: exponential, with a jitter from `chance` in [0, 1)."""

@@ -70,24 +70,13 @@ def run(work: Coroutine[Any, Any, _T], waiting: Callable[[], object] | None = No
     return finish(start(work), waiting)
 
 
-async def each(
-    work: Callable[[_Item], Coroutine[Any, Any, _T]],
-    items: Sequence[_Item],
-    most: int,
-    done: Callable[[], object] | None = None,
-) -> list[_T]:
-    """The results of `work` for all items, at most `most` of them at once. The first error ends the others.
-
-    `done` is called after each.
-    """
+async def each(work: Callable[[_Item], Coroutine[Any, Any, _T]], items: Sequence[_Item], most: int) -> list[_T]:
+    """The results of `work` for all items, at most `most` of them at once. The first error ends the others."""
     room = asyncio.Semaphore(most)
 
     async def one(item: _Item) -> _T:
         async with room:
-            result = await work(item)
-        if done is not None:
-            done()
-        return result
+            return await work(item)
 
     tasks = [asyncio.ensure_future(one(item)) for item in items]
     try:

@@ -1,4 +1,4 @@
-"""One object store, or a prefix of it: read, list, write, copy and delete objects."""
+"""One object store, or a prefix of it: read, list, write and delete objects."""
 
 from __future__ import annotations
 
@@ -112,38 +112,9 @@ class Store:
             upload.stop()
             raise
 
-    def copy(self, key: str, target: str) -> None:
-        """Copy an object within the store, without its bytes passing here. S3 copies at most 5 GB at once."""
-        requests.run(self.duplicate(key, target))
-
-    def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
-        requests.run(self.remove([key]))
-
-    async def duplicate(self, key: str, target: str) -> None:
-        """As `copy`, in the loop of `requests`."""
-
-        async def copied() -> None:
-            import obstore
-
-            await obstore.copy_async(self._connected(WRITE), self._key(key), self._key(target))
-
-        await self._patiently("copied", key, copied)
-
-    async def remove(self, keys: Sequence[str]) -> None:
-        """As `delete` for several objects, in the loop of `requests`; S3 takes a thousand in one request."""
-
-        async def deleted() -> None:
-            import obstore
-
-            await obstore.delete_async(self._connected(WRITE), [self._key(key) for key in keys])
-
-        if keys:
-            try:
-                await self._patiently("deleted", keys[0], deleted)
-            except ObjectMissingError:  # perhaps not of the last one
-                for key in keys if len(keys) > 1 else ():
-                    await self.remove([key])
+    def delete(self, *keys: str) -> None:
+        """Remove objects, as far as they exist; S3 takes a thousand in one request."""
+        requests.run(self._remove(keys))
 
     async def fetch(self, key: str, etag: str = "", size: int | None = None) -> bytes:
         """As `get`, in the loop of `requests`. With `size`, another size is an `ObjectConflictError`."""
@@ -237,6 +208,20 @@ class Store:
             if cause_of(error).lacks_store:
                 raise
             raise ShortAnswerError from None  # the end of the upload was answered, but the answer was lost
+
+    async def _remove(self, keys: Sequence[str]) -> None:
+
+        async def deleted() -> None:
+            import obstore
+
+            await obstore.delete_async(self._connected(WRITE), [self._key(key) for key in keys])
+
+        if keys:
+            try:
+                await self._patiently("deleted", keys[0], deleted)
+            except ObjectMissingError:  # perhaps not of the last one
+                for key in keys if len(keys) > 1 else ():
+                    await self._remove([key])
 
     async def _patiently(self, done: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """The result of `attempt`, repeated after passing failures until the patience ends.

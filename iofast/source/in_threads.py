@@ -16,6 +16,9 @@ def in_threads(work: Callable[[int, int], object], count: int, unit: str, title:
 
     The first error is raised, and ranges that were not begun are dropped. The bar appears after a second.
     """
+    if count <= chunk:
+        work(0, count)
+        return
     pool = ThreadPoolExecutor(THREADS, "iofast-headers")
     try:
         ranges = [(start, min(start + chunk, count)) for start in range(0, count, chunk)]

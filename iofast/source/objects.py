@@ -8,6 +8,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,8 @@ class ObjectTree:
         self._store = Store.of(url)
         self._folders = {"": _Folder()}
         self._sizes, self._etags, self._ends = array("Q"), bytearray(), array("Q", [0])
-        next(Store.of(url, RequestLimits.of_environment().impatient(_FIRST)).list(), None)
+        limits = RequestLimits.of_environment()
+        next(Store.of(url, replace(limits, patience=min(limits.patience, _FIRST))).list(), None)
         with open_bar(None, " objects", f"listing {url}", delay=1) as bar:
             for number, (key, size, etag) in enumerate(self._store.list()):
                 self._add(number, key, size, etag)

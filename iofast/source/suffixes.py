@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import pillow, strangers
 from iofast.kernel.payload import HEAD
+from iofast.source.in_threads import in_threads
 from iofast.source.listing import few
 
 # ImageFolder's, and some that it lacks
@@ -32,7 +32,6 @@ _DECODED = ("jpeg", "png", "webp", "gif", "tiff", "avif", "heic", "jxl", "ppm", 
 Read = Callable[[str, int], bytes | None]  # the first bytes of a file, None if it cannot be read
 
 _CHUNK = 64  # files per task of a thread
-_THREADS = 16  # as many as read headers
 _START = 256  # bytes that identify a format
 _SHOWN = 6  # suffixes in one line of a warning
 _EXAMPLES = 3  # files named for each
@@ -107,14 +106,15 @@ def listed(files: Mapping[str, Files]) -> str:
     return ", ".join(lines) + (f", {rest:,} others" if rest else "")
 
 
-def _formats(paths: Sequence[str], read: Read, arrays: bool) -> Iterator[str]:
+def _formats(paths: Sequence[str], read: Read, arrays: bool) -> list[str]:
     """For each file one of `_DECODED`, npy, the name of another format, or "" for no image."""
-    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
-    if len(chunks) < 2:
-        return (_format(path, read, arrays) for path in paths)
-    with ThreadPoolExecutor(_THREADS, "iofast-formats") as pool:
-        found = pool.map(lambda chunk: [_format(path, read, arrays) for path in chunk], chunks)
-        return iter([each for chunk in found for each in chunk])
+    found = [""] * len(paths)
+
+    def look(start: int, stop: int) -> None:
+        found[start:stop] = [_format(path, read, arrays) for path in paths[start:stop]]
+
+    in_threads(look, len(paths), " files", "looking for images", chunk=_CHUNK)
+    return found
 
 
 def _format(path: str, read: Read, arrays: bool) -> str:

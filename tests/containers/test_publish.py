@@ -93,9 +93,6 @@ def test_clearing_keeps_the_lock(target: Target) -> None:
             Target(target.path).acquire()
 
 
-# Refusals.
-
-
 def test_an_existing_target(tmp_path: Path) -> None:
     (tmp_path / "out.lmdb").write_bytes(b"old")
     with pytest.raises(TargetError, match=r"out\.lmdb exists already.*give overwrite=True"):
@@ -164,9 +161,6 @@ def test_a_lock_that_is_a_symlink_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
-# Two runs.
-
-
 HOLD = """
 import sys
 from iofast.containers.publish import Target
@@ -229,9 +223,6 @@ def test_published_by_another_between_check_and_lock(target: Target, monkeypatch
     with pytest.raises(TargetError, match="exists already"):
         target.acquire()
     assert not target.partial.exists()
-
-
-# Interruptions.
 
 
 class KilledError(BaseException):
@@ -391,9 +382,6 @@ def test_clearing_does_not_follow_links(target: Target, tmp_path: Path) -> None:
         (target.partial / "link").symlink_to(tmp_path / "elsewhere")
         target.discard()
     assert files(tmp_path) == {"elsewhere/precious": b"precious"}
-
-
-# Space.
 
 
 def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

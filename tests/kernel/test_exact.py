@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import closing
 from functools import cache
 
@@ -189,12 +186,12 @@ def test_spans_need_exact_and_a_row_each(exact: bool, shape: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("simd", ["scalar", "avx2"])
-def test_other_instruction_sets_give_the_same(simd: str) -> None:
-    """A process of its own, because the instruction set is chosen when a context is made."""
-    tests = [f"{__file__}::{name}" for name in ("test_levels_at_both_ends_are_clipped_like_pillows", ONE)]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-    run = subprocess.run(command, env={**os.environ, "IOFAST_SIMD": simd}, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-
-
-ONE = "test_decoded_pixels_are_resampled_in_the_same_way"
+@pytest.mark.parametrize("filter", FILTERS)
+def test_other_instruction_sets_give_the_same(filter: str, simd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IOFAST_SIMD", simd)  # read when a context is made
+    image = upright(encoded(0))
+    source, _alive = batch_of([encoded(0)])
+    for size in ((224, 224), (130, 90), (20, 30), (500, 300), (400, 40)):
+        made = decoded(source, (7, 5, 497, 371, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)
+        wanted = image.crop((7, 5, 497, 371)).resize(size, Image.Resampling[filter.upper()])
+        np.testing.assert_array_equal(made, np.asarray(wanted))

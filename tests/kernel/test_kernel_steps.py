@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from places import ROOT
 
 from iofast.kernel.contract import DecodeOptions
-from iofast.work import NUMBERS, Step
+from iofast.work import NUMBERS, PillowStep, Step
 
 native = pytest.importorskip("iofast.kernel.native_batch")
 _native = pytest.importorskip("iofast.kernel._native")
@@ -37,8 +37,9 @@ def simd(name: str) -> Iterator[None]:
 
 def test_codes_of_steps_are_those_of_the_header() -> None:
     body = HEADER.read_text().partition("IOF_NOTHING")[2].partition("IOF_STEPS")[0]
-    assert ["NOTHING", *re.findall(r"IOF_(\w+)", body)] == [step.name for step in Step]
-    assert [step.value for step in Step] == list(range(len(Step)))
+    named = [step.name for step in Step] + [f"PILLOW_{step.name}" for step in PillowStep]
+    assert ["NOTHING", *re.findall(r"IOF_(\w+)", body)] == named
+    assert [*Step, *PillowStep] == list(range(len(named)))
 
 
 def columns(program: Program) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

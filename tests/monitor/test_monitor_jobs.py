@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from monitor_jobs import Watcher, made, spend
+from monitor_jobs import Watcher, made
 from monitor_moments import starved
 
 from iofast.monitor.findings import Bound, Verdict
@@ -41,15 +41,14 @@ class TestJobs:
         jobs.close()
         assert threading.active_count() <= before
 
-    def test_a_dear_verdict_stands_for_some_seconds_and_the_last_is_on_everything(self) -> None:
+    def test_a_verdict_stands_for_some_seconds_and_the_last_is_on_everything(self) -> None:
         judged: list[int] = []
 
         def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
             judged.append(len(snapshots))
-            spend(0.01)
             return starved()
 
-        jobs = Jobs(Sources(made().find, lambda job: Watcher(job, 30), judge), judging=0.001)
+        jobs = Jobs(Sources(made().find, lambda job: Watcher(job, 30), judge))
         jobs.add(made().find()[0])
         while len(jobs):
             jobs.next(1.0)
@@ -64,10 +63,9 @@ class TestJobs:
 
         def judge(snapshots: Sequence[Snapshot], before: Verdict | None) -> Verdict:
             judged.append(len(snapshots))
-            spend(0.01)
             return plain.judge(snapshots, before)
 
-        jobs = Jobs(Sources(plain.find, plain.watch, judge), judging=0.001)
+        jobs = Jobs(Sources(plain.find, plain.watch, judge))
         jobs.add(plain.find()[0])
         for _ in range(4):
             assert jobs.next(1.0) is not None

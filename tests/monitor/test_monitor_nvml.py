@@ -85,10 +85,11 @@ def test_busy_is_the_mean_since_the_last_question(play: Play, tmp_path: Path) ->
     for number in range(80):  # more than it holds
         ring.put(0.25 if number % 2 else 0.75, end - (79 - number) * 10_000)
     probe = play(f"gpu 0 ring={tmp_path}/ring")
-    assert probe._busy("of another", probe._handles()[0], 0.1) == pytest.approx(0.5)
+    assert only(probe).busy == pytest.approx(0.5)
     ring.put(1.0, end + 10_000)
     ring.put(0.5, end + 20_000)
     assert only(probe).busy == pytest.approx(0.75), "what was told before does not count again"
+    assert probe.devices((1,), 1.0)[0].busy == pytest.approx(0.51, abs=0.02), "another job was told nothing yet"
     ring.close()
 
 
@@ -216,6 +217,7 @@ def test_a_real_gpu() -> None:
     shares = []
     for work in (True, False):
         torch.cuda.synchronize()
+        probe.devices(ME, 1.0)  # what was before does not count
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             if work:
@@ -228,8 +230,6 @@ def test_a_real_gpu() -> None:
         shares.append(figures.busy)
         assert figures.memory_used is not None
         assert figures.memory_used > 3 * 4 * 4096**2
-        readings = probe.readings(figures.index, time.monotonic() - 1.0)
-        assert readings == sorted(readings, key=lambda reading: reading.time_s)
     busy, idle = shares
     assert busy is not None
     assert idle is not None

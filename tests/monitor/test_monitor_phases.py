@@ -64,24 +64,6 @@ def test_other_workers_begin_an_epoch() -> None:
     assert found([*busy(3, **old), *between, *busy(3, **new)]) == [T, T, T, T, B, T, T]
 
 
-def test_a_second_set_at_work_is_a_validation() -> None:
-    own, other = [worker(1, 0.5), worker(2, 0.5)], [worker(3, 0.0), worker(4, 0.0)]
-    asleep, working = [worker(1, 0.0), worker(2, 0.0)], [worker(3, 0.6), worker(4, 0.6)]
-    train = busy(5, processes=(MAIN, *own, *other))
-    validate = busy(2, processes=(MAIN, *asleep, *working))
-    assert found([*busy(5, processes=(MAIN, *own)), *train, *validate, *train]) == [T] * 10 + [V] * 2 + [T] * 5
-
-
-def test_a_burst_of_writing_on_an_idle_device_is_a_checkpoint() -> None:
-    writes = replace(MAIN, write_bytes=300 << 20)
-    saved = snapshot(BUSY, 0.9, processes=(writes, worker(1), worker(2)))
-    assert found([*busy(5), saved, *busy(5)]) == [T] * 5 + [C] + [T] * 5
-    beside = snapshot(BUSY, 0.0, processes=(writes, worker(1), worker(2)))
-    assert found([*busy(5), beside, *busy(5)]) == [T] * 11
-    logs = replace(MAIN, write_bytes=300 << 20)
-    assert found(busy(6, processes=(logs, worker(1)))) == [T] * 6, "it always writes"
-
-
 def test_the_rest_of_a_pause_is_not_training() -> None:
     """A validation of a second and a half lies in two intervals, or three."""
     rest = snapshot(BUSY, 0.5)

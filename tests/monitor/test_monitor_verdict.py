@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -313,7 +313,7 @@ MAYBE = st.none() | SHARES
 def anything(draw: st.DrawFn) -> Snapshot:
     doing = draw(st.dictionaries(st.sampled_from(list(Doing)), SHARES, max_size=3))
     count = draw(st.sampled_from([None, 0, 1 << 30]))
-    odd = {"read_bytes": count, "read_calls_bytes": count, "write_bytes": count, "major_faults": count}
+    odd = {"read_bytes": count, "read_calls_bytes": count, "major_faults": count}
     processes = [replace(MAIN, cpu_s=draw(SHARES), **odd)] if draw(st.booleans()) else []
     for number in range(draw(st.integers(0, 3))):
         made = worker(draw(st.integers(0, 5)) + 10 * number, draw(SHARES), runnable_s=draw(MAYBE), **odd)
@@ -378,6 +378,7 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
 
 
 def test_thresholds_check_themselves() -> None:
+    assert len(fields(Thresholds)) <= 15
     with pytest.raises(OptionError, match=r"^Thresholds.part: expected a number of at least 0, found -1$"):
         Thresholds(part=-1)
     with pytest.raises(OptionError, match=r"notice <= bound <= severe, found 0.05, 0.3, 0.2"):

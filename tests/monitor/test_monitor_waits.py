@@ -24,7 +24,7 @@ R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
 LINE = WaitSite("/u/train.py", 41, "batches", "queue.get", WaitSource.THREADS, True, 0.96)
 SAID = "the training thread waits in `batches`, train.py:41, for `queue.get`, 96% of the time"
 OTHERS = WaitSite("/u/train.py", 12, "main", "queue.put", WaitSource.THREADS, False, 0.96)
-CHILD = ProcessFigures(300, 1, "other", "feeder", 0.9, 0.0, {"R": 1.0}, 0, 0, 0, 0)
+CHILD = ProcessFigures(300, 1, "other", "feeder", 0.9, 0.0, {"R": 1.0}, 0, 0, 0)
 FORKED = worker(1, 0.02, name="python")
 
 

@@ -276,8 +276,8 @@ def test_a_container_of_its_own() -> None:
 
 
 def test_a_late_caller_gets_a_whole_interval(sleeper: Job) -> None:
-    begin = time.monotonic()
     with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
+        begin = time.monotonic()
         time.sleep(0.5)
         start = time.monotonic()
         snapshot = watch.interval()

@@ -20,7 +20,6 @@ from folder_images import few
 from packing_runs import digests, interrupt, pack_with
 from PIL import Image
 
-from iofast.containers.locked_folder import LockedFolder
 from iofast.errors import SourceError, TargetError, WorkerError
 from iofast.packing import PackOptions, pack
 from iofast.packing.pool import WorkerPool
@@ -245,7 +244,7 @@ class TestPackResume:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(LockedFolder, "rename", stop)
+            patch.setattr(os, "rename", stop)
             with pytest.raises(KeyboardInterrupt):
                 pack(bad, tmp_path / "out.lmdb", max_errors=1)
         assert not (tmp_path / "out.lmdb").exists()

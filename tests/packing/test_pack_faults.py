@@ -42,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
     """From some write on, every write fails: one line, no target, and the same command resumes."""
-    case = Case(name, images, None)
+    case = Case(name, images)
     whole, folder = tmp_path / "whole", tmp_path / "full"
     for each in (whole, folder):
         each.mkdir()
@@ -60,7 +60,7 @@ def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_that_cannot_be_read(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
-    case = Case(name, images, None)
+    case = Case(name, images)
     command = case.command(tmp_path, "--quiet", "--max-errors", "10%")
     ended = _packs.run_with(faults, f"read:{errno.EIO}:1:3.jpg", command)
     assert ended.returncode == 3, ended.stderr

@@ -218,7 +218,7 @@ def test_dry_run_writes_nothing_and_estimates_well(tmp_path: Path) -> None:
     assert real.estimate is None
     assert 0.5 < dry.estimate.bytes_out / real.bytes_out < 2
     assert 0.9 < dry.bytes_in / real.bytes_in < 1.1
-    assert dry.estimate.bytes_peak > dry.estimate.bytes_out
+    assert dry.estimate.bytes_peak >= dry.estimate.bytes_out
     assert dry.estimate.seconds > 0
 
 

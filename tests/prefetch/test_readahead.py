@@ -1,4 +1,4 @@
-"""Advice on coming batches: its ranges, order and bounds, and none for cached batches."""
+"""Advice on coming batches: its ranges, order and bounds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import eventually, photographs, write_folder, write_lmdb
-from numpy.typing import NDArray
 
-from iofast import open_reader, open_writer
+from iofast import open_reader
 from iofast.containers.base import Located, Reader
 from iofast.prefetch import advice as advice_module
-from iofast.prefetch.advice import FileAdvice, joined, ranges, reading, sample, spaced
+from iofast.prefetch.advice import FileAdvice, joined, ranges, reading
 from iofast.prefetch.readahead import Readahead, _Ahead
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
@@ -42,7 +41,7 @@ def container(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Every (offset, length) of the advice, with an empty page cache."""
+    """Every (offset, length) of the advice."""
     made: Calls = []
 
     def advise(_: int, offset: int, length: int, advice: int) -> None:
@@ -50,19 +49,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             made.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
     return made
 
 
 def batches(reader: Reader, asked: list[int] | None = None) -> Callable[..., list[Located]]:
-    """Batches of neighbours, last ones first; `asked` lists those that were located as a whole."""
+    """Batches of neighbours, last ones first; `asked` lists those that were located."""
 
-    def located_of(batch: int, few: bool = False) -> list[Located]:
+    def located_of(batch: int) -> list[Located]:
         first = len(reader) - BATCH * (batch + 1)
-        indices = np.arange(first, first + BATCH)
-        if asked is not None and not few:
+        if asked is not None:
             asked.append(batch)
-        return [reader.locate(spaced(indices) if few else indices)]
+        return [reader.locate(np.arange(first, first + BATCH))]
 
     return located_of
 
@@ -145,38 +142,10 @@ def test_advice_on_a_folder_opens_few_files(tmp_path: Path, monkeypatch: pytest.
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_cached_and_evicted_payloads(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    with open_writer(path) as writer:
-        for _ in range(20):
-            writer.write({"bin": os.urandom(300_000)})
-    with open_reader(path) as reader:
-        located = [reader.locate(np.arange(5, 15), "bin")]
-        path.read_bytes()
-        advice = FileAdvice(reader)
-        assert advice.is_there(located)
-        assert advice.looks == 10
-        if not advice_module._largest_request(path.stat().st_dev):
-            pytest.skip("no disk under the temporary folder, so nothing can be evicted")
-        reader.close()
-        assert eventually(lambda: evict(path) or not advice.is_there(located))
-        list(advice.give(located))
-        assert eventually(lambda: advice.is_there(located)), "the advice brought them in"
-
-
-def evict(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def test_rows_are_joined_by_place_and_sampled_over_all(container: Reader) -> None:
+def test_rows_are_joined_by_place(container: Reader) -> None:
     whole = joined([container.locate(np.array([50, 7])), container.locate(np.array([20]))])
     assert whole.indices.tolist() == [7, 20, 50]
     assert whole.crc is None
-    few = sample(container.locate(np.arange(100)))
-    assert (few.indices[0], few.indices[-1], len(few.indices)) == (0, 99, advice_module.LOOKS)
-    assert len(sample(container.locate(np.arange(0))).length) == 0
 
 
 def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Calls) -> None:
@@ -198,7 +167,7 @@ def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Call
 def test_advice_keeps_within_its_bytes(container: Reader, calls: Calls) -> None:
     sizes = [int(batches(container)(batch)[0].length.sum()) for batch in range(count(container))]
     budget = 3 * max(sizes)
-    ahead = _Ahead(batches(container), FileAdvice(container), len(sizes), len(sizes), budget)
+    ahead = _Ahead(batches(container), len(sizes), len(sizes), budget)
     for come in range(20):
         ahead.reach(come)
         while ahead.group():
@@ -216,78 +185,8 @@ def test_advice_continues_at_a_consumer_that_overtook_it(container: Reader, call
     assert calls
 
 
-def test_no_advice_while_everything_is_in_the_page_cache(
-    container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(advice_module, "cached", lambda *_: True)
-    monkeypatch.setattr("iofast.prefetch.readahead._CACHED", (8, 8))
-    looked: list[int] = []
-
-    def located_of(batch: int, few: bool) -> list[Located]:
-        assert few, "cached batches are not located as a whole"
-        looked.append(batch)
-        return batches(container)(batch, few)
-
-    ahead = Readahead(container, located_of, count(container), depth=count(container))
-    ahead.ask(0)
-    assert eventually(lambda: not ahead._thread.is_alive())
-    assert calls == []
-    assert looked == [*range(8), *range(8, count(container), 8)], "after eight batches, one in eight is looked up"
-
-
-def test_missing_rows_outside_the_sample_get_advice(
-    container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group reads most of a block-local window; a sample of eight rows seldom shows the missing ones."""
-    hole = container.locate(np.array([7])).offset[0] + container.locate(np.array([7])).length[0] // 2
-    first = batches(container)(0)[0].offset.min()
-    advised: list[int] = []
-
-    def there(_: object, offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return (offsets != hole) & ((offsets < first) | bool(advised or advised.append(1)))
-
-    def located_of(batch: int, few: bool) -> list[Located]:
-        located = batches(container)(batch)[0]
-        return [located.rows(np.flatnonzero(located.offset + located.length // 2 != hole)) if few else located]
-
-    monkeypatch.setattr(advice_module, "cached", there)
-    monkeypatch.setattr(advice_module, "SHARED", 1)
-    ahead = Readahead(container, located_of, count(container), depth=count(container))
-    ahead.ask(0)
-    assert eventually(lambda: not ahead._thread.is_alive())
-    assert ahead.error is None
-    assert covers(calls, container.locate(np.array([7])))
-    assert len(calls) <= 1 + BATCH, "cached rows get no advice"
-
-
-def test_a_folders_files_are_not_opened_for_lookups(tmp_path: Path) -> None:
-    with open_reader(write_folder(tmp_path / "images", photographs(40))) as reader:
-        advice = FileAdvice(reader)
-        assert advice.missing([reader.locate(np.arange(40))]) == []
-        assert advice.looks == 0
-
-
-def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    warm = True
-    monkeypatch.setattr(advice_module, "cached", lambda *_: warm)
-    monkeypatch.setattr("iofast.prefetch.readahead._CACHED", (4, 8))
-    ahead = Readahead(container, batches(container), count(container), depth=8)
-    ahead.ask(10)
-    time.sleep(0.05)
-    assert calls == []
-    warm = False
-    ahead.ask(20)
-    assert eventually(lambda: bool(calls))
-    for come in range(21, count(container)):
-        ahead.ask(come)
-        time.sleep(0.002)
-    assert eventually(lambda: not ahead._thread.is_alive())
-    assert covers(calls, batches(container)(count(container) - 1)[0])
-    assert ahead.error is None
-
-
 def test_a_damaged_container_ends_the_advice_and_nothing_else(container: Reader, calls: Calls) -> None:
-    def fails(batch: int, few: bool) -> list[Located]:
+    def fails(batch: int) -> list[Located]:
         raise ValueError(f"batch {batch} is damaged")
 
     ahead = Readahead(container, fails, 10)
@@ -325,7 +224,6 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
 
 def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with a full queue blocks each call; the rest of a group is dropped."""
-    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
     monkeypatch.setattr(advice_module, "WIDE_GAP", 0)
     monkeypatch.setattr(advice_module, "GAP", 0)
     made: list[float] = []

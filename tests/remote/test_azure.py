@@ -114,5 +114,5 @@ def test_failures(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageError, match="container does not exist"):
         list(Store.of("az://none").list())
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"wrong" * 12).decode())
-    with pytest.raises(StorageError, match=r"403 access denied, \w+$"):
+    with pytest.raises(StorageError, match=r"403 forbidden, \w+$"):
         Store.of(container).get("x")

@@ -42,11 +42,11 @@ LASTING = {
 REASONS = {
     "503": "503 service unavailable, SlowDown, for 2 s",
     "429": "429 too many requests, SlowDown, for 2 s",
-    "500": "500 internal error, for 2 s",
+    "500": "500 internal server error, for 2 s",
     "reset": "the connection broke, for 2 s",
     "no answer": "no answer in time, for 2 s",
-    "403": "403 access denied, AccessDenied",
-    "401": "401 not authenticated",
+    "403": "403 forbidden, AccessDenied",
+    "401": "401 unauthorized",
     "expired": "400 bad request, ExpiredToken",
 }
 
@@ -133,7 +133,7 @@ class TestUploads:
             LASTING["403"] if part in request.path and request.method in ("PUT", "POST") else None
         )
         store = Store.of(f"s3://{bucket.name}", QUICK)
-        with pytest.raises(StorageError, match=r"shard cannot be written: 403 access denied"):
+        with pytest.raises(StorageError, match=r"shard cannot be written: 403 forbidden"):
             store.put_file("shard", tmp_path / "file")
         assert list(store.list()) == []
         assert bucket.unfinished_uploads() == 0
@@ -186,7 +186,7 @@ class TestPacking:
     def url(self, bucket: Bucket, tmp_path: Path) -> str:
         folder = write(tmp_path / "images", below("a", photos(40)) | below("b", photos(40, start=100)))
         (tmp_path / "local").mkdir()
-        pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=2)
+        pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=2, shard_records=20)
         return bucket.upload(folder, "p")
 
     def _check(self, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ class TestPacking:
         proxy.plan = lambda request: (
             fault if request.number == 0 and (name == "slow" or zlib.crc32(request.path.encode()) % 7 == 0) else None
         )
-        report = pack(url, tmp_path / "out.tar", resize=24, workers=2)
+        report = pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=20)
         assert (report.packed, report.failed) == (80, 0)
         self._check(tmp_path)
 
@@ -214,14 +214,14 @@ class TestPacking:
         proxy.plan = always({"bucket": gone, **LASTING}[name], "/p/b/02")
         start = time.monotonic()
         with pytest.raises(StorageError, match=r"/p/b/02\d\.jpg cannot be read: .*the same command goes on") as caught:
-            pack(url, tmp_path / "out.tar", resize=24, workers=2)
+            pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=20)
         assert time.monotonic() - start < 30
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "out.tar.errors.jsonl").exists()
         proxy.plan = lambda _: None
         before = proxy.count("GET", "/p/")
-        report = pack(url, tmp_path / "out.tar", resize=24, workers=2)
-        assert report.resumed > 0
+        report = pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=20)
+        assert report.resumed >= 20  # a refusal comes while earlier shards are being written
         assert report.failed == 0
         assert proxy.count("GET", "/p/") - before <= 80 - report.resumed
         self._check(tmp_path)
@@ -247,7 +247,7 @@ class TestPacking:
         monkeypatch.setenv(VARIABLE, "connect=1,read=9,patience=20")
         proxy.plan = first(1, Fault(delay=4), part="/p/a/003")
         with WorkerPool(1, silence=2) as pool:
-            report = run(url, tmp_path / "out.tar", PackOptions(resize=24), PackProgress(), pool)
+            report = run(url, tmp_path / "out.tar", PackOptions(resize=24, shard_records=20), PackProgress(), pool)
         assert report.failed == 0
         self._check(tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -29,14 +30,9 @@ from iofast.packing import PackOptions, PackReport, pack
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
-from iofast.packing.to_store import StoreRun
+from iofast.packing.to_store import StoreRun, work_folder
 
 RECORDS = 20
-OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("tar", {}),
-    "splits": ("tfrecord", {"split": "val=0.2,test=0.1", "shuffle": 1}),
-    "shuffled": ("tar", {"shuffle": 3}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +83,14 @@ def comparable(report: PackReport) -> PackReport:
     return replace(report, seconds=0.0, **lists)
 
 
-@pytest.mark.parametrize(("suffix", "options"), OPTIONS.values(), ids=OPTIONS)
-def test_bucket_and_folder_get_equal_bytes(
-    bucket: Bucket, images: Path, tmp_path: Path, work: Path, suffix: str, options: Mapping[str, Any]
-) -> None:
-    whole, expected = locally(images, tmp_path / "local", f"train.{suffix}", **options)
-    report = pack(images, f"s3://{bucket.name}/out/train.{suffix}", **options_of(**options))
+def test_bucket_and_folder_get_equal_bytes(bucket: Bucket, images: Path, tmp_path: Path, work: Path) -> None:
+    """Those of tar without further options are compared in most of the tests below."""
+    options: dict[str, Any] = {"split": "val=0.2,test=0.1", "shuffle": 1}
+    whole, expected = locally(images, tmp_path / "local", "train.tfrecord", **options)
+    report = pack(images, f"s3://{bucket.name}/out/train.tfrecord", **options_of(**options))
     assert stored(bucket) == expected
     assert comparable(report) == comparable(whole)
-    assert report.target == f"s3://{bucket.name}/out/train.{suffix}"
+    assert report.target == f"s3://{bucket.name}/out/train.tfrecord"
     assert report.failed == 3
     assert bucket.unfinished_uploads() == 0
     assert not any(work.iterdir())
@@ -116,7 +111,7 @@ def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
 
 
 # Children of one process, which has imported everything, are killed after a number of requests until one ends.
-def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
+def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[str, str], work: Path) -> None:
     """Early kills lose most of the work; late ones come while the set is published."""
     facts = [str(images), target_in(bucket), options_of(), bucket.endpoint, bucket.name, 12, 12]
     ended = subprocess.run(
@@ -125,6 +120,8 @@ def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[s
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) >= 1
     assert stored(bucket) == expected
+    with work_folder():  # removes those of runs that were killed
+        assert len([*work.iterdir()]) == 1
 
 
 class TestParts:
@@ -149,13 +146,14 @@ class TestParts:
             packed(images, bucket, finish=True)
 
     def test_at_once(self, bucket: Bucket, images: Path, expected: dict[str, str]) -> None:
-        """The same command on three machines: they share the work, and all report the whole."""
+        """The same command on three machines, in the place of another set: they share the work, and all report it."""
+        pack(images / "a", target_in(bucket), **options_of(shard_records=2))
         found: list[PackReport | BaseException] = []
 
         def one() -> None:
             try:
                 with WorkerPool(1) as pool:
-                    options = PackOptions(**options_of())
+                    options = PackOptions(**options_of(overwrite=True))
                     found.append(run(images, target_in(bucket), options, PackProgress(), pool))
             except BaseException as error:
                 found.append(error)
@@ -228,6 +226,26 @@ class TestFaults:
         assert packed(images, bucket).resumed >= 3 * RECORDS
         assert stored(bucket) == expected
 
+    def test_cleaning_up_fails(
+        self,
+        bucket: Bucket,
+        proxy: FaultProxy,
+        images: Path,
+        expected: dict[str, str],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The set is published: a warning, and the same command removes the rest, whatever it is."""
+        removals, refused = itertools.count(), Fault(status=403, body=b"<Error><Code>AccessDenied</Code></Error>")
+        for number, failing in enumerate(({0}, {2}, set[int]())):  # nothing is removed; the listing is
+            proxy.plan = lambda request, failing=failing: (
+                refused if "?delete" in request.path and next(removals) in failing else None
+            )
+            assert (report := packed(images, bucket)).packed == 97
+            assert report.failed == 3
+            assert len(caplog.records) == min(number + 1, 2)
+        assert "t.tar is published, but cleaning up failed: s3://" in caplog.text
+        assert stored(bucket) == expected
+
     def test_an_interrupt_leaves_no_upload(
         self, bucket: Bucket, proxy: FaultProxy, images: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -289,19 +307,35 @@ def test_a_listing_in_the_store(bucket: Bucket, images: Path, tmp_path: Path) ->
     assert stored(bucket) == local
 
 
+class Seen(PackProgress):
+    """What a bar is told."""
+
+    def __init__(self) -> None:
+        self.begun, self.done = list[tuple[int, int]](), 0
+
+    def begin(self, images: int, done: int) -> None:
+        self.begun.append((images, done))
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        self.done += images
+
+
 def test_the_disk_holds_two_shards(bucket: Bucket, images: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, send = [], StoreRun._send
 
-    def measured(*arguments: Any) -> None:
+    def measured(*arguments: Any) -> bool:
         paths = [os.path.join(folder, name) for folder, _, names in os.walk(work) for name in names if "shard-" in name]
         with contextlib.suppress(FileNotFoundError):  # removed just now
             sizes.append(sum(os.stat(path).st_blocks * 512 for path in paths))
-        send(*arguments)
+        return send(*arguments)
 
     monkeypatch.setattr(StoreRun, "_send", measured)
-    report = pack(images, target_in(bucket), **options_of(resize=256, format="rgb", shard_records=5))
+    seen, options = Seen(), PackOptions(**options_of(resize=256, format="rgb", shard_records=5))
+    with WorkerPool(1) as pool:
+        report = run(images, target_in(bucket), options, seen, pool)
     assert report.bytes_out > 15_000_000
     assert 0 < max(sizes) < 5_000_000
+    assert (seen.begun, seen.done) == ([(100, 0)], 100)  # one bar
 
 
 def test_a_shard_that_was_overwritten_is_found(bucket: Bucket, images: Path) -> None:
@@ -321,7 +355,7 @@ def test_secrets_are_nowhere(
     proxy.plan = lambda request: (
         Fault(status=403, body="".join(secrets).encode()) if "t-000002" in request.path else None
     )
-    with pytest.raises(StorageError, match="403 access denied") as raised:
+    with pytest.raises(StorageError, match="403 forbidden") as raised:
         packed(images, bucket)
     texts = [str(raised.value).encode(), *(bucket.request("GET", name) for name in names(bucket))]
     texts += [path.read_bytes() for path in work.rglob("*") if path.is_file()]

@@ -257,7 +257,7 @@ class TestFaults:
         proxy.plan = lambda request: (
             Fault(status=403, body=b"<Error><Code>AccessDenied</Code></Error>") if "000003" in request.path else None
         )
-        with pytest.raises(StorageError, match=r"train-000003\.tar cannot be read: 403 access denied"):
+        with pytest.raises(StorageError, match=r"train-000003\.tar cannot be read: 403 forbidden"):
             batches(made)
         assert made.stats.errors == 0
 

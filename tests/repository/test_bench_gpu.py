@@ -264,7 +264,7 @@ class TestParts:
             return batches
 
         monkeypatch.setattr(stress, "quiet", damaged)
-        stress.stressed(job, "cpu", "cpu")
+        stress.stressed(job, "cpu")
         assert record.read(job.log)[0][0].value == 1
 
     def test_a_step_that_fails_alone(self, job: Job, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ LAYERS = tuple(
         "errors option owned record ops work version",
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms pixels gpu prefetch places",
-        "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor commands",
+        "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "
+        "run commands",
         "cli __main__",
     )
 )
@@ -49,9 +50,10 @@ SIDEWAYS = {
         "loader",
         "bench",
         "monitor",
+        "run",
     },
 }
-TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch"}
+TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch", "run"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 

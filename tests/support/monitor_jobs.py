@@ -38,10 +38,3 @@ def made(verdict: Verdict | None = None, jobs: int = 1, last: float = float("inf
         return unknown() if len(snapshots) < 3 else verdict or starved()
 
     return Sources(lambda: found, lambda job: Watcher(job, last), judge)
-
-
-def spend(seconds: float) -> None:
-    """Use this much processor time."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass

@@ -61,7 +61,7 @@ def device(busy: float | None = 0.61, **changes: object) -> DeviceFigures:
 
 def process(pid: int, role: str, cpu_s: float) -> ProcessFigures:
     """A process that reads a little from the disk."""
-    return ProcessFigures(pid, 1, role, "python", cpu_s, 0.01, {"R": 1.0}, 1_400_000, 9_000_000, 0, 0)
+    return ProcessFigures(pid, 1, role, "python", cpu_s, 0.01, {"R": 1.0}, 1_400_000, 9_000_000, 0)
 
 
 def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:

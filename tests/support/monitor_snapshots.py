@@ -25,14 +25,14 @@ from iofast.monitor.snapshot import (
 JOB = Job(100, 5000, "python train.py")
 SYSTEM = SystemFigures(8.0, 4.0, 0.0, 64 << 30, 0)
 DEVICE = DeviceFigures(0, "GPU", "GPU-0", 0.5, None, None, None, None, None, 10 << 30, 80 << 30, (), True, 0)
-MAIN = ProcessFigures(100, 5000, "main", "python", 0.5, 0.0, {"R": 0.5, "S": 0.5}, 0, 0, 0, 0)
+MAIN = ProcessFigures(100, 5000, "main", "python", 0.5, 0.0, {"R": 0.5, "S": 0.5}, 0, 0, 0)
 LOADER = LoaderFigures("train", "watched", 2, 4, 32, "cpu", 0, 10, 320, 0.1, 0.0, None, None, {}, False, {})
 
 
 def worker(number: int, cpu: float = 0.0, **changes: Any) -> ProcessFigures:
     """A loader's worker; `cpu` is its share of a second."""
     states = {"R": cpu, "S": 1.0 - cpu}
-    made = ProcessFigures(200 + number, 6000, "worker", "pt_data_worker", cpu, 0.0, states, 0, 1 << 20, 0, 0)
+    made = ProcessFigures(200 + number, 6000, "worker", "pt_data_worker", cpu, 0.0, states, 0, 1 << 20, 0)
     return replace(made, **changes)
 
 

@@ -25,7 +25,7 @@ from tools.torture.drivers import damage, seeds
 from tools.torture.drivers.reading import check_message, install
 
 FILES = 1000
-_PLACE = re.compile(r"offset \d|page \d|chunk \d|record \d|\d{8}")
+_PLACE = re.compile(r"offset \d|page \d|piece \d|record \d|\d{8}")
 
 
 def run() -> list[str]:

@@ -1,8 +1,7 @@
-"""A pack on Ray whose nodes, processes, network and driver are lost: the bytes are those of a plain pack.
+"""A pack on Ray whose nodes, processes and driver are lost: the bytes are those of a plain pack.
 
 On a cluster of three nodes on this machine, each round packs 40 shards: a node is killed with all its processes, a
-process of Ray in the middle of a shard, or the driver, which then starts again. Then the nodes are in network
-namespaces of their own, and one permanently loses its connection while it packs a part.
+process of Ray in the middle of a shard, or the driver, which then starts again.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from tools import sample_photographs
 from tools.torture import Failed, _packs
-from tools.torture._network import inside, ip, kill, namespaces
+from tools.torture._network import kill
 from tools.torture._packs import Case
 
 SHARDS = 40
@@ -34,39 +32,21 @@ RECORDS = 25  # of a shard
 ROUNDS = ("node and worker", "driver", "driver and node")  # for each kind of container
 NODES = 3
 _TIME = 300.0  # seconds of a run at most
-_NETWORK = "10.213.7"  # of the namespaces
-_PORT = 6391
-_RAY = (sys.executable, "-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())", "start")
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of a cluster. `processes` returns all of its processes, `raylet` first."""
-
-    processes: Callable[[], list[psutil.Process]]
 
 
 class Run:
     """One `iofast pack --on ray` into `folder`."""
 
-    def __init__(self, case: Case, folder: Path, address: str, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(self, case: Case, folder: Path, address: str) -> None:
         self.case, self.folder = case, folder
         self.partial = folder / f"{case.name}.partial"
+        records = () if case.name.endswith(".lmdb") else ("--shard-records", str(RECORDS))
         paths = (str(case.images), str(folder / case.name))
-        words = (
-            "pack",
-            *paths,
-            "--resize",
-            "128",
-            "--max-errors",
-            "0",
-            "--shard-records",
-            str(RECORDS),
-            "--json",
-            "--quiet",
-        )
+        words = ("pack", *paths, "--resize", "128", "--max-errors", "0", *records, "--json", "--quiet")
         pack = [sys.executable, "-m", "iofast", *words]
-        self.command = [*prefix, *pack, "--on", "ray"]
+        if not records:  # without shards so few images would be one part
+            subprocess.run([*pack, "--part", f"1/{SHARDS}"], check=True, stdout=subprocess.DEVNULL)
+        self.command = [*pack, "--on", "ray"]
         self.environment = {**os.environ, "RAY_ADDRESS": address}
         self.start()
 
@@ -76,8 +56,8 @@ class Run:
         self.driver = psutil.Popen(self.command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
 
     def parts(self) -> int:
-        """The number of parts that are packed."""
-        return len([*self.partial.glob("rows-*")])
+        """The number of parts that are packed: each is one section."""
+        return len([*self.partial.glob("rows-*"), *self.partial.glob("part-*/rows-*")])
 
     def wait_for(self, parts: int) -> None:
         """Wait until so many parts are packed."""
@@ -88,16 +68,15 @@ class Run:
             time.sleep(0.01)
 
     def packing(self, tries: int = 500) -> list[psutil.Process]:
-        """The processes of Ray that are in the middle of a part: they have its lock, and write its shard."""
+        """The processes of Ray that are in the middle of a part: they have its lock, and have begun its section."""
         for _ in range(tries):
             found = []
             for lock in self.partial.glob("lock-*"):
-                number = int(lock.name.removeprefix("lock-")) - 1  # of its only section
-                with contextlib.suppress(OSError, ValueError, StopIteration, psutil.NoSuchProcess):
-                    if (
-                        next(self.partial.glob(f"shard-{number:06d}.*")).stat().st_size
-                        and not (self.partial / f"rows-{number:06d}").exists()
-                    ):
+                part = int(lock.name.removeprefix("lock-"))
+                begun = [*self.partial.glob(f"shard-{part - 1:06d}.*"), *self.partial.glob(f"part-{part:06d}/*.lmdb")]
+                rows = [*self.partial.glob(f"rows-{part - 1:06d}"), *self.partial.glob(f"part-{part:06d}/rows-*")]
+                with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+                    if any(path.stat().st_size for path in begun) and not rows:
                         found.append(psutil.Process(int(lock.read_text())))
             if found:
                 return found
@@ -127,7 +106,7 @@ class Run:
 class Rounds:
     """The images, the files of plain packs, and what was killed."""
 
-    def __init__(self, folder: Path, shards: int = SHARDS, names: tuple[str, ...] = _packs.NAMES[1:]) -> None:
+    def __init__(self, folder: Path, shards: int = SHARDS, names: tuple[str, ...] = _packs.NAMES) -> None:
         self.folder, self.counts, self.shards = folder, Counter[str](), shards
         images = folder / "images"
         found = sample_photographs.make(images, per_class=8, val=2, quiet=True)
@@ -139,8 +118,9 @@ class Rounds:
         for case in self.cases:
             whole = folder / f"plain-{case.name}"
             whole.mkdir()
-            command = [sys.executable, "-m", "iofast", "pack", str(source), str(whole / case.name)]
-            subprocess.run([*command, "--shard-records", str(RECORDS), "--resize", "128", "--quiet"], check=True)
+            shard = [] if case.name.endswith(".lmdb") else ["--shard-records", str(RECORDS)]
+            command = [sys.executable, "-m", "iofast", "pack", str(source), str(whole / case.name), *shard]
+            subprocess.run([*command, "--resize", "128", "--quiet"], check=True)
             self.wanted[case] = _packs.digests(whole)
 
     def target(self) -> Path:
@@ -190,47 +170,6 @@ class Cluster:
         self._nodes.shutdown()
 
 
-def start_nodes(names: list[str]) -> str:
-    """Start a node of one processor in each namespace. Returns the address of the cluster.
-
-    The network is of this machine alone, so the cluster needs no token.
-    """
-    address = f"{_NETWORK}.1:{_PORT}"
-    for number, name in enumerate(names, 1):
-        words = [f"--node-ip-address={_NETWORK}.{number}", "--num-cpus=1", "--block"]
-        words += [f"--address={address}"] if number > 1 else ["--head", f"--port={_PORT}", "--include-dashboard=false"]
-        command = ["ip", "netns", "exec", name, *_RAY, *words, "--disable-usage-stats"]
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _wait_for_raylet(name)
-    return address
-
-
-def _wait_for_raylet(name: str) -> None:
-    end = time.monotonic() + _TIME
-    while not any("raylet" in process.name() for process in inside(name)):
-        if time.monotonic() > end:
-            raise Failed("a node of Ray does not start in a network namespace")
-        time.sleep(0.2)
-    time.sleep(2)  # it also has to register
-
-
-def cut(rounds: Rounds, names: list[str]) -> str:
-    """Cut the connection of a node while it packs a part; then check the bytes."""
-    run = Run(rounds.cases[-1], rounds.target(), start_nodes(names), ("ip", "netns", "exec", names[0]))
-    run.wait_for(2)
-    end = time.monotonic() + _TIME
-    while True:
-        packing = {process.pid for process in run.packing()}
-        lost = next((name for name in names[1:] if packing & {each.pid for each in inside(name)}), None)
-        if lost is not None:
-            break
-        if time.monotonic() > end:
-            raise Failed("no node in a namespace packs a part")
-    ip("-n", lost, "link", "set", "eth0", "down")
-    run.end(rounds.wanted[rounds.cases[-1]], "a node without a connection")
-    return "- 3 nodes in network namespaces of their own; one permanently lost its connection while it packed a part"
-
-
 @contextlib.contextmanager
 def own_folders() -> Iterator[None]:
     """Give Ray a folder for its files; its processes must be gone at the end."""
@@ -272,14 +211,11 @@ def run() -> list[str]:
         rounds = Rounds(Path(name))
         with own_folders():
             kills(rounds, ROUNDS)
-        with own_folders(), namespaces(NODES, _NETWORK) as names:
-            last = "- no network namespaces (only root may): not tried" if names is None else cut(rounds, names)
     counts = rounds.counts
     return [
-        f"- {counts['rounds']} rounds over tar and TFRecord, {SHARDS} shards of {RECORDS} images each, on 3 "
+        f"- {counts['rounds']} rounds over {', '.join(_packs.NAMES)}, {SHARDS} shards of {RECORDS} images each, on 3 "
         f"nodes of one processor (`ray.cluster_utils.Cluster`); killed with SIGKILL: a node with all its processes "
         f"{counts['node']} times, a process of Ray in the middle of a part {counts['worker']} times, the driver "
         f"{counts['driver']} times; {counts['resumed']} drivers that were started again found parts that were packed",
-        last,
         "- every final file had the bytes of a plain `iofast pack`; no process and no file was left",
     ]

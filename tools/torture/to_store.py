@@ -75,7 +75,8 @@ def run() -> list[str]:
         f"- {done['rounds']} sets of tar and TFRecord, each packed by two machines at once: {done['runs']} runs, "
         f"{done['kills']} of them killed",
         "- options: none; --shuffle with --split",
-        "- every object had the bytes of one undisturbed run into a folder, and nothing else was left",
+        "- every object had the bytes of one undisturbed run into a folder, and nothing else was left; on a machine "
+        "at most the work folder of its last run",
     ]
 
 
@@ -95,6 +96,8 @@ def _round(goal: Set, folder: Path, chance: random.Random) -> Counter[str]:
             if each.returncode not in (0, -9) and "exists already" not in words:
                 raise Failed(f"{goal.prefix}, attempt {attempt}: exit status {each.returncode}: {words}")
         counts["runs"] += 2
+        if any(len([*(folder / f"work{each}").glob("*")]) > 1 for each in range(2)):
+            raise Failed(f"{goal.prefix}, attempt {attempt}: the work folder of a run before is still there")
         if goal.is_published():
             break
     if goal.digests() != _packs.digests(whole):

@@ -2,6 +2,7 @@
 #ifndef IOFAST_CONTEXT_H
 #define IOFAST_CONTEXT_H
 
+#include "foreign.h"
 #include "pixels.h"
 #include "raw.h"
 #include "region.h"
@@ -13,6 +14,7 @@ struct iof_context {
   iof_resampler resampler;
   iof_buffer payload;
   iof_unpacker unpacker;
+  iof_inflater inflater;
   iof_painter painters[2]; /* for an image and its partner */
   iof_buffer rgb; /* of a transcode */
 };

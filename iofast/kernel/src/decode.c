@@ -29,6 +29,7 @@ void iof_context_free(iof_context *context) {
   free(context->payload.data);
   free(context->rgb.data);
   iof_unpacker_free(&context->unpacker);
+  iof_inflater_free(&context->inflater);
   iof_painter_free(&context->painters[0]);
   iof_painter_free(&context->painters[1]);
   free(context);
@@ -36,6 +37,7 @@ void iof_context_free(iof_context *context) {
 
 iof_counters *iof_context_counters(iof_context *context) { return &context->counters; }
 
+#define LARGE (1 << 24) /* pixels; larger images of other formats are Pillow's, with its estimate of memory */
 #define GAP 8192 /* bytes between two runs that are read too: copying them costs as much as another pread, 1 us */
 
 /* Read `count` runs of a payload to their places in the whole of it. What lies between them stays undefined. */
@@ -53,11 +55,15 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   return status;
 }
 
+static uint64_t most_bytes(const iof_context *context, const iof_source *source, int64_t i) {
+  return source->indexed && source->indexed[i].kind == IOF_DECODED ? UINT64_MAX : context->options.max_bytes;
+}
+
 /* Get some runs of a payload, or point to them in memory. */
 static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
                         const uint8_t **data) {
   iof_status status = IOF_OK;
-  if (source->lengths[i] > context->options.max_bytes) {
+  if (source->lengths[i] > most_bytes(context, source, i)) {
     status = IOF_LIMIT;
   } else if (source->fds[i] == -1) { /* only -1: pread fails for any other negative number */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
@@ -129,6 +135,7 @@ typedef struct {
   int exif, flip, denominator, filter;
   int width, height; /* of the window */
   const float *span; /* NULL: the whole region */
+  int exact;
 } view;
 
 /* One axis of a region for Pillow's arithmetic. `span` is the start of the interval, and then its end two further on. */
@@ -136,10 +143,8 @@ static iof_span exact_span(int from, int to, const float *span) {
   return (iof_span){.from = span ? span[0] : 0, .to = span ? span[2] : to - from, .low = from, .high = to, .exact = 1};
 }
 
-/* Whether a view is resampled in Pillow's arithmetic. The nearest pixels are Pillow's in any case. */
-static int is_exact(const iof_context *context, int filter) {
-  return context->options.exact != IOF_OWN && filter != IOF_ALIASED;
-}
+/* Whether a view is resampled in Pillow's arithmetic. Pillow has no filter without antialiasing. */
+static int is_exact(const view *v) { return v->exact && v->filter != IOF_ALIASED; }
 
 /* Whether a span is a part of its region. */
 static int span_fits(const float *span, const iof_box *b) {
@@ -155,7 +160,7 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   iof_axis *x = o.turned ? &r->y : &r->x, *y = o.turned ? &r->x : &r->y;
   iof_span across = span_of(v->box->x0, v->box->x1, width, v->denominator, o.mirror_x);
   iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator, o.mirror_y);
-  if (is_exact(context, v->filter)) {
+  if (is_exact(v)) {
     across = exact_span(v->box->x0, v->box->x1, v->span);
     down = exact_span(v->box->y0, v->box->y1, v->span ? v->span + 1 : NULL);
   }
@@ -179,8 +184,8 @@ exact. */
 static int horizontal_first(const iof_context *context, const view *v) {
   const iof_box *b = v->box;
   int narrower = b->x1 - b->x0 - b->virtual_w, lower = b->y1 - b->y0 - b->virtual_h;
-  int upright_first = context->options.exact == IOF_AS_PILLOW_12 || !(lower > 0 && lower > (int64_t)narrower * 2);
-  int matters = v->filter == IOF_BICUBIC || v->filter == IOF_LANCZOS || is_exact(context, v->filter);
+  int upright_first = context->options.pillow < 13 || !(lower > 0 && lower > (int64_t)narrower * 2);
+  int matters = v->filter == IOF_BICUBIC || v->filter == IOF_LANCZOS || is_exact(v);
   return matters && upright_first != iof_orientation_of(v->exif).turned;
 }
 
@@ -216,7 +221,7 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   int32_t rect[4];
   iof_pixels pixels;
   view scaled_view = *v;
-  int scale = options->fast && !is_exact(context, v->filter) && iof_region_scales(context->region);
+  int scale = options->fast && !is_exact(v) && iof_region_scales(context->region);
   if (!v->denominator) scaled_view.denominator = scale ? fast_denominator(v->box) : 1;
   iof_clock_lap(&context->counters, IOF_SCANNING); /* until here the header */
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
@@ -235,11 +240,47 @@ static void zero_row(const iof_output *out, uint8_t *to) {
       for (int c = 0; c < 3; c++) memset(to + y * out->y_stride + x * out->x_stride + c * out->channel_stride, 0, size);
 }
 
+/* Decode a PNG or a WebP, in Pillow's arithmetic, so that it does not matter whether Pillow does it. */
+static iof_status decode_foreign(iof_context *context, const iof_source *source, int64_t i, const uint8_t *data,
+                                 const view *v, iof_target target) {
+  size_t length = (size_t)source->lengths[i];
+  view full_size = *v;
+  iof_foreign image = {0};
+  iof_pixels pixels;
+  int32_t rect[4];
+  int png = length && data[0] == 0x89, turned = iof_orientation_of(v->exif).turned;
+  int checked = source->indexed && source->indexed[i].width > 0;
+  iof_status status = (png ? iof_png_open : iof_webp_open)(data, length, &image);
+  int width = turned ? image.height : image.width, height = turned ? image.width : image.height;
+  if (status || (checked && (image.described || v->exif > 1)) || (int64_t)width * height > LARGE ||
+      (uint64_t)width * (uint64_t)height > context->options.max_pixels || !view_fits(v, width, height) ||
+      (checked && iof_is_changed(source, i, data, width, height)))
+    return IOF_UNSUPPORTED;
+  full_size.denominator = 1, full_size.exact = 1;
+  uint8_t *rgb = iof_reserve(&context->rgb, 3 * (size_t)width * (size_t)height + 64);
+  status = rgb ? make_axes(context, &full_size, width, height, rect) : IOF_MEMORY;
+  iof_clock_lap(&context->counters, IOF_AXES);
+  if (!status) status = png ? iof_png_decode(&context->inflater, &image, data, rect[3], rgb) : iof_webp_decode(&image, data, length, rgb);
+  iof_clock_lap(&context->counters, IOF_ENTROPY);
+  iof_raw raw = {IOF_RGB, image.width, image.height};
+  if (!status) status = iof_raw_region(&context->unpacker, &raw, rgb, rect, iof_takes_rows(&context->resampler), &pixels);
+  iof_clock_lap(&context->counters, IOF_COLOUR);
+  if (!status) status = resample_view(context, &full_size, &pixels, target);
+  iof_clock_lap(&context->counters, IOF_RESAMPLING);
+  if (!status) iof_count(&context->counters, png ? IOF_BY_PNG : IOF_BY_WEBP);
+  return status;
+}
+
+static int is_foreign(const uint8_t *data, size_t length) {
+  return length > 12 && (!memcmp(data, "\x89PNG", 4) || !memcmp(data + 8, "WEBP", 4));
+}
+
 /* Decode an encoded image, from payload to target. */
 static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const uint8_t *data = NULL;
   int width = 0, height = 0;
   iof_status status = source->lengths[i] ? iof_fetch_whole(context, source, i, &data) : IOF_EMPTY;
+  if (!status && is_foreign(data, (size_t)source->lengths[i])) return decode_foreign(context, source, i, data, v, target);
   if (!status) status = open_view(context, data, (size_t)source->lengths[i], v, &width, &height);
   if ((!status || status == IOF_BOX) && iof_is_changed(source, i, data, width, height)) status = IOF_CHANGED;
   if (!status) status = decode_view(context, v, width, height, target);
@@ -262,7 +303,8 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   view full_size = *v;
   iof_counters *counters = &context->counters;
   full_size.denominator = 1;
-  iof_status status = source->lengths[i] > options->max_bytes ? IOF_LIMIT : IOF_OK;
+  full_size.exact = v->exact || raw.kind == IOF_DECODED;
+  iof_status status = source->lengths[i] > most_bytes(context, source, i) ? IOF_LIMIT : IOF_OK;
   if (!status) status = iof_raw_check(&raw, source->lengths[i], options->max_pixels);
   if (!status && !view_fits(v, raw.width, raw.height)) status = IOF_BOX;
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
@@ -271,9 +313,9 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status) status = fetch_raw(context, source, i, &raw, &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
-  if (!status) status = resample_view(context, v, &pixels, target);
+  if (!status) status = resample_view(context, &full_size, &pixels, target);
   iof_clock_lap(counters, IOF_RESAMPLING);
-  if (!status) iof_count(counters, IOF_BY_COPY);
+  if (!status && raw.kind != IOF_DECODED) iof_count(counters, IOF_BY_COPY);
   return status;
 }
 
@@ -285,7 +327,7 @@ static view view_of(const iof_context *context, const iof_source *source, iof_bo
                     int64_t i) {
   const iof_options *options = &context->options;
   int own = flip >> 1; /* 1 + the number of a filter */
-  view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height, NULL};
+  view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height, NULL, options->exact};
   if (own && own <= IOF_FILTERS) v.filter = own - 1;
   if (options->clip) {
     *box = iof_moved_within(box, out->width, out->height);
@@ -302,7 +344,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
     iof_box box = boxes[i];
     view v = view_of(context, source, &box, flips[i], out, i);
-    if (spans && is_exact(context, v.filter)) v.span = spans + 4 * i;
+    if (spans) v.span = spans + 4 * i; /* there are none unless the options are exact */
     iof_clock_start(&context->counters);
     iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
     if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
@@ -339,7 +381,7 @@ static int by_planes(const iof_context *context, const iof_recipe *recipe, int w
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length) {
   view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, context->options.filter, recipe->width, recipe->height,
-            NULL};
+            NULL, 0};
   iof_encoded result = {0};
   int width, height;
   iof_status status = open_view(context, data, length, &v, &width, &height);

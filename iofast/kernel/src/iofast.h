@@ -49,10 +49,6 @@ typedef enum {
   IOF_FILTERS
 } iof_filter;
 
-/* Arithmetic of the resampler. OWN keeps more than 8 bits between the passes. Both others give Pillow's pixels, whose
-passes round to bytes, so their order is part of the result: before Pillow 13 the horizontal pass was always first. */
-typedef enum { IOF_OWN, IOF_AS_PILLOW_12, IOF_AS_PILLOW_13, IOF_ARITHMETICS } iof_arithmetic;
-
 /* Decoding paths. */
 typedef enum {
   IOF_BY_SEGMENTS, /* our decoder, only the restart segments of the region */
@@ -60,6 +56,8 @@ typedef enum {
   IOF_BY_SPLICE,   /* libjpeg, on a smaller file made of the region's segments */
   IOF_BY_LIBJPEG,  /* libjpeg, crop and skip */
   IOF_BY_COPY,     /* raw pixels: nothing to decode */
+  IOF_BY_PNG,      /* libdeflate or zlib */
+  IOF_BY_WEBP,     /* libwebp */
   IOF_WAYS
 } iof_way;
 
@@ -94,7 +92,8 @@ typedef struct {
   int fast;           /* allow DCT scaling if libjpeg decodes and the scaled crop still covers the output */
   int strict;         /* damaged data is an error even if libjpeg can guess the rest */
   int clip;           /* move windows into the resampled image; a smaller image goes to the upper left of the output */
-  int exact;          /* iof_arithmetic; IOF_NEAREST and IOF_ALIASED have one only. `fast` is for IOF_OWN */
+  int exact;          /* resample in Pillow's arithmetic, which rounds to bytes between the passes; without `fast` */
+  int pillow;         /* Pillow's major version: before 13 the horizontal pass was always first */
   int way;            /* iof_way to use if possible; -1: that of IOFAST_REGION, else the fastest */
   uint64_t max_pixels;
   uint64_t max_bytes; /* of one payload */
@@ -102,8 +101,9 @@ typedef struct {
 
 typedef struct iof_context iof_context;
 
-/* Contents of a payload: an encoded image, or pixels as in docs/format.md (the field rgb). */
-typedef enum { IOF_ENCODED, IOF_RGB } iof_kind;
+/* Contents of a payload: an encoded image; pixels as in docs/format.md (the field rgb); pixels of that form which Pillow has
+decoded: they are resampled in its arithmetic, and max_bytes does not count. */
+typedef enum { IOF_ENCODED, IOF_RGB, IOF_DECODED } iof_kind;
 
 /* One row of `indexed`: the index's data about a payload. The header of an encoded image must agree in size and
 orientation, unless the width is 0. */
@@ -162,6 +162,14 @@ typedef enum {
   IOF_PAD,
   IOF_PERMUTE,
   IOF_LUMA,
+  /* Pillow's operations, bit for bit, where those above follow torch's tensors: work.PillowStep. */
+  IOF_PILLOW_BRIGHTNESS,
+  IOF_PILLOW_CONTRAST,
+  IOF_PILLOW_COLOR,
+  IOF_PILLOW_SHARPNESS,
+  IOF_PILLOW_AUTOCONTRAST,
+  IOF_PILLOW_HUE,
+  IOF_PILLOW_BLUR,
   IOF_STEPS
 } iof_step;
 
@@ -287,9 +295,6 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
 ends inside a row, IOF_READ if it cannot be read (see errno): then `*failed` is that row, or the first of its run. */
 iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size, uint8_t *out, int64_t *failed);
 
-/* Whether this byte is in the page cache, as far as that is known without waiting. */
-int iof_is_cached(int fd, uint64_t offset);
-
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 
@@ -297,8 +302,15 @@ uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 the environment limits it. */
 const char *iof_simd(void);
 
+/* Find the libraries for PNG and WebP, once, before the first context: libdeflate or zlib, and libwebp from the file
+`webp` (NULL: none). Without them these formats are IOF_UNSUPPORTED. Returns bits: 1 = PNG, 2 = WebP. */
+int iof_find_libraries(const char *webp);
+
 /* libjpeg-turbo's version at build time, such as 2001005. */
 int iof_jpeg_version(void);
+
+/* Writes `count` interleaved RGB pixels as three planes of floats: channel c of value v becomes table[256 c + v]. */
+void iof_levels(const uint8_t *pixels, int64_t count, const float *table, float *out);
 
 /* Bytes of a value of this iof_type. */
 size_t iof_size_of(int type);

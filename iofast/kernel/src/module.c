@@ -37,22 +37,18 @@ static handle *enter(PyObject *capsule) {
 
 static void leave(handle *h) { atomic_flag_clear(&h->busy); }
 
-PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
+PyDoc_STRVAR(new_context_doc, "new_context(filter, exact, pillow, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
 
 static PyObject *new_context(PyObject *self, PyObject *args) {
   iof_options options;
   unsigned long long max_pixels, max_bytes;
   PyObject *capsule = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "iiiiiKKi", &options.filter, &options.exact, &options.fast, &options.strict, &options.clip,
-                        &max_pixels, &max_bytes, &options.way))
+  if (!PyArg_ParseTuple(args, "iiiiiiKKi", &options.filter, &options.exact, &options.pillow, &options.fast, &options.strict,
+                        &options.clip, &max_pixels, &max_bytes, &options.way))
     return NULL;
   if (options.filter < 0 || options.filter >= IOF_FILTERS) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
-    return NULL;
-  }
-  if (options.exact < 0 || options.exact >= IOF_ARITHMETICS) {
-    PyErr_Format(PyExc_ValueError, "exact must be 0 to %d, found %d", IOF_ARITHMETICS - 1, options.exact);
     return NULL;
   }
   if (options.way < -1 || options.way >= IOF_WAYS) {
@@ -279,6 +275,28 @@ static PyObject *finish_batch(PyObject *self, PyObject *args) {
   release(&result_buffer, 1);
   release(mix_buffers, MIX);
   release(work.buffers, WORK);
+  return result;
+}
+
+PyDoc_STRVAR(levels_doc, "levels(pixels, table, out): (height, width, 3) bytes to (3, height, width) floats; table (3, 256)");
+
+static PyObject *levels(PyObject *self, PyObject *args) {
+  PyObject *objects[3], *result = NULL;
+  Py_buffer b[3] = {{0}};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOO", &objects[0], &objects[1], &objects[2])) return NULL;
+  if (!PyObject_GetBuffer(objects[0], &b[0], PyBUF_SIMPLE) && !PyObject_GetBuffer(objects[1], &b[1], PyBUF_SIMPLE) &&
+      !PyObject_GetBuffer(objects[2], &b[2], PyBUF_WRITABLE)) {
+    if (b[0].len % 3 || b[1].len != (Py_ssize_t)(768 * sizeof(float)) || b[2].len != b[0].len * (Py_ssize_t)sizeof(float)) {
+      PyErr_SetString(PyExc_ValueError, "levels: table must have 3 x 256 floats and out a float for each byte of whole pixels");
+    } else {
+      Py_BEGIN_ALLOW_THREADS
+      iof_levels(b[0].buf, b[0].len / 3, b[1].buf, b[2].buf);
+      Py_END_ALLOW_THREADS
+      result = Py_NewRef(Py_None);
+    }
+  }
+  release(b, 3);
   return result;
 }
 
@@ -630,39 +648,6 @@ static PyObject *read_rows(PyObject *self, PyObject *args) {
   return result;
 }
 
-PyDoc_STRVAR(cached_doc, "cached(fds, offsets, out): out[i] = 1 if this byte is in memory (fd -1: it always is), else 0");
-
-/* Up to this many looks keep the GIL: none of them waits (RWF_NOWAIT), and releasing it made loaders of short epochs a
-quarter slower. */
-enum { FEW_LOOKS = 16 };
-
-static void look(const int32_t *fd, const uint64_t *offset, uint8_t *out, Py_ssize_t n) {
-  for (Py_ssize_t i = 0; i < n; i++) out[i] = (uint8_t)(fd[i] == -1 || iof_is_cached(fd[i], offset[i]));
-}
-
-static PyObject *cached(PyObject *self, PyObject *args) {
-  Py_buffer fds, offsets, out;
-  PyObject *result = NULL;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "y*y*w*", &fds, &offsets, &out)) return NULL;
-  Py_ssize_t n = fds.len / (Py_ssize_t)sizeof(int32_t);
-  if (offsets.len / (Py_ssize_t)sizeof(uint64_t) < n || out.len < n) {
-    PyErr_SetString(PyExc_ValueError, "cached: an offset and a byte of out for each descriptor: int32, uint64, uint8");
-  } else if (n <= FEW_LOOKS) {
-    look(fds.buf, offsets.buf, out.buf, n);
-    result = Py_NewRef(Py_None);
-  } else {
-    Py_BEGIN_ALLOW_THREADS
-    look(fds.buf, offsets.buf, out.buf, n);
-    Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-  }
-  PyBuffer_Release(&fds);
-  PyBuffer_Release(&offsets);
-  PyBuffer_Release(&out);
-  return result;
-}
-
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
 
 static PyObject *crc32c(PyObject *self, PyObject *args) {
@@ -677,6 +662,15 @@ static PyObject *crc32c(PyObject *self, PyObject *args) {
   return PyLong_FromUnsignedLong(value);
 }
 
+PyDoc_STRVAR(find_libraries_doc, "find_libraries(path of libwebp or None) -> bits: 1 = PNG, 2 = WebP");
+
+static PyObject *find_libraries(PyObject *self, PyObject *args) {
+  const char *webp;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "z", &webp)) return NULL;
+  return PyLong_FromLong(iof_find_libraries(webp));
+}
+
 PyDoc_STRVAR(versions_doc, "versions() -> (instruction set, libjpeg-turbo version number)");
 
 static PyObject *versions(PyObject *self, PyObject *unused) {
@@ -689,6 +683,7 @@ static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
+    {"levels", levels, METH_VARARGS, levels_doc},
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"device_read", device_read, METH_VARARGS, device_read_doc},
     {"device_place", device_place, METH_VARARGS, device_place_doc},
@@ -701,8 +696,8 @@ static PyMethodDef METHODS[] = {
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
-    {"cached", cached, METH_VARARGS, cached_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
+    {"find_libraries", find_libraries, METH_VARARGS, find_libraries_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
     {NULL, NULL, 0, NULL},
 };

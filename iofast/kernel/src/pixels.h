@@ -42,6 +42,13 @@ typedef struct {
   int32_t stride;
 } iof_frame_row;
 
+/* The rows of one step of a box filter down: `leaves` and `enters` change the sums, and the two farthest rows, `above` and
+`below`, count by `far` instead of `near`. */
+typedef struct {
+  const uint8_t *leaves, *enters, *above, *below;
+  uint32_t near, far;
+} iof_box_rows;
+
 /* The loops of tile_loops.h. A tile is IOF_TILE samples of 16 bits for each channel, one channel after another.
 
 widen, narrow  IOF_TILE bytes to samples of 16 bits, and back
@@ -63,6 +70,10 @@ join         n pixels of three planes as RGBX
 nearest      n pixels RGBX of a frame at their places
 between      the same, interpolated between four pixels
 split        n pixels RGBX to three planes
+mix          n bytes: from + factor * (to - from) in single precision, clipped and rounded towards 0
+smooth       n pixels of a row: the weighted mean of their 3 x 3 neighbours, as in sharpen
+turn_hue     n pixels of three planes: Pillow's bytes of hue, saturation and value, `shift` added to the hue, and back
+box_rows     n bytes of a box filter down: see pillow_steps.c
 luma         n bytes 0.299 R + 0.587 G + 0.114 B
 mirror       n bytes in reverse order
 weave        n values of 1, 2 or 4 bytes of each of three channels, interleaved
@@ -87,6 +98,10 @@ typedef struct {
   void (*nearest)(const uint32_t *frame, const int32_t *place, int n, uint32_t *to);
   void (*between)(const iof_frame_row *from, int n, uint32_t *to);
   void (*split)(const uint32_t *from, int n, uint8_t *to, size_t plane);
+  void (*mix)(const uint8_t *from, const uint8_t *own, size_t n, float factor, uint8_t *to);
+  void (*smooth)(const iof_three_rows *from, int n, uint8_t *to);
+  void (*turn_hue)(uint8_t *planes, size_t plane, size_t n, uint8_t shift);
+  void (*box_rows)(uint32_t *sums, const iof_box_rows *rows, int n, uint8_t *to);
   void (*luma)(const uint8_t *from, size_t plane, size_t n, uint8_t *to);
   void (*mirror)(const uint8_t *from, int n, uint8_t *to);
   void (*weave_1)(const uint8_t *r, const uint8_t *g, const uint8_t *b, int n, uint8_t *to);
@@ -123,6 +138,9 @@ iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *n
 
 void iof_flip(const iof_tile_loops *loops, const iof_canvas *from, int across, int down, uint8_t *to);
 iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to);
+
+/* Apply one of Pillow's operations to the canvas; `to` has its size. */
+iof_status iof_pillow_step(iof_painter *painter, int code, const float *numbers, const iof_canvas *from, uint8_t *to);
 
 #define IOF_MOST_TAPS 127 /* of a blur: the roundings of so many still fit 16 bits */
 

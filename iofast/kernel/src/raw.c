@@ -9,7 +9,7 @@ size_t iof_raw_length(const iof_raw *raw) { return 3 * (size_t)raw->width * (siz
 
 iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixels) {
   iof_status status = IOF_OK;
-  if (raw->kind != IOF_RGB) {
+  if (raw->kind != IOF_RGB && raw->kind != IOF_DECODED) {
     status = IOF_UNSUPPORTED;
   } else if (raw->width < 1 || raw->height < 1) {
     status = IOF_CORRUPT;

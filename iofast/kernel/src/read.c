@@ -34,18 +34,3 @@ iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size,
   }
   return status;
 }
-
-#if defined(__linux__) && defined(RWF_NOWAIT)
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
-int iof_is_cached(int fd, uint64_t offset) {
-  uint8_t byte;
-  struct iovec one = {&byte, 1};
-  struct statfs system;
-  if (preadv2(fd, &one, 1, (off_t)offset, RWF_NOWAIT) == 1) return 1;
-  return errno == EOPNOTSUPP && !fstatfs(fd, &system) && system.f_type == TMPFS_MAGIC; /* tmpfs is nowhere else */
-}
-#else /* untested systems */
-int iof_is_cached(int fd, uint64_t offset) { return (void)fd, (void)offset, 0; }
-#endif

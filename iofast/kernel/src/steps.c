@@ -156,6 +156,7 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
   if (!status && code == IOF_PAD) status = iof_pad(painter, canvas, f, to);
   if (!status && code == IOF_PERMUTE) permute(canvas, whole_of(f[0], 0, 5), to);
   if (!status && code == IOF_LUMA) luma(painter->loops, canvas, to);
+  if (!status && code >= IOF_PILLOW_BRIGHTNESS) status = iof_pillow_step(painter, code, f, canvas, to);
   if (!status) {
     iof_buffer old = painter->canvas;
     painter->canvas = painter->other, painter->other = old;

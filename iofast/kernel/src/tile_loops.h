@@ -169,6 +169,37 @@ WEAVE(weave_2, uint16_t)
 WEAVE(weave_4, uint32_t)
 #undef WEAVE
 
+TARGET static void L(mix)(const uint8_t *restrict from, const uint8_t *restrict own, size_t n, float factor, uint8_t *restrict to) {
+  for (size_t i = 0; i < n; i++) {
+    float v = (float)from[i] + factor * (float)(own[i] - from[i]);
+    v = v > 0 ? v : 0;
+    to[i] = (uint8_t)(int32_t)(v < 255 ? v : 255);
+  }
+}
+
+TARGET static void L(smooth)(const iof_three_rows *from, int n, uint8_t *restrict to) {
+  const uint8_t *restrict a = from->above, *restrict r = from->row, *restrict b = from->below;
+  for (int i = 0; i < n; i++) {
+    uint16_t sum = (uint16_t)(a[i - 1] + a[i] + a[i + 1] + r[i - 1] + 5 * r[i] + r[i + 1] + b[i - 1] + b[i] + b[i + 1]);
+    to[i] = (uint8_t)((uint16_t)(2 * sum + 13) * 2521u >> 16);
+  }
+}
+
+TARGET static void L(turn_hue)(uint8_t *restrict planes, size_t plane, size_t n, uint8_t shift) {
+  uint8_t *restrict r = planes, *restrict g = planes + plane, *restrict b = planes + 2 * plane;
+  for (size_t i = 0; i < n; i++) pillow_hue(&r[i], &g[i], &b[i], shift);
+}
+
+TARGET static void L(box_rows)(uint32_t *restrict sums, const iof_box_rows *rows, int n, uint8_t *restrict to) {
+  const uint8_t *restrict leaves = rows->leaves, *restrict enters = rows->enters;
+  const uint8_t *restrict above = rows->above, *restrict below = rows->below;
+  uint32_t near = rows->near, far = rows->far;
+  for (int i = 0; i < n; i++) {
+    sums[i] += (uint32_t)(enters[i] - leaves[i]);
+    to[i] = (uint8_t)((sums[i] * near + (uint32_t)(above[i] + below[i]) * far + (1u << 23)) >> 24);
+  }
+}
+
 TARGET static void L(luma)(const uint8_t *restrict from, size_t plane, size_t n, uint8_t *restrict to) {
   const uint8_t *restrict r = from, *restrict g = from + plane, *restrict b = from + 2 * plane;
   for (size_t i = 0; i < n; i++) to[i] = luma_of(r[i], g[i], b[i]);
@@ -188,7 +219,7 @@ TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restric
 
 const iof_tile_loops JOIN(iof_tiles, SET) = {
     L(widen), L(narrow), L(line), L(saturation), L(hue), L(solarize), L(below), L(mask), L(gray_sum), L(range), L(sharpen),
-    L(blur_down), L(blur_across), L(places), L(join), L(nearest), L(between), L(split), L(luma),
+    L(blur_down), L(blur_across), L(places), L(join), L(nearest), L(between), L(split), L(mix), L(smooth), L(turn_hue), L(box_rows), L(luma),
     L(mirror), L(weave_1), L(weave_2), L(weave_4), L(scale), L(half), L(brain),
 };
 

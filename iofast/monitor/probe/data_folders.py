@@ -16,15 +16,11 @@ from iofast.containers.container_suffixes import OF_OTHERS, WRITTEN
 from iofast.monitor.probe.states import folder
 
 IMAGES: Final = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".heic", ".avif"))
-_DATA: Final = IMAGES.union(
-    (*WRITTEN, *OF_OTHERS, ".parquet", ".jsonl", ".arrow", ".feather", ".sqlite", ".db", ".bin", ".dat"),
-    (".mp4", ".wav", ".flac"),
-)
+_DATA: Final = IMAGES.union((*WRITTEN, *OF_OTHERS, ".parquet", ".jsonl", ".arrow", ".sqlite", ".db", ".bin", ".dat"))
 _ELSEWHERE: Final = ("/proc/", "/dev/", "/sys/", "/usr/", "/lib", "/etc/", "/run/", "/snap/")
 _NOT_DATA: Final = ("/site-packages/", "/dist-packages/", "/.cache/torch", "/.triton/", "torchinductor_", ".log")
 _MOST: Final = 256  # descriptors of one process that are looked at
-_EAGER: Final = 16  # glimpses, one an interval: later ones rarely find anything new
-_SELDOM: Final = 5  # intervals
+_EAGER, _SELDOM = 16, 5  # intervals with a glimpse; later ones, of which one in five has one, rarely find anything new
 _FOLDERS: Final = 16
 _SIBLINGS: Final = 24  # folders beside one of images that are looked into,
 _FILES: Final = 16  # and files of each of them
@@ -37,8 +33,7 @@ class DataFolders:
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
-        self._of_images: set[str] = set()
-        self._roots: dict[str, str | None] = {}
+        self._roots: dict[str, str | None] = {}  # of folders of images
         self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._turn = 0
 
@@ -52,8 +47,7 @@ class DataFolders:
             parent = os.path.dirname(path)
             name = parent if side_by_side[parent] > 1 and len(parent) > 1 else path
             counts[name] += count
-            if path in self._of_images:
-                of_images.add(name)
+            of_images |= {name} if path in self._roots else set()
         return tuple(sorted(counts, key=lambda name: (name not in of_images, -counts[name]))[:_FOLDERS])
 
     def image_root(self, named: str, words: Sequence[str] = ()) -> str | None:
@@ -61,10 +55,10 @@ class DataFolders:
 
         `named`: the folder in the program's source; `words` of its command may name one, too.
         """
-        seen = [path for path in self._seen if path in self._of_images]
+        seen = [path for path in self._seen if path in self._roots]
         if named and any(_is_in(path, named) for path in seen):
             return named
-        roots = Counter(self._roots.get(path) for path in seen for _ in range(self._seen[path]))
+        roots = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
         found = roots.most_common(1)[0][0] if roots else None
         given = (word for word in words if word.startswith("/") and any(_is_in(path, word) for path in seen))
         return found or next(given, None)
@@ -79,31 +73,27 @@ class DataFolders:
         self._turn += 1
         if not pids or (self._turn > _EAGER and self._turn % _SELDOM):
             return
-        descriptors = folder(pids[self._turn % len(pids)]) / "fd"
+        process = folder(pids[self._turn % len(pids)])
         with contextlib.suppress(OSError):
-            for name in os.listdir(descriptors)[:_MOST]:
+            for name in os.listdir(process / "fd")[:_MOST]:
                 with contextlib.suppress(OSError):
-                    self._look(f"{descriptors}/{name}")
+                    self._look(f"{process}/fd/{name}", f"{process}/root")
         if len(self._seen) > 8 * _FOLDERS:
             self._seen = Counter(dict(self._seen.most_common(4 * _FOLDERS)))
-            self._of_images &= self._seen.keys()
 
-    def _look(self, link: str) -> None:
+    def _look(self, link: str, job_root: str) -> None:
         path = os.readlink(link)
-        suffix = PurePosixPath(path).suffix.lower()
+        suffix, where = PurePosixPath(path).suffix.lower(), os.path.dirname(path)
         if not path.startswith("/") or path.startswith(_ELSEWHERE) or suffix not in _DATA:
             return
-        if any(part in path for part in _NOT_DATA):
-            return
         status = os.stat(link)  # through the link: the job may have mounted other file systems
-        if stat.S_ISREG(status.st_mode):
-            where = os.path.dirname(path)
-            self._seen[where] += 1
-            if suffix in IMAGES:
-                self._of_images.add(where)
-                self._sizes.append(status.st_size)
-                if where not in self._roots:
-                    self._roots[where] = _root(where, os.path.dirname(os.path.dirname(link)) + "/root")
+        if any(part in path for part in _NOT_DATA) or not stat.S_ISREG(status.st_mode):
+            return
+        self._seen[where] += 1
+        if suffix in IMAGES:
+            self._sizes.append(status.st_size)
+            if where not in self._roots:
+                self._roots[where] = _root(where, job_root)
 
 
 def _is_in(path: str, root: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where a stack of the training thread gets its batch: by the source of its functions, or by what other stacks show.
+"""Where a stack of the training thread gets its batch, by the source of its functions.
 
 The program's source is read as text and never run.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -19,8 +18,6 @@ from iofast.monitor.snapshot import WaitSource
 
 _ITERATES = re.compile(r"\s*(async\s+)?for\b|.*\b(next|anext)\(")
 _NEXT = frozenset({"__next__", "__anext__"})
-_TORN = 0.1  # of a line's looks: py-spy does not stop a thread, so some looks mix the calls of two moments
-_PYTORCH = ("std/", "torch/")
 _LARGEST = 4 << 20
 _LARGEST_PARSED = 1 << 20  # characters; 100,000 take 10 ms
 _FILES = 64  # that are kept
@@ -74,30 +71,15 @@ class SourceText:
 
 
 class Feeds:
-    """Which functions train and where they get their batches, by their source and by stacks."""
+    """Which functions train and where they get their batches, by their source."""
 
     def __init__(self, source: SourceText) -> None:
         self.source = source
-        self._training: set[tuple[str, str]] = set()  # path and name of functions below which training was seen
-        self._looks: Counter[tuple[str, int]] = Counter()  # by path and line, and
-        self._training_looks: Counter[tuple[str, int]] = Counter()  # those of them below which training was seen
-
-    def learn(self, calls: Sequence[Call], looks: int, *, trains: bool) -> None:
-        """Learn from a stack. `trains`: it is within a backward pass or an optimizer's step."""
-        for call in calls:
-            if call.where.startswith(_PYTORCH):
-                continue
-            self._looks[call.path, call.line] += looks
-            if trains:
-                self._training.add((call.path, call.name))
-                self._training_looks[call.path, call.line] += looks
 
     def trains(self, calls: Sequence[Call], wait: Wait) -> bool:
         """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
         return bool(self._asyncio_loops(wait)) or any(
-            (call.path, call.name) in self._training
-            or (call.user and self.source.loops(call).trains_at(call.name, call.line))
-            for call in calls
+            call.user and self.source.loops(call).trains_at(call.name, call.line) for call in calls
         )
 
     def entry(self, calls: Sequence[Call], wait: Wait | None) -> int | None:
@@ -106,16 +88,11 @@ class Feeds:
 
     def _gets(self, calls: Sequence[Call], place: int, wait: Wait | None) -> bool:
         call, callee = calls[place], calls[place - 1].name if place else ""
-        if call.user and self.source.loops(call).head_at(call.name, call.line):
-            return True
-        if call.user and self.source.loops(call).gets_at(call.name, call.line):
-            return (wait is not None and wait.source is not WaitSource.NONE) or self._iterates(call, callee)
-        if callee == "" or (call.path, call.name) not in self._training or not self._iterates(call, callee):
-            return False
-        return self._training_looks[call.path, call.line] <= _TORN * self._looks[call.path, call.line]
-
-    def _iterates(self, call: Call, callee: str) -> bool:
-        return callee in _NEXT or _ITERATES.match(self.source.line(call)) is not None
+        if not call.user or self.source.loops(call).head_at(call.name, call.line):
+            return call.user
+        waits = wait is not None and wait.source is not WaitSource.NONE
+        iterates = callee in _NEXT or _ITERATES.match(self.source.line(call)) is not None
+        return self.source.loops(call).gets_at(call.name, call.line) and (waits or iterates)
 
     def awaits(self, wait: Wait) -> Call | None:
         """The line at which an asyncio training waits for its batch while all its tasks sleep.

@@ -28,6 +28,7 @@ _THROTTLED = ((0x04 | 0x80, "power"), (0x20 | 0x40, "thermal"), (0x08, "hardware
 _NOT_SUPPORTED = {3, 13}  # by this GPU, or by this driver: such a question is asked once
 _NO_ANSWER_YET = {6, 21}  # not found, no data: an idle GPU has no samples
 _DRIVER_GONE = {1, 9, 18}  # uninitialised, not loaded, another version than the library's
+_LATE_S = 3.0  # a driver hands samples over in lots
 _RETRY_S = 5.0  # between attempts to open a driver that went away: opening takes a second
 _REASONS = {
     3: "not supported by this GPU or its mode",
@@ -49,7 +50,7 @@ class NvmlProbe:
         self._nvml = nvml
         self._notes: dict[tuple[str, str], str] = {}  # (GPU, figure): reason
         self._refused: set[tuple[str, str]] = set()  # (GPU, function) that need not be asked again
-        self._seen_us: dict[str, int] = {}  # wall clock of the newest sample, by GPU
+        self._seen_us: dict[tuple[str, int], int] = {}  # wall clock of the newest sample, by GPU and by who asked
         self._gpm: dict[str, tuple[Any, float, dict[int, float]]] = {}  # last sample, its time, last figures
         self._gone, self._retry_at = False, 0.0
         self._lock = threading.RLock()
@@ -82,13 +83,13 @@ class NvmlProbe:
         return tuple(f"{label}: no {', '.join(figures)}: {reason}" for (label, reason), figures in lines.items())
 
     def devices(self, pids: Collection[int], seconds: float) -> tuple[DeviceFigures, ...]:
-        """Every GPU over the last `seconds`. `pids` are the job's processes.
+        """Every GPU over the last `seconds`. `pids` are the job's processes, the training itself first.
 
         A GPU that vanishes or a driver that restarts raises nothing: its figures are missing and there is a note.
         """
         with self._lock:
             handles = self._handles().items()
-            return tuple(self._device(index, handle, frozenset(pids), seconds) for index, handle in handles)
+            return tuple(self._device(index, handle, tuple(pids), seconds) for index, handle in handles)
 
     def processes(self) -> dict[int, set[int]]:
         """Indices of the GPUs on which a process has a context, by pid.
@@ -143,7 +144,7 @@ class NvmlProbe:
         self._notes.pop((label, figure), None)
         return answer
 
-    def _device(self, index: int, handle: Any, pids: frozenset[int], seconds: float) -> DeviceFigures:
+    def _device(self, index: int, handle: Any, pids: tuple[int, ...], seconds: float) -> DeviceFigures:
         label = f"GPU {index}"
 
         def ask(figure: str, function: str, *arguments: Any) -> Any:
@@ -153,12 +154,12 @@ class NvmlProbe:
         memory = ask("memory", "nvmlDeviceGetMemoryInfo", _MEMORY_V2)
         reasons = ask("clock limits", "nvmlDeviceGetCurrentClocksEventReasons") or 0
         gpm = self._activity(label, handle)
-        own, others = self._owner(label, handle, pids)
+        own, others = self._owner(label, handle, frozenset(pids))
         return DeviceFigures(
             index=index,
             name=ask("name", "nvmlDeviceGetName") or "GPU",
             uuid=ask("uuid", "nvmlDeviceGetUUID") or "",
-            busy=self._busy(label, handle, seconds),
+            busy=self._busy((label, pids[0] if pids else 0), handle, seconds),
             sm_active=gpm.get(_SM),
             tensor_active=gpm.get(_TENSOR),
             dram_active=gpm.get(_DRAM),
@@ -171,14 +172,15 @@ class NvmlProbe:
             others=others,
         )
 
-    def _busy(self, label: str, handle: Any, seconds: float) -> float | None:
-        """The mean of the driver's samples since the last call; without samples its last period."""
-        since = max(self._seen_us.get(label, 0), int((time.time() - 2 * seconds) * 1e6))
+    def _busy(self, asked: tuple[str, int], handle: Any, seconds: float) -> float | None:
+        """The mean of the driver's samples since the same job asked last; without samples the last period."""
+        label, longest = asked[0], max(_LATE_S, 2 * seconds)
+        since = max(self._seen_us.get(asked, 0), int((time.time() - longest) * 1e6))
         answer = self._ask(label, "busy samples", "nvmlDeviceGetSamples", handle, _UTILIZATION, since)
         found = [each for each in answer[1] if each.timeStamp > since] if answer is not None else []
         shares: list[float] = [each.sampleValue.uiVal / 100 for each in found if each.sampleValue.uiVal <= 100]
         if shares:
-            self._seen_us[label] = max(each.timeStamp for each in found)
+            self._seen_us[asked] = max(each.timeStamp for each in found)
             return sum(shares) / len(shares)
         rates = self._ask(label, "busy share", "nvmlDeviceGetUtilizationRates", handle)
         return None if rates is None or rates.gpu > 100 else rates.gpu / 100

@@ -71,7 +71,6 @@ class _Process(ProcFiles):
             states=states,
             read_bytes=_more(now.io, before.io, b"read_bytes:"),
             read_calls_bytes=_more(now.io, before.io, b"rchar:"),
-            write_bytes=_more(now.io, before.io, b"write_bytes:"),
             major_faults=max(0, stat.major_faults - before.stat.major_faults),
         )
 

@@ -118,11 +118,8 @@ class StackCounts:
 
     def add(self, other: StackCounts) -> None:
         """Add the looks of another burst."""
-        self._frames.update(other._frames)
-        self._tasks.update(other._tasks)
-        self._own_threads.update(other._own_threads)
-        self._syncs.update(other._syncs)
-        self._waits.update(other._waits)
+        for name in ("_frames", "_tasks", "_own_threads", "_syncs", "_waits"):
+            getattr(self, name).update(getattr(other, name))
         self._stands |= other._stands
         self._trains |= other._trains
         self._compiled |= other._compiled
@@ -134,7 +131,6 @@ class StackCounts:
             return
         self._stand(pid, stack.calls)
         seen = frames.frame_of(stack.calls, self._feeds)
-        self._feeds.learn(stack.calls, stack.looks, trains=seen.frame in frames.TRAINING)
         self._frames[seen.frame] += stack.looks
         if seen.sync is not None:
             self._syncs[seen.sync] += stack.looks
@@ -205,14 +201,12 @@ def _site(wait: Wait, *, loader: bool) -> WaitSite:
 
 
 class _Recording:
-    """One py-spy at work on one process."""
+    """One py-spy at work on one process. Raises OSError when it cannot be started."""
 
     def __init__(self, program: str, pid: int, rate: int) -> None:
         self._file = os.memfd_create("stacks")
         command = [program, "record", "--nonblocking", "--idle", "--threads", "--full-filenames", "--format", "raw"]
         command += ["--rate", str(rate), "--duration", str(_SECONDS), "--output", f"/dev/fd/{self._file}"]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._error = ""
         try:
             self._process = subprocess.Popen(
                 [*command, "--pid", str(pid)],
@@ -223,27 +217,24 @@ class _Recording:
                 start_new_session=True,  # a Ctrl-C at the terminal is for us
                 env=os.environ | {"RUST_BACKTRACE": "0", "NO_COLOR": "1"},
             )
-        except OSError as error:
-            self._error = str(error)
+        except OSError:
+            os.close(self._file)
+            raise
 
     def stop(self) -> None:
         """Called by another thread than that of `result`."""
-        if self._process is not None:
-            self._process.kill()
+        self._process.kill()
 
     def result(self) -> tuple[str, str]:
         """Its output and its error output."""
         try:
-            if self._process is None:
-                return "", self._error
-            try:
-                errors = self._process.communicate(timeout=_TIMEOUT_S)[1]
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
-                return "", f"it took more than {_TIMEOUT_S:g} s"
+            errors = self._process.communicate(timeout=_TIMEOUT_S)[1]
             text = os.pread(self._file, _LARGEST, 0)
             return text.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return "", f"it took more than {_TIMEOUT_S:g} s"
         finally:
             os.close(self._file)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from iofast.monitor.findings import Verdict
 from iofast.monitor.render import chart, wording
 from iofast.monitor.render.escape import page
 from iofast.monitor.render.figures import NAMES
-from iofast.monitor.render.history import History, Span
+from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.style import CSS
 from iofast.monitor.snapshot import own_devices
@@ -56,46 +56,48 @@ def html(moments: Sequence[Moment], when: datetime) -> str:
 
 
 def _job(moment: Moment) -> str:
-    job, history = moment.job, moment.history
-    rank = (
-        "" if job.rank is None else f", rank {job.rank}" + ("" if job.world_size is None else f" of {job.world_size}")
-    )
+    job, history, verdict = moment.job, moment.history, moment.verdict
+    size = "" if job.world_size is None else f" of {job.world_size}"
+    rank = "" if job.rank is None else f", rank {job.rank}{size}"
     ended = "; the program has ended" if moment.ended else ""
     watched = f"watched for {wording.clock(history.seconds)} in {history.intervals:,} intervals{ended}"
+    notes = "".join(f"<li>{page(note)}</li>" for note in moment.snapshot.notes)
     parts = [
         f'<section class="job"><p class="soft">pid {job.pid}{rank}, {watched}</p>',
         f'<code class="command">{page(job.command)}</code>',
-        _verdict(moment.verdict, history),
-        _advice(moment.verdict),
-        _evidence(moment.verdict),
+        _verdict(verdict, history),
+        _advice(verdict),
+        _table("What the verdict rests on", ((evidence.text,) for evidence in verdict.evidence)),
         _step(moment),
         _timelines(moment),
         _spans(history),
-        _devices(moment),
-        _notes(moment),
+        _table("Devices, in the last interval", _devices(moment)),
+        f"<h2>What could not be seen</h2><ul>{notes}</ul>" if notes else "",
     ]
     return "".join(parts) + "</section>"
 
 
+def _table(title: str, rows: Iterable[Sequence[str]], before: str = "") -> str:
+    """A table with its title; "" without rows."""
+    cells = ("".join(f"<td>{page(cell)}</td>" for cell in row) for row in rows)
+    lines = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<h2>{page(title)}</h2>{before}<table>{lines}</table>" if lines else ""
+
+
 def _verdict(verdict: Verdict, history: History) -> str:
-    last = history.spans[-1] if history.spans else None
-    tone = "abstained" if last is None else chart.tone(last)
+    tone = chart.tone(history.spans[-1]) if history.spans else "abstained"
     cause = "" if verdict.cause is None else f'<span class="cause">{verdict.cause.value}</span>'
-    phases = wording.phases(verdict)
+    phases, bar = wording.phases(verdict), ""
+    if verdict.stall is not None:
+        low, high = (min(100.0, max(0.0, 100 * value)) for value in (verdict.stall.low, verdict.stall.high))
+        bar = f'<div class="range"><i style="left:{low:.1f}%;width:{high - low:.1f}%"></i></div>'
     return (
         f'<div class="verdict {tone}"><b>{verdict.bound.value}</b>{cause}'
-        f"<p>{page(wording.explanation(verdict))}</p>{_range(verdict)}"
+        f"<p>{page(wording.explanation(verdict))}</p>{bar}"
         f'<p>{page(wording.stall_text(verdict.stall))}</p><p class="soft">{page(wording.basis(verdict))}</p>'
         + (f'<p class="soft">phases: {page(phases)}</p>' if phases else "")
         + "</div>"
     )
-
-
-def _range(verdict: Verdict) -> str:
-    if verdict.stall is None:
-        return ""
-    low, high = (min(100.0, max(0.0, 100 * value)) for value in (verdict.stall.low, verdict.stall.high))
-    return f'<div class="range"><i style="left:{low:.1f}%;width:{high - low:.1f}%"></i></div>'
 
 
 def _advice(verdict: Verdict) -> str:
@@ -109,22 +111,13 @@ def _advice(verdict: Verdict) -> str:
     return f"<h2>What to change</h2><ol>{''.join(items)}</ol>" if items else ""
 
 
-def _evidence(verdict: Verdict) -> str:
-    rows = "".join(f"<tr><td>{page(evidence.text)}</td></tr>" for evidence in verdict.evidence)
-    return f"<h2>What the verdict rests on</h2><table>{rows}</table>" if rows else ""
-
-
 def _step(moment: Moment) -> str:
-    phases, rows = Training([moment.snapshot]).step_phases(), ""
-    if not phases.shares:
-        return ""
-    for name, share in phases.shares.items():
-        ms = 1e3 * share * phases.step_s
-        cells = f'<td class="number">{ms:.3g} ms</td><td class="number">{wording.percent(share)}</td>'
-        rows += f"<tr><td>{page(name)}</td>{cells}</tr>"
+    phases = Training([moment.snapshot]).step_phases()
     clock = "by the device's clock" if phases.on_device else "by the host's clock"
-    head = f"<tr><th>{page(clock)}</th><th>per batch</th><th>of a step</th></tr>"
-    return f"<h2>Phases of a step, in the last interval</h2><table>{head}{rows}</table>"
+    rows = [
+        (name, f"{1e3 * share * phases.step_s:.3g} ms", wording.percent(share)) for name, share in phases.shares.items()
+    ]
+    return _table(f"Phases of a step, in the last interval, {clock}", rows)
 
 
 def _timelines(moment: Moment) -> str:
@@ -132,44 +125,33 @@ def _timelines(moment: Moment) -> str:
     charts = []
     for row in wording.rows(moment):
         low, high = NAMES.index(row.low), NAMES.index(row.high)
-        if all(point.values[high] is None for point in points):
-            continue
-        scale = row.scale or chart.largest(points, high)
-        drawing = chart.area(points, low, high, scale)
-        full = "100%" if row.scale == 1.0 else wording.rate(scale) if row.name == "disk read" else wording.count(scale)
-        title = f'<div><span>{page(row.name)}</span><span class="soft">last {page(row.now)}, top {full}</span></div>'
-        charts.append(f'<div class="chart">{title}{drawing}</div>')
+        known = [value for point in points if (value := point.values[high]) is not None]
+        if known:
+            scale = row.scale or max(known)
+            full = wording.count(scale) if row.scale != 1.0 else "100%"
+            full = wording.rate(scale) if row.name == "disk read" else full
+            title = f'<span>{page(row.name)}</span><span class="soft">last {page(row.now)}, top {full}</span>'
+            charts.append(f'<div class="chart"><div>{title}</div>{chart.area(points, low, high, scale)}</div>')
     return f"<h2>Timelines</h2>{''.join(charts)}" if charts else ""
 
 
 def _spans(history: History) -> str:
-    spans = list(history.spans)
-    if not spans:
-        return ""
-    rows = "".join(_span(span) for span in reversed(spans[-_SPANS:]))
-    head = "<tr><th>from</th><th>to</th><th>verdict</th><th>cause</th><th>stall</th></tr>"
-    left_out = len(spans) - _SPANS
-    more = f'<p class="soft">and {left_out} earlier</p>' if left_out > 0 else ""
-    return f"<h2>Verdicts over time</h2>{chart.strip(spans)}<table>{head}{rows}</table>{more}"
+    rows = [
+        (
+            f"{wording.clock(span.start_s)} to {wording.clock(span.end_s)}",
+            span.bound.value,
+            "" if span.cause is None else span.cause.value,
+            wording.bounds(span.low, span.high),
+        )
+        for span in reversed(list(history.spans)[-_SPANS:])
+    ]
+    more = len(history.spans) - len(rows)
+    title = "Verdicts over time" + (f", and {more} earlier" if more else "")
+    return _table(title, rows, chart.strip(list(history.spans)))
 
 
-def _span(span: Span) -> str:
-    cause = "" if span.cause is None else span.cause.value
-    times = f'<td class="number">{wording.clock(span.start_s)}</td><td class="number">{wording.clock(span.end_s)}</td>'
-    stall = wording.bounds(span.low, span.high)
-    return f'<tr>{times}<td>{span.bound.value}</td><td>{cause}</td><td class="number">{stall}</td></tr>'
-
-
-def _devices(moment: Moment) -> str:
-    rows = ""
+def _devices(moment: Moment) -> Iterable[Sequence[str]]:
     for device in own_devices(moment.snapshot.devices):
         power = "" if device.power_w is None else f"{device.power_w:.0f} W"
         busy = f"busy {wording.percent(device.busy)}"
-        cells = (f"GPU {device.index}", device.name, busy, wording.memory(device), power)
-        rows += "<tr>" + "".join(f"<td>{page(cell)}</td>" for cell in cells) + "</tr>"
-    return f"<h2>Devices, in the last interval</h2><table>{rows}</table>" if rows else ""
-
-
-def _notes(moment: Moment) -> str:
-    notes = "".join(f"<li>{page(note)}</li>" for note in moment.snapshot.notes)
-    return f"<h2>What could not be seen</h2><ul>{notes}</ul>" if notes else ""
+        yield f"GPU {device.index}", device.name, busy, wording.memory(device), power

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 CSS = """\
 :root{color-scheme:light dark;--ink:#1c2126;--soft:#5c6670;--page:#fff;--card:#f5f7f8;--line:#d9dfe3;
---none:#2c8a4b;--notice:#2a7f9e;--bound:#b7791f;--severe:#c0392b;--abstained:#98a2ab;--area:#4a90b8;--band:#c98a2b}
+--none:#2c8a4b;--notice:#2a7f9e;--bound:#b7791f;--severe:#c0392b;--abstained:#98a2ab;--area:#4a90b8}
 @media(prefers-color-scheme:dark){:root{--ink:#e4e8eb;--soft:#9aa5ae;--page:#14181b;--card:#1d2226;--line:#343c42;
---none:#4db873;--notice:#55b0d0;--bound:#dca043;--severe:#e8685a;--abstained:#6b757d;--area:#5aa3cc;--band:#dca043}}
+--none:#4db873;--notice:#55b0d0;--bound:#dca043;--severe:#e8685a;--abstained:#6b757d;--area:#5aa3cc}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:860px;padding:24px 20px 60px;background:var(--page);color:var(--ink);
 font:15px/1.5 system-ui,sans-serif}
@@ -26,14 +26,10 @@ code{font:13px/1.45 ui-monospace,monospace;overflow-wrap:anywhere}
 .chart span{font-size:13px}.chart .soft{font-variant-numeric:tabular-nums}
 svg{display:block;width:100%;height:auto}svg text{font:10px system-ui,sans-serif;fill:var(--soft)}
 .base{stroke:var(--soft);stroke-width:.6}.tick{stroke:var(--line);stroke-width:.6}
-polygon.area{fill:var(--area);fill-opacity:.55;stroke:var(--area);stroke-width:.8}
-polygon.under{fill:var(--band);fill-opacity:.28}
-polygon.band{fill:var(--band);fill-opacity:.6;stroke:var(--band);stroke-width:.8}
+polygon{fill:var(--area);fill-opacity:.4}
 rect{fill:var(--tone)}
 table{border-collapse:collapse;width:100%;font-size:14px}
-td,th{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.number{font-variant-numeric:tabular-nums;white-space:nowrap}
-th{color:var(--soft);font-weight:500}
+td{padding:4px 12px 4px 0;border-bottom:1px solid var(--line);vertical-align:top;font-variant-numeric:tabular-nums}
 ol{padding-left:22px}li{margin-bottom:12px}li code{display:block;background:var(--card);padding:6px 10px;
 border-radius:4px;margin:4px 0;white-space:pre-wrap}
 @media print{:root{color-scheme:light}body{max-width:none;padding:0;font-size:11pt}

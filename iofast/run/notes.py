@@ -1,0 +1,127 @@
+"""What this process did, and its file in the folder of the run, from which `iofast run` makes the report.
+
+A file is written when the process starts, at most once a second while it works, and at its end. DataLoader may kill
+its workers, so their end alone is not enough.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
+if TYPE_CHECKING:
+    from collections import Counter
+    from types import FrameType
+    from typing import Any
+
+FOLDER = "IOFAST_RUN_FOLDER"  # the variable with the folder of a run's reports
+STRICT = "IOFAST_RUN_STRICT"  # the variable that makes a difference an error
+_EVERY = 1.0  # seconds
+
+_LIBRARIES = ("PIL", "torch", "torchvision", "timm", "numpy", "multiprocessing", "threading", "iofast")
+
+
+class Notes:
+    """Counts of this process. A forked child begins anew."""
+
+    def __init__(self) -> None:
+        from collections import Counter
+
+        self.pid = os.getpid()
+        self.counts: Counter[str] = Counter()
+        self.nanoseconds: Counter[str] = Counter()
+        self.whole: Counter[str] = Counter()  # images decoded as a whole, by the script's line
+        self.left: dict[str, str] = {}  # what was left to the libraries, and why
+        self.role = "process"
+        self.written = 0.0
+
+
+_notes: Notes | None = None
+
+
+def notes() -> Notes:
+    """Return the notes of this process."""
+    global _notes
+    if _notes is None or _notes.pid != os.getpid():
+        inherited, _notes = _notes is not None, Notes()
+        if inherited:
+            _write_at_end()
+    return _notes
+
+
+def count(what: str, number: int = 1) -> None:
+    """Add to a count."""
+    notes().counts[what] += number
+
+
+def leave(what: str, why: str) -> None:
+    """Note that something is left to the libraries of the script."""
+    notes().left.setdefault(what, why)
+    write()
+
+
+def line_of_script() -> str:
+    """Return file and line of the innermost frame that is not of a library: what asked for the pixels."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown"
+
+
+def start() -> None:
+    """Report that this process runs: an empty file, which is written at its end, too."""
+    if folder := os.environ.get(FOLDER):
+        _replace(os.path.join(folder, f"{os.getpid()}.json"), "{}")
+        _write_at_end()
+
+
+def _write_at_end() -> None:
+    atexit.register(write)
+    if (util := sys.modules.get("multiprocessing.util")) is not None:  # its children skip atexit
+        util.Finalize(None, write, exitpriority=0)
+
+
+def write_sometimes() -> None:
+    """Write the file if the last time is long enough ago."""
+    if time.monotonic() - notes().written > _EVERY:
+        write()
+
+
+def write() -> None:
+    """Write this process's file; nothing outside of a run. Never raises: a full disk must not end a training."""
+    folder = os.environ.get(FOLDER)
+    if not folder or _notes is None:  # nothing to note
+        return
+    own = notes()
+    own.written = time.monotonic()
+    import json
+
+    _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(facts(own)))
+
+
+def _replace(path: str, text: str) -> None:
+    try:
+        with open(f"{path}.new", "w") as file:
+            file.write(text)
+        os.replace(f"{path}.new", path)
+    except OSError:
+        return
+
+
+def facts(own: Notes) -> dict[str, Any]:
+    """Return what the report has of a process, as JSON types."""
+    return {
+        "pid": own.pid,
+        "parent": os.getppid(),
+        "arguments": sys.orig_argv[:8],
+        "role": own.role,
+        "counts": dict(own.counts),
+        "nanoseconds": dict(own.nanoseconds),
+        "decoded_whole_by_line": dict(own.whole.most_common(8)),
+        "left_alone": own.left,
+    }

@@ -1,0 +1,70 @@
+"""The self-check: the first images of a process are made a second time, by the script's own libraries.
+
+The script runs once. What it asks of a lazy image is also asked of its shadow, an ordinary image of Pillow or tensor of
+torch, and where pixels leave the lazy world both are compared. To run `dataset[i]` twice instead would draw twice from
+generators of the dataset's own, and count twice what it counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.run import notes
+
+FIRST = 16  # images of each process
+TESTED = {"PIL": ("13.0",), "torchvision": ("0.28",), "torch": ("2.13",)}  # with other releases twice as many
+
+
+_T = TypeVar("_T")
+
+
+class DifferenceError(RuntimeError):
+    """A checked image differs from what Pillow and torch make of it (only with `--strict`)."""
+
+
+def wanted() -> bool:
+    """Whether the next image gets a shadow."""
+    return notes.notes().counts["checked"] < FIRST * (1 if not untested() else 2)
+
+
+def untested() -> list[str]:
+    """Return libraries of the script, with their release, that iofast was not tested with."""
+    found = []
+    for name, releases in TESTED.items():
+        version = str(getattr(sys.modules.get(name), "__version__", ""))
+        if version and ".".join(version.split(".")[:2]) not in releases:
+            found.append(f"{name} {version}")
+    return found
+
+
+def timed(make: Callable[[], _T]) -> _T:
+    """Call what the script's libraries do, and add its time to theirs."""
+    begun = time.perf_counter_ns()
+    try:
+        return make()
+    finally:
+        notes.notes().nanoseconds["shadow"] += time.perf_counter_ns() - begun
+
+
+def agree(ours: NDArray[Any], theirs: NDArray[Any], name: str) -> bool:
+    """Compare pixels or values; if any differs, everything from here on is left to the script's libraries."""
+    if ours.dtype == theirs.dtype and np.array_equal(ours, theirs):
+        return True
+    reason = f"{name} differs from what Pillow and torch make of it (at {notes.line_of_script()})"
+    notes.count("differences")
+    notes.leave("all further images", reason)
+    if os.environ.get(notes.STRICT):
+        raise DifferenceError(reason)
+    return False
+
+
+def failed() -> bool:
+    """Whether a check of this process failed."""
+    return notes.notes().counts["differences"] > 0

@@ -1,0 +1,108 @@
+"""The report of a run: what its processes noted, as lines for a terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+VERSION = 1  # of the JSON
+
+_FLAGS = ("I", "E", "S")  # of Python: ignore the environment, or start without `site`
+_MOST = 5  # lines of the script that are named
+
+
+def collect(folder: Path) -> list[dict[str, Any]]:
+    """Read what each process noted; one that was killed while it wrote has its last whole file."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text()))
+    return found
+
+
+def deaf(program: Sequence[str]) -> str | None:
+    """Return the option of Python in a command line that makes it ignore PYTHONPATH, or None."""
+    if not program or not os.path.basename(program[0]).startswith("python"):
+        return None
+    for word in program[1:]:
+        if not word.startswith("-") or word in ("-c", "-m", "-"):
+            return None
+        if not word.startswith("--") and any(flag in word for flag in _FLAGS):
+            return word
+    return None
+
+
+def report(program: Sequence[str], status: int, processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the report as JSON types."""
+    counts, nanoseconds, whole, left = Counter[str](), Counter[str](), Counter[str](), dict[str, str]()
+    for each in processes:
+        counts.update(each.get("counts", {}))  # a process that was killed at once has nothing
+        nanoseconds.update(each.get("nanoseconds", {}))
+        whole.update(each.get("decoded_whole_by_line", {}))
+        left |= each.get("left_alone", {})
+    return {
+        "version": VERSION,
+        "program": list(program),
+        "exit_status": status,
+        "ignores_environment": deaf(program),
+        "images": dict(counts),
+        "ms_per_image": _milliseconds(counts, nanoseconds),
+        "decoded_whole_by_line": dict(whole.most_common(_MOST)),
+        "left_alone": left,
+        "processes": processes,
+    }
+
+
+def _milliseconds(counts: Counter[str], nanoseconds: Counter[str]) -> dict[str, float]:
+    """Return the time of decoding, cropping, resizing and arithmetic, by the script's libraries and by iofast."""
+    found = {}
+    for name, what, number in (
+        ("libraries", "shadow", "checked"),
+        ("iofast", "decoding for the loop", "decoded for the loop"),
+    ):
+        if counts[number]:
+            found[name] = round(nanoseconds[what] / counts[number] / 1e6, 3)
+    return found
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """Return the report for a terminal."""
+    images, processes = facts["images"], facts["processes"]
+    if not processes:
+        why = f"its option {facts['ignores_environment']} ignores PYTHONPATH" if facts["ignores_environment"] else (
+            "it starts no Python, or one without PYTHONPATH"
+        )  # fmt: skip
+        return [f"no process of {facts['program'][0]} reported to iofast: {why}; nothing was changed"]
+    if not images.get("lazy"):
+        return [
+            f"{_several(len(processes), 'process', 'processes')} ran; no JPEG was opened by Pillow that iofast decodes",
+            *_left(facts),
+        ]
+    found = [
+        f"{images['lazy']:,} JPEGs in {_several(len(processes), 'process', 'processes')}; left to Pillow: "
+        f"{images.get('left to Pillow', 0):,}",
+        f"decoded in batches beside the loop: {images.get('decoded for the loop', 0):,}; in workers, only the needed "
+        f"part: {images.get('part', 0):,}, as a whole: {images.get('whole', 0):,}",
+        f"checked against Pillow and torch: {images.get('checked', 0):,}; different: {images.get('differences', 0):,}",
+    ]
+    times = facts["ms_per_image"]
+    if len(times) == 2:
+        found.append(
+            f"decode, crop, resize and arithmetic of an image: {times['libraries']} ms by Pillow and torch (checked "
+            f"images), {times['iofast']} ms by iofast"
+        )
+    found += [f"{line} needs whole images: {number:,}" for line, number in facts["decoded_whole_by_line"].items()]
+    return found + _left(facts)
+
+
+def _left(facts: dict[str, Any]) -> list[str]:
+    return [f"left alone: {what}: {why}" for what, why in facts["left_alone"].items()]
+
+
+def _several(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

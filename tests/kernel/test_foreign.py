@@ -1,0 +1,261 @@
+"""PNG and WebP without Pillow: equal to it bit for bit, and left to it wherever it must decide."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from io import BytesIO
+from itertools import pairwise
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import Pixels, View, batch_of, native, needs_native, photo, save, twin, upright
+from PIL import Image, PngImagePlugin
+
+from iofast.errors import DecodeError
+from iofast.kernel import pillow
+from iofast.kernel.contract import DecodeOptions, Status, TranscodeRecipe
+
+FOREIGN = () if native is None else native.FOREIGN
+pytestmark = [needs_native, pytest.mark.skipif(FOREIGN != ("png", "webp"), reason=f"libraries found: {FOREIGN}")]
+
+PHOTO = photo(131, 97)
+NOISE = np.random.default_rng(3).integers(0, 256, (97, 131, 4), np.uint8)
+WINDOW = View((7, 5, 121, 92, 100, 60, 3, 2), (90, 50), flip=1)
+
+
+def pillow_image(mode: str) -> Image.Image:
+    if mode in ("RGBA", "LA"):
+        return Image.fromarray(NOISE, "RGBA").convert(mode)
+    return Image.fromarray(PHOTO).convert(mode)
+
+
+def png(mode: str, **options: object) -> bytes:
+    return save(pillow_image(mode), "PNG", **options)
+
+
+def adam7() -> bytes:
+    """A PNG whose header says that it is interlaced; its pixels are then another picture, or none."""
+    data = bytearray(png("RGB"))
+    data[28] = 1
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data)
+
+
+def with_chunk(data: bytes, name: bytes, body: bytes, at: int = 33, *, crc: int | None = None) -> bytes:
+    check = zlib.crc32(name + body) if crc is None else crc
+    return data[:at] + len(body).to_bytes(4, "big") + name + body + check.to_bytes(4, "big") + data[at:]
+
+
+def filtered(pixels: Pixels, filters: list[int], parts: int = 1) -> bytes:
+    """An RGB PNG with these filters, row by row in turn, its pixels in several chunks."""
+    height, width, _ = pixels.shape
+    rows, above = bytearray(), np.zeros(3 * width, np.int64)
+    for y in range(height):
+        row = pixels[y].reshape(-1).astype(np.int64)
+        left, corner = (np.concatenate(([0, 0, 0], line[:-3])) for line in (row, above))
+        guess = left + above - corner
+        far = np.abs(guess - left), np.abs(guess - above), np.abs(guess - corner)
+        nearest = np.where((far[0] <= far[1]) & (far[0] <= far[2]), left, np.where(far[1] <= far[2], above, corner))
+        chosen = filters[y % len(filters)]
+        rows.append(chosen)
+        rows += ((row - (0 * row, left, above, (left + above) // 2, nearest)[chosen]) & 255).astype(np.uint8).tobytes()
+        above = row
+    packed = zlib.compress(bytes(rows))
+    made = save(Image.fromarray(pixels), "PNG")[:33]
+    cuts = [len(packed) * part // parts for part in range(parts + 1)]
+    for low, high in pairwise(cuts):
+        made = with_chunk(made, b"IDAT", packed[low:high], len(made))
+    return with_chunk(made, b"IEND", b"", len(made))
+
+
+def both(data: bytes, view: View = WINDOW, orientation: int = 1, indexed: tuple[int, ...] | None = None) -> list[str]:
+    """Decode by the kernel and by Pillow alone; both must agree. Returns the ways of the kernel."""
+    source, _alive = batch_of([data], [orientation])
+    if indexed:
+        source = source._replace(indexed=np.array([indexed], np.int32))
+    boxes, flips = np.array([view.box], np.int32), np.array([view.flip], np.uint8)
+    made = []
+    ways: list[str] = []
+    for kernel in (native, twin):
+        out, status = np.full((1, view.size[1], view.size[0], 3), 9, np.uint8), np.full(1, -1, np.int32)
+        with closing(kernel.Context(DecodeOptions())) as context:
+            kernel.decode_batch(context, source, boxes, flips, out, status, 0, 1)
+            ways = ways or [way for way, number in context.counts().ways.items() if number]
+        made.append((status[0], out))
+    assert made[0][0] == made[1][0]
+    np.testing.assert_array_equal(made[0][1], made[1][1])
+    return ways if made[0][0] == Status.OK else [Status(made[0][0]).name]
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1"])
+def test_a_png_of_every_mode(mode: str, orientation: int) -> None:
+    view = WINDOW if orientation < 5 else WINDOW._replace(box=(5, 7, 92, 121, 100, 60, 3, 2))
+    assert both(png(mode), view, orientation) == ["png"]
+
+
+@pytest.mark.parametrize("colours", [2, 4, 12, 200])
+def test_palettes_of_few_bits(colours: int) -> None:
+    image = Image.fromarray(PHOTO).quantize(colours)
+    assert both(save(image, "PNG")) == ["png"]
+    assert both(save(image, "PNG", transparency=1)) == ["png"]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_gray_of_few_bits(bits: int) -> None:
+    levels = PHOTO[:, :, 0] >> (8 - bits)
+    row = np.zeros((97, -(-131 * bits // 8)), np.uint8)
+    for x in range(131):
+        row[:, x * bits // 8] |= (levels[:, x] << (8 - bits - x * bits % 8)).astype(np.uint8)
+    head = (131).to_bytes(4, "big") + (97).to_bytes(4, "big") + bytes([bits, 0, 0, 0, 0])
+    made = with_chunk(b"\x89PNG\r\n\x1a\n", b"IHDR", head, 8)
+    made = with_chunk(made, b"IDAT", zlib.compress(np.insert(row, 0, 0, axis=1).tobytes()), len(made))
+    assert both(with_chunk(made, b"IEND", b"", len(made))) == ["png"]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=9),
+    st.tuples(st.integers(1, 40), st.integers(1, 30)),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_every_filter(filters: list[int], size: tuple[int, int], parts: int, smooth: bool) -> None:
+    width, height = size
+    pixels = np.ascontiguousarray((PHOTO if smooth else NOISE[:, :, :3])[:height, :width])
+    view = View((0, 0, width, height, width, height, 0, 0), size)
+    data = filtered(pixels, filters, parts)
+    np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(data))), pixels)
+    assert both(data, view) == ["png"]
+
+
+@pytest.mark.parametrize("options", [{"quality": 80}, {"lossless": True}, {"quality": 30, "method": 0}])
+def test_a_webp(options: dict[str, object]) -> None:
+    assert both(save(pillow_image("RGB"), "WEBP", **options)) == ["webp"]
+    assert both(save(pillow_image("L"), "WEBP", **options), orientation=3) == ["webp"]
+
+
+LEFT: dict[str, Callable[[], bytes]] = {
+    "16 bits": lambda: save(Image.fromarray(NOISE[:, :, 0].astype(np.uint16) * 257), "PNG"),
+    "interlaced": adam7,
+    "animated": lambda: save(
+        pillow_image("RGB"), "PNG", save_all=True, append_images=[Image.fromarray(NOISE[:, :, :3])]
+    ),
+    "webp with alpha": lambda: save(pillow_image("RGBA"), "WEBP"),
+    "webp with alpha, lossless": lambda: save(pillow_image("RGBA"), "WEBP", lossless=True),
+    "animated webp": lambda: save(
+        pillow_image("RGB"), "WEBP", save_all=True, append_images=[Image.fromarray(NOISE[:, :, :3])]
+    ),
+    "an index beyond the palette": lambda: _short_palette(),
+}
+
+
+def _short_palette() -> bytes:
+    data = png("P")
+    at = data.index(b"PLTE") - 4
+    end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+    return with_chunk(data[:at] + data[end:], b"PLTE", data[at + 8 : at + 8 + 30], at)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_pillow_decodes_the_rest(name: str) -> None:
+    assert both(LEFT[name]())[0] not in ("png", "webp")
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("orientation", [1, 4, 8])
+def test_what_pillow_decodes_is_finished_by_the_kernel(kind: str, orientation: int) -> None:
+    if kind not in Image.SAVE:
+        Image.init()
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow does not write {kind}")
+    view = WINDOW if orientation < 5 else WINDOW._replace(box=(5, 7, 92, 121, 100, 60, 3, 2))
+    data = save(pillow_image("RGB"), kind)
+    assert both(data, view, orientation) == ["pillow"]
+    upright_image = upright(data, orientation)
+    span = (0.5, 1.25, 80.75, 81.0)
+    source, _alive = batch_of([data], [orientation])
+    out, status = np.zeros((1, 40, 30, 3), np.uint8), np.zeros(1, np.int32)
+    boxes = np.array([[3, 4, 91, 93, 30, 40, 0, 0]], np.int32)
+    with closing(native.Context(DecodeOptions(exact=True))) as context:
+        spans = np.array([span], np.float32)
+        native.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1, spans=spans)
+    wanted = upright_image.crop((3, 4, 91, 93)).resize((30, 40), Image.Resampling.BILINEAR, span)
+    assert status[0] == Status.OK
+    np.testing.assert_array_equal(out[0], np.asarray(wanted))
+
+
+def _cut(data: bytes, at: float) -> bytes:
+    return data[: int(len(data) * at)]
+
+
+def _flipped(data: bytes, at: float) -> bytes:
+    place = int(len(data) * at)
+    return data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [_cut, _flipped])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_damage_is_judged_by_pillow(damage: Callable[[bytes, float], bytes], kind: str) -> None:
+    data = save(pillow_image("RGB"), kind)
+    for at in (0.001, 0.01, 0.05, 0.3, 0.6, 0.9, 0.97, 0.999):
+        both(damage(data, at))
+
+
+def test_a_wrong_checksum_of_a_chunk_is_judged_by_pillow() -> None:
+    data = png("RGB")
+    assert both(with_chunk(data, b"gAMA", (45455).to_bytes(4, "big"))) == ["png"]
+    assert both(with_chunk(data, b"gAMA", (45455).to_bytes(4, "big"), crc=1)) != ["png"]
+
+
+def test_metadata_that_may_turn_it_is_read_by_pillow() -> None:
+    """The index of a packed file knows the orientation: another one in the file means that it was replaced."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Software", "a test")
+    for data, known in ((png("RGB"), True), (png("RGB", exif=exif), False), (png("RGB", pnginfo=text), False)):
+        assert (both(data, indexed=(0, 131, 97)) == ["png"]) == known
+        assert both(data) == ["png"]
+    assert both(png("RGB"), indexed=(0, 130, 97)) == ["CHANGED"]
+    assert both(png("RGB", exif=exif), indexed=(0, 131, 97)) == ["CHANGED"]
+    assert both(png("RGB", pnginfo=text), indexed=(0, 131, 97)) == ["pillow"]
+    turned = WINDOW._replace(box=(5, 7, 92, 121, 100, 60, 3, 2))
+    assert both(png("RGB", exif=exif), turned, 6, indexed=(0, 97, 131)) == ["pillow"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
+def test_packing_stores_pillows_pixels(kind: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, recipe = save(pillow_image(mode), kind), TranscodeRecipe(format="rgb")
+    opened = Mock(side_effect=pillow.decode)
+    monkeypatch.setattr(pillow, "decode", opened)
+    made = native.transcode(data, recipe)
+    assert opened.called == (mode not in ("RGB", "L") and not (kind == "WEBP" and mode == "P"))
+    monkeypatch.undo()
+    assert made == twin.transcode(data, recipe)
+
+
+def test_packing_says_what_pillow_says_of_damage() -> None:
+    for data in (_cut(png("RGB"), 0.6), _flipped(png("RGB"), 0.6), _cut(save(pillow_image("RGB"), "WEBP"), 0.6)):
+        said = []
+        for kernel in (native, twin):
+            with pytest.raises(DecodeError) as error:
+                kernel.transcode(data, TranscodeRecipe(format="keep"))
+            said.append(str(error.value))
+        assert said[0] == said[1]
+
+
+def test_boxes_and_limits_are_judged_by_pillow() -> None:
+    assert both(png("RGB"), WINDOW._replace(box=(7, 5, 132, 92, 100, 60, 3, 2))) == ["BOX"]
+    source, _alive = batch_of([png("RGB")])
+    out, status = np.zeros((1, 50, 90, 3), np.uint8), np.zeros(1, np.int32)
+    with closing(native.Context(DecodeOptions(max_pixels=131 * 97 - 1))) as context:
+        boxes = np.array([WINDOW.box], np.int32)
+        native.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
+    assert status[0] == Status.LIMIT

@@ -1,0 +1,162 @@
+"""Pillow's colour operations and blur as steps of the kernel: equal to Pillow, on noise, photographs and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_images import Pixels, native, needs_native, photo
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from iofast.kernel.contract import DecodeOptions, Finish
+from iofast.work import NUMBERS, PillowStep, Step, no_work
+
+pytestmark = needs_native
+
+
+def stepped(pixels: Pixels, *steps: tuple[int, tuple[float, ...]]) -> Pixels:
+    """An image after some steps, by `finish_batch`."""
+    from iofast.kernel.native_batch import finish_batch  # not without the kernel
+
+    codes, numbers = np.zeros((1, len(steps)), np.int8), np.zeros((1, len(steps), NUMBERS), np.float32)
+    for column, (code, values) in enumerate(steps):
+        codes[0, column], numbers[0, column, : len(values)] = code, values
+    finish = Finish(
+        replace(no_work(1), steps=codes, numbers=numbers),
+        np.zeros((2, 3), np.float32),
+        np.zeros((0, 3), np.float32),
+        "uint8",
+    )
+    out = np.zeros((1, *pixels.shape), np.uint8)
+    with closing(native.Context(DecodeOptions())) as context:
+        finish_batch(context, pixels[None], finish, out)
+    return out[0]
+
+
+def every_level() -> Pixels:
+    """All levels in one channel, with their neighbours far away."""
+    ramp = np.arange(256, dtype=np.uint8)
+    return np.stack([ramp, ramp[::-1], (ramp.astype(int) * 37 % 256).astype(np.uint8)], 1).reshape(16, 16, 3)
+
+
+RNG = np.random.default_rng(4)
+IMAGES = {
+    "photograph": photo(224, 160),
+    "noise": RNG.integers(0, 256, (97, 131, 3), np.uint8),
+    "odd": RNG.integers(0, 256, (33, 1, 3), np.uint8),
+    "row": RNG.integers(0, 256, (2, 301, 3), np.uint8),
+    "extremes": (RNG.integers(0, 2, (64, 70, 3)) * 255).astype(np.uint8),
+    "dark": RNG.integers(3, 9, (40, 50, 3), np.uint8),
+    "flat": np.full((30, 40, 3), 77, np.uint8),
+    "gray": np.repeat(RNG.integers(0, 256, (50, 60, 1), np.uint8), 3, 2),
+    "levels": every_level(),
+}
+FACTORS = (0.0, 0.05, 0.1, 0.3333, 0.6, 0.9, 1.0, 1.1, 1.4, 1.9, 2.5, 7.3, 63.0, 300.0, -0.7)
+
+each_image = pytest.mark.parametrize("name", IMAGES)
+
+
+def equal(made: Pixels, wanted: Image.Image) -> None:
+    np.testing.assert_array_equal(made, np.asarray(wanted))
+
+
+@each_image
+@pytest.mark.parametrize(
+    ("code", "enhance"),
+    [
+        (PillowStep.BRIGHTNESS, ImageEnhance.Brightness),
+        (PillowStep.CONTRAST, ImageEnhance.Contrast),
+        (PillowStep.COLOR, ImageEnhance.Color),
+        (PillowStep.SHARPNESS, ImageEnhance.Sharpness),
+    ],
+)
+def test_enhancers_are_pillows(name: str, code: PillowStep, enhance: type[ImageEnhance._Enhance]) -> None:
+    image = Image.fromarray(IMAGES[name])
+    for factor in FACTORS:
+        equal(stepped(IMAGES[name], (code, (factor,))), enhance(image).enhance(factor))
+
+
+@each_image
+def test_operations_of_whole_images_are_pillows(name: str) -> None:
+    pixels, image = IMAGES[name], Image.fromarray(IMAGES[name])
+    operations: list[tuple[int, tuple[float, ...], Callable[[Image.Image], Image.Image]]] = [
+        (PillowStep.AUTOCONTRAST, (), ImageOps.autocontrast),
+        (Step.EQUALIZE, (), ImageOps.equalize),
+        (Step.SOLARIZE, (0,), ImageOps.invert),
+        (Step.LUMA, (), lambda image: image.convert("L").convert("RGB")),
+    ]
+    for code, numbers, operation in operations:
+        equal(stepped(pixels, (code, numbers)), operation(image))
+    for threshold in (0, 1, 77, 128, 255, 256):
+        equal(stepped(pixels, (Step.SOLARIZE, (threshold,))), ImageOps.solarize(image, threshold))
+    for bits in range(1, 9):
+        equal(stepped(pixels, (Step.POSTERIZE, (bits,))), ImageOps.posterize(image, bits))
+
+
+def turned(image: Image.Image, shift: int) -> Image.Image:
+    """What torchvision's adjust_hue does to a PIL image."""
+    hue, saturation, value = image.convert("HSV").split()
+    levels: NDArray[np.uint8] = np.asarray(hue) + np.array(shift).astype(np.uint8)
+    return Image.merge("HSV", (Image.fromarray(levels), saturation, value)).convert("RGB")
+
+
+@each_image
+@pytest.mark.parametrize("shift", [-127, -25, -1, 0, 1, 12, 51, 127, 255])
+def test_hue_is_pillows(name: str, shift: int) -> None:
+    equal(stepped(IMAGES[name], (PillowStep.HUE, (shift,))), turned(Image.fromarray(IMAGES[name]), shift))
+
+
+def test_hue_of_many_colours_is_pillows() -> None:
+    """Every fifth level of two channels with every level of the third, in each order of the channels."""
+    levels = np.arange(256, dtype=np.uint8)
+    grid = np.stack(np.meshgrid(levels, levels[::5], levels[::5], indexing="ij"), -1).reshape(256, -1, 3)
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0)):
+        pixels = np.ascontiguousarray(grid[:, :, order])
+        for shift in (0, 21):
+            equal(stepped(pixels, (PillowStep.HUE, (shift,))), turned(Image.fromarray(pixels), shift))
+
+
+@each_image
+@pytest.mark.parametrize("sigma", [0.0, 0.1, 0.29, 0.5, 1.0, 1.37, 2.0, 2.5, 6.6, 40.0])
+def test_blur_is_pillows(name: str, sigma: float) -> None:
+    image = Image.fromarray(IMAGES[name])
+    for sigmas in ((sigma, sigma), (sigma, 0.7), (0.0, sigma)):
+        wanted = image.filter(ImageFilter.GaussianBlur(sigmas))
+        equal(stepped(IMAGES[name], (PillowStep.BLUR, sigmas)), wanted)
+
+
+def test_steps_follow_each_other() -> None:
+    image = Image.fromarray(IMAGES["photograph"])
+    wanted = ImageEnhance.Contrast(ImageOps.solarize(ImageEnhance.Brightness(image).enhance(1.3), 100)).enhance(0.6)
+    wanted = turned(ImageOps.equalize(ImageOps.posterize(wanted, 5)), 9).filter(ImageFilter.GaussianBlur(1.5))
+    steps: list[tuple[int, tuple[float, ...]]] = [
+        (PillowStep.BRIGHTNESS, (1.3,)),
+        (Step.SOLARIZE, (100,)),
+        (PillowStep.CONTRAST, (0.6,)),
+        (Step.POSTERIZE, (5,)),
+        (Step.EQUALIZE, ()),
+        (PillowStep.HUE, (9,)),
+        (PillowStep.BLUR, (1.5, 1.5)),
+    ]
+    equal(stepped(IMAGES["photograph"], *steps), wanted)
+
+
+def test_codes_beyond_the_last_do_nothing() -> None:
+    pixels = IMAGES["noise"]
+    np.testing.assert_array_equal(stepped(pixels, (max(PillowStep) + 1, (9.0,)), (127, (9.0,))), pixels)
+
+
+@each_image
+@pytest.mark.parametrize("simd", ["scalar", "avx2"])
+def test_other_instruction_sets_give_the_same(name: str, simd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IOFAST_SIMD", simd)  # read when a context is made
+    image = Image.fromarray(IMAGES[name])
+    equal(stepped(IMAGES[name], (PillowStep.COLOR, (1.4,))), ImageEnhance.Color(image).enhance(1.4))
+    equal(stepped(IMAGES[name], (PillowStep.SHARPNESS, (1.9,))), ImageEnhance.Sharpness(image).enhance(1.9))
+    equal(stepped(IMAGES[name], (PillowStep.HUE, (30,))), turned(image, 30))
+    wanted = image.filter(ImageFilter.GaussianBlur(1.7))
+    equal(stepped(IMAGES[name], (PillowStep.BLUR, (1.7, 1.7))), wanted)

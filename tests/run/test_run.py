@@ -1,0 +1,159 @@
+"""`iofast run` with whole scripts: equal samples, order and random numbers; exit status, signals, reports."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+HERE = Path(__file__).parent
+FAKE = """
+import numpy as np
+import torch
+
+
+def pil_to_tensor(pic):
+    return torch.as_tensor(np.array(pic, copy=True)).permute(2, 0, 1)
+
+
+def to_tensor(pic):
+    return pil_to_tensor(pic).contiguous().to(dtype=torch.get_default_dtype()).div(255)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which the script finds this iofast, and torchvision or what stands for it."""
+    folder = tmp_path_factory.mktemp("modules")
+    paths = [str(folder), str(ROOT)]
+    if importlib.util.find_spec("torchvision") is None:
+        transforms = folder / "torchvision" / "transforms"
+        transforms.mkdir(parents=True)
+        for path, text in ((folder / "torchvision", ""), (transforms, "")):
+            (path / "__init__.py").write_text(text)
+        (transforms / "functional.py").write_text(FAKE)
+    (folder / "sitecustomize.py").write_text("import sys\nsys.hidden_was_run = True\n")
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs, and one whose data break off although it has an end marker."""
+    folder = tmp_path_factory.mktemp("set")
+    for name in ("rgb", "exif", "gray", "progressive"):
+        shutil.copy(photos[name], folder)
+    data = photos["444"].read_bytes()
+    (folder / "cut.jpg").write_bytes(data[: len(data) // 2])
+    return folder
+
+
+def run(environment: dict[str, str], *program: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "iofast", "run", *options, "--", *program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def facts_of(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert run.returncode == 0, run.stderr
+    facts: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return facts
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_a_script_sees_the_same(environment: dict[str, str], folder: Path, tmp_path: Path, context: str) -> None:
+    program = [sys.executable, str(HERE / "training.py"), str(folder), context]
+    plain = facts_of(subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300))
+    report = tmp_path / "run.json"
+    done = run(environment, *program, options=("--report", str(report), "--strict"))
+    seen = facts_of(done)
+    assert seen.pop("descriptors") <= plain.pop("descriptors") + 3  # pipes of multiprocessing close when they like
+    assert seen == plain
+    facts = json.loads(report.read_text())
+    images = facts["images"]
+    assert images["decoded for the loop"] >= 16  # of 24
+    assert (images.get("differences", 0), facts["left_alone"]) == (0, {})
+    assert "JPEGs in" in done.stderr
+
+
+def test_off_by_the_environment(environment: dict[str, str]) -> None:
+    code = "import sys, PIL.Image; PIL.Image.preinit(); print([m for m in sys.modules if m.startswith('iofast')])"
+    done = run(environment | {"IOFAST_RUN": "0"}, sys.executable, "-c", code)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_nothing_heavy_is_imported(environment: dict[str, str]) -> None:
+    done = run(environment, sys.executable, "-c", "import sys; print('numpy' in sys.modules, 'PIL' in sys.modules)")
+    assert done.stdout == "False False\n"
+    assert "no JPEG was opened" in done.stderr
+
+
+def test_the_hidden_sitecustomize_runs_in_children_too(environment: dict[str, str]) -> None:
+    child = "import sys; print(sys.hidden_was_run, 'iofast.run' in sys.modules)"
+    done = run(
+        environment, sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    )
+    assert done.stdout == "True True\n"
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-sE"])
+def test_what_ignores_the_environment_is_named(environment: dict[str, str], option: str) -> None:
+    done = run(environment, sys.executable, option, "-c", "pass")
+    assert f"its option {option} ignores PYTHONPATH" in done.stderr
+
+
+def test_a_program_without_python_is_named(environment: dict[str, str]) -> None:
+    assert "no process of true reported to iofast" in run(environment, "true").stderr
+    assert run(environment, "true", options=("--quiet",)).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 15)", 143), ("1 / 0", 1)]
+)
+def test_exit_status(environment: dict[str, str], code: str, status: int) -> None:
+    assert run(environment, sys.executable, "-c", code).returncode == status
+
+
+def test_an_interrupt_reaches_the_script(environment: dict[str, str], tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    command = [sys.executable, "-m", "iofast", "run", "--", sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as started:
+        while not ready.exists():
+            assert started.poll() is None
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        _, stderr = started.communicate(timeout=60)
+    assert "KeyboardInterrupt" in stderr
+    assert started.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["python", "train.py"], "expected a program behind --"),
+        (["--"], "expected a program behind --"),
+        (["--report", "/no/such/folder/run.json", "--", "true"], "the folder of --report"),
+    ],
+)
+def test_wrong_usage(environment: dict[str, str], arguments: list[str], message: str) -> None:
+    command = [sys.executable, "-m", "iofast", "run", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_in_code(environment: dict[str, str], photos: dict[str, Path]) -> None:
+    code = "from PIL import Image; Image.preinit(); import iofast.run.here; print(type(Image.open({!r})).__name__)"
+    program = [sys.executable, "-c", code.format(str(photos["rgb"]))]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "LazyJpeg\n", done.stderr

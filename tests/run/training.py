@@ -1,0 +1,137 @@
+"""A training script that knows nothing of iofast: loops over DataLoaders in many ways, and prints what it saw."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision.transforms import functional as F  # type: ignore[import-not-found]  # the real one, or the tests'
+
+MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+
+
+class Photos(Dataset[Any]):
+    """Random crops, mirrors and erasings of the photographs in a folder, and their numbers."""
+
+    def __init__(self, folder: str, *, fails_at: int = -1, damaged: bool = False) -> None:
+        names = [path for path in sorted(Path(folder).glob("*.jpg")) if path.stem != "cut" or damaged]
+        self.paths = [names[number % len(names)] for number in range(24)]
+        self.fails_at = fails_at
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        if number == self.fails_at:
+            raise KeyError("the dataset's own error")
+        with open(self.paths[number], "rb") as file:
+            image = Image.open(file).convert("RGB")
+        x, y, side = random.randrange(50), int(torch.randint(50, ())), random.randrange(80, 160)
+        image = image.crop((x, y, x + side, y + side)).resize((48, 48), Image.Resampling.BILINEAR)
+        if torch.rand(()) < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        tensor = F.to_tensor(image).sub_(MEAN).div_(STD)
+        if torch.rand(()) < 0.5:
+            tensor[..., 5:20, 7:30] = torch.randn(3, 15, 23)
+        return tensor, number
+
+
+class Stream(IterableDataset[Any]):
+    """The same as a stream."""
+
+    def __init__(self, photos: Photos) -> None:
+        self.photos = photos
+
+    def __iter__(self) -> Any:
+        return (self.photos[number] for number in range(10))
+
+
+def pairs(batch: Any) -> Any:
+    """A collate function that leaves tensors as they are."""
+    return tuple(zip(*batch, strict=True))
+
+
+def by_name(batch: Any) -> Any:
+    """As in examples of Hugging Face."""
+    return {
+        "pixels": torch.stack([each[0] for each in batch]).contiguous().float(),
+        "labels": [each[1] for each in batch],
+    }
+
+
+def seen(loader: Any, most: int = 1000) -> list[Any]:
+    """Return digests of up to `most` batches."""
+    found = []
+    for batch in loader:
+        found.append(digest(batch))
+        if len(found) == most:
+            break
+    return found
+
+
+def digest(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        assert type(batch) is torch.Tensor
+        return hashlib.sha256(batch.numpy().tobytes()).hexdigest()[:16], list(batch.shape)
+    if isinstance(batch, dict):
+        return {name: digest(value) for name, value in batch.items()}
+    return [digest(each) for each in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+def error_of(loader: Any) -> str:
+    try:
+        seen(loader)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+    return "none"
+
+
+def main(folder: str, context: str) -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    photos, workers = Photos(folder), {"num_workers": 2, "multiprocessing_context": context}
+    facts: dict[str, Any] = {"context": seen(DataLoader(photos, 6, shuffle=True, **workers))}
+    one = workers | {"num_workers": 1}
+    if context == "fork":
+        again = DataLoader(photos, 5, shuffle=True, persistent_workers=True, **workers)
+        facts |= {
+            "persistent": [seen(again), seen(again)],
+            "early": [seen(again, 1), seen(DataLoader(photos, 4, **one), 1), seen(again)],
+            "two at once": [digest(pair) for pair in zip(again, DataLoader(photos, 5, **one), strict=True)],
+            "stream": seen(DataLoader(Stream(photos), 4, **one)),
+            "pairs": seen(DataLoader(photos, 4, collate_fn=pairs, **one)),
+            "by name": seen(DataLoader(photos, 4, collate_fn=by_name, **one)),
+            "in this process": seen(DataLoader(photos, 4)),
+            "error": error_of(DataLoader(Photos(folder, fails_at=7), 4, **one)),
+            "damaged": error_of(DataLoader(Photos(folder, damaged=True), 4, **one)),
+        }
+        del again
+    facts["states"] = [torch.rand(()).item(), random.random()]
+    gc.collect()
+    ends = time.monotonic() + 30  # threads look every now and then whether their loop has ended
+    while any("iofast" in each.name for each in threading.enumerate()) and time.monotonic() < ends:
+        time.sleep(0.05)
+    facts["children"] = len(multiprocessing.active_children())
+    facts["threads"] = sorted({each.name for each in threading.enumerate() if "iofast" in each.name})
+    facts["descriptors"] = len([each for each in os.listdir("/proc/self/fd") if readable(each)])
+    print(json.dumps(facts))  # noqa: T201
+
+
+def readable(descriptor: str) -> bool:
+    return os.path.exists(f"/proc/self/fd/{descriptor}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
