@@ -5,16 +5,15 @@
     data       photographs are made (or taken from FOLDER) and packed, as JPEGs and as pixels
     suite      the tests that need a GPU
     transfer   a step of 5 ms with batches of 256: the exposed stall
-    decode     images a second by the CPU's kernel, the GPU, both, each of its libraries alone
-    passes     bytes a second of the fused passes, beside a copy, torchvision v2 and kornia
+    decode     images a second by the CPU's kernel and by the GPU
     training   images a second into nothing, ResNet-18 and ResNet-50, beside ImageFolder and DataLoader
     resident   images of CIFAR's size, augmented in the device's memory
     stress     corrupt batches of 200, with memory changing hands; compute-sanitizer
 
-PyTorch, Triton and iofast's own dependencies are required; torchvision, nvImageCodec, kornia and compute-sanitizer are
-optional. Each part is a process with a time limit: if it fails, hangs or breaks the device, the others still run. The
-page is written after each part, with what could not be measured and why. `tools/gpu_session.sh` installs packages that
-the machine lacks.
+PyTorch, cuda-bindings and iofast's own dependencies are required; torchvision and compute-sanitizer are optional. Each
+part is a process with a time limit: if it fails, hangs or breaks the device, the others still run. The page is written
+after each part, with what could not be measured and why. `tools/gpu_session.sh` installs packages that the machine
+lacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pixel work of one batch: the steps, erasings and mixing of each image, as plain columns.
 
-A batch's finished pixels are a pure function of its uint8 images, the operations and this table. The kernel, torch and
-Triton execute it; they depend on the codes of `Step`, not on how the numbers were drawn.
+A batch's finished pixels are a pure function of its uint8 images, the operations and this table. The kernel executes
+it, and so does its source compiled for a GPU; they depend on the codes of `Step`, not on how the numbers were drawn.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHas
 class Step(IntEnum):
     """An operation on the bytes of an image. Its parameters are f, g, ... (`NUMBERS` of them, unused ones 0).
 
-    A new step needs a code here and in kernel/src/iofast.h, a branch in kernel/src/steps.c with a loop of
-    kernel/src/tile_loops.h, and a function in pixels/steps.py. The order of the codes matters, because C and Triton
-    compare them: up to ADD_BELOW a step looks at single pixels (and is in pixels/triton_colour.py, too), up to EQUALIZE
-    it first looks at the whole image and then at single pixels, and the rest makes a new image of the old one.
+    A new step needs a code here and in kernel/src/iofast.h, its arithmetic in kernel/src/levels.h, and a branch in
+    kernel/src/steps.c (with a loop of kernel/src/tile_loops.h) and in kernel/src/device_steps.h. The order of the codes
+    matters: up to ADD_BELOW a step looks at single pixels, up to EQUALIZE it first looks at the whole image and then at
+    single pixels, and the rest makes a new image of the old one.
     """
 
     NOTHING = 0

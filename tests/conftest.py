@@ -26,10 +26,6 @@ settings.load_profile("iofast")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Triton decides at import whether it compiles or interprets. With a GPU the tests run compiled passes.
-if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):  # Linux, and Linux within Windows
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 # Without the native kernel the tests run the twin. Set it here, or every program that a test starts would warn.
 NATIVE = any((Path(iofast.__file__).parent / "kernel").glob("_native*.so"))
 if not NATIVE:

@@ -13,7 +13,7 @@ from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.record import Figure, Outcome, written
 from tools import machine
 
-PACKAGES = ("torchvision", "triton", "kornia", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+PACKAGES = ("torchvision", "cuda-bindings")
 MET = {True: "yes", False: "**no**"}
 
 
@@ -111,4 +111,4 @@ def about(device: torch.device) -> Iterator[str]:
         yield f"{its.total_memory / (1 << 30):.0f} GiB, {its.multi_processor_count} multiprocessors"
         yield f"compute capability {its.major}.{its.minor}, CUDA {torch.version.cuda}, driver {driver()}"
     found = [f"{package} {version}" for package in PACKAGES if (version := machine.version(package))]
-    yield ", ".join(found) or "neither torchvision nor Triton"
+    yield ", ".join(found) or "neither torchvision nor cuda-bindings"

@@ -16,8 +16,7 @@ TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 SPARE = 3  # seconds to write down the result
 # Deprecations of other versions of libraries do not matter here; in the project's own runs they are errors.
 QUIET = ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
-# Most of the time is for compiling Triton's kernels, so processes share them. The monitor's tests judge the load of the
-# whole GPU, so they run alone.
+# The monitor's tests judge the load of the whole GPU, so they run alone.
 PROCESSES, ALONE = 8, "monitor"
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _WORD = "(PASSED|FAILED|ERROR|SKIPPED)"

@@ -109,17 +109,11 @@ def _gpu() -> Iterator[Check]:
     driver = _first_line(Path("/proc/driver/nvidia/version"))
     yield Check("GPU", "driver", driver or "no NVIDIA driver", "ok" if driver else "note")
     yield from _cuda(bool(driver))
-    for name, *packages in (
-        ("nvimgcodec", "nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu11"),
-        ("torchcodec", "torchcodec"),
-        ("torchvision", "torchvision"),
-    ):
-        installed = next((f"{package} {version}" for package in packages if (version := _version(package))), "")
-        if installed:
-            yield Check("GPU", name, installed)
-        else:
-            advice = f"pip install {packages[0]}" if driver else ""
-            yield Check("GPU", name, "absent (JPEG decoding on the GPU)", "note", advice)
+    if version := _version("cuda-bindings"):
+        yield Check("GPU", "cuda-bindings", version)
+    else:
+        advice = "pip install 'iofast[cuda13]'" if driver else ""
+        yield Check("GPU", "cuda-bindings", "absent (JPEGs and pixels on the GPU)", "note", advice)
 
 
 def _cuda(driver: bool) -> Iterator[Check]:

@@ -84,7 +84,7 @@ class FastLoader(Iterable[_BatchT]):
                    current in the consumer's thread when its first epoch begins
     output         what batches are made of: 'torch' for tensors, 'numpy' for arrays, for JAX, TensorFlow and others; on
                    the CPU only, as other frameworks take a tensor on a GPU by DLPack
-    cache          'device': decode the whole dataset once, and keep it on the device as uint8
+    cache          'device': keep the whole dataset on the device, as JPEGs or, of small images, as pixels
     memory_format  torch.channels_last for a model in that format
     num_workers    decoding threads; 'auto' is the fewest that keep the consumer from waiting, at most one per core of
                    this rank; 0: the consumer's thread makes each batch, for a debugger or a profiler

@@ -16,6 +16,7 @@ from iofast.loader.finishing import TYPES
 from iofast.loader.loader_stats import noted
 from iofast.loader.options import LoaderOptions
 from iofast.loader.target_fields import targets_of
+from iofast.loader.there import lacking
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
 from iofast.transforms.compiling import in_gray
@@ -62,10 +63,10 @@ class BatchSpec:
         able = self.with_images and kernel.finish_batch is not None and self.dtype in TYPES
         return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
 
-    @property
+    @cached_property
     def finishes_there(self) -> bool:
-        """Whether the device finishes images; for others than NVIDIA's GPUs the CPU does."""
-        return self.device.type == "cuda" and torch.version.hip is None and kernel.finish_batch is not None
+        """Whether the device finishes images; for others than NVIDIA's GPUs, or without its compiler, the CPU does."""
+        return lacking(self.device) is None
 
     def check_reserved(self, names: Iterable[str], where: str) -> None:
         """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""

@@ -204,7 +204,6 @@ def test_cuda_means_the_consumers_current_device(dataset: FastDataset) -> None:
 @pytest.mark.parametrize("options", [{}, {"cache": "device"}], ids=["decoded", "cached"])
 def test_nothing_synchronises(dataset: FastDataset, options: dict[str, Any], transform: list[Any]) -> None:
     """Neither the consumer's thread nor the one ahead of it waits for the device."""
-    pytest.importorskip("triton")
     shared: dict[str, Any] = {"transform": transform, "dtype": torch.bfloat16, **SHARED, **options}
     loader = FastLoader(dataset, 8, device="cuda", **shared)
     list(loader)  # compiles, and fills the cache

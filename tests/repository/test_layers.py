@@ -19,7 +19,7 @@ LAYERS = tuple(
     for units in (
         "errors option owned record ops work version",
         "kernel remote mirror containers order choices meter machine bars",
-        "source foreign transforms pixels gpu prefetch places",
+        "source foreign transforms gpu prefetch places",
         "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "
         "run commands",
         "cli __main__",
@@ -36,7 +36,6 @@ SIDEWAYS = {
     "containers": {"kernel", "remote", "mirror", "meter"},
     "__main__": {"cli"},
     "foreign": {"source"},
-    "gpu": {"pixels"},
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
@@ -53,7 +52,7 @@ SIDEWAYS = {
         "run",
     },
 }
-TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch", "run"}
+TORCH = {"fields", "dataset", "loader", "gpu", "prefetch", "run"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 

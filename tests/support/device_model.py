@@ -345,7 +345,7 @@ class LateTransfer(Transfer):
 
 def lend_late(loader: FastLoader, device: Device) -> None:
     """Give a loader a device that does no work at once. Tests must read its batches by work on a stream."""
-    loader._spec.device = torch.device("cuda")
+    loader._spec.device, loader._spec.finishes_there = torch.device("cuda"), True
     loader._resources.transfer = LateTransfer(torch.device("cpu"), device, loader._stages.transfer)
     loader._resources.memory = HostMemory(device)  # type: ignore[assignment]
 
@@ -356,7 +356,7 @@ def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
     Without `chance` the device is never late, so that pixel operations, which torch does at once, see the copied bytes.
     """
     device = Device(chance)
-    loader._spec.device = torch.device("cuda")
+    loader._spec.device, loader._spec.finishes_there = torch.device("cuda"), True
     loader._resources.transfer = Transfer(torch.device("cpu"), device, loader._stages.transfer)
     return device
 
