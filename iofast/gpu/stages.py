@@ -139,6 +139,8 @@ def _room(wanted: Wanted, count: int, room: int, sizes: Sizes) -> dict[str, int]
 
 def _put_work(memory: Memory, batch: NDArray[np.void], finish: Finish) -> None:
     work = finish.work
+    if (others := work.steps[work.steps > Step.LUMA]).size:
+        raise ValueError(f"a device has the steps up to {int(Step.LUMA)} of iofast.work.Step, found {int(others[0])}")
     columns: dict[str, NDArray[Any]] = {"codes": work.steps, "numbers": work.numbers}
     if blurs := int((work.steps == Step.BLUR).sum()):
         columns |= {"blurs": np.zeros(blurs, BLUR), "blurred": np.zeros(work.steps.shape, np.int32)}

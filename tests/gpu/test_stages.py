@@ -17,7 +17,7 @@ from iofast.gpu import jpegs
 from iofast.gpu.stages import HostMemory, Wanted, prepare, run_on_host
 from iofast.gpu.structs import IMAGE
 from iofast.kernel.contract import TYPES, DecodeOptions, Finish
-from iofast.work import Step
+from iofast.work import PillowStep, Step
 
 pytestmark = needs_native
 SIZES = ((24, 24), (1, 1), (2, 5), (3, 3), (40, 31))
@@ -77,6 +77,18 @@ def test_each_step_has_the_kernels_pixels(step: Step) -> None:
     kernel.finish_batch(kernel.Context(DecodeOptions()), images, finish, expected)
     finished(images, finish, found)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_codes_without_a_meaning_do_nothing() -> None:
+    rng, images = np.random.default_rng(0), np.random.default_rng(1).integers(0, 256, (3, 9, 8, 3), np.uint8)
+    work = any_work(rng, 3, (9, 8), 3, 0)
+    finish, found = Finish(work, SCALE, np.zeros((0, 3), np.float32), "uint8"), np.zeros_like(images)
+    work.steps[:] = -1
+    finished(images, finish, found)
+    np.testing.assert_array_equal(found, images)
+    work.steps[1, 1] = PillowStep.HUE
+    with pytest.raises(ValueError, match=r"steps up to 17 of iofast\.work\.Step, found 23"):
+        finished(images, finish, found)
 
 
 def test_more_steps_than_one_pass_takes() -> None:

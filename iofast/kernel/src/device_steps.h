@@ -110,9 +110,8 @@ IOF_BOTH uint32_t at_point(uint32_t v, const device_point *p, const uint8_t tabl
 
 IOF_BOTH int looks(int code) { return code == IOF_CONTRAST || code == IOF_AUTOCONTRAST || code == IOF_EQUALIZE; }
 
-IOF_BOTH int is_point(int code) {
-  return (code >= IOF_NOTHING && code < IOF_SHARPNESS) || code == IOF_PERMUTE || code == IOF_LUMA;
-}
+/* Also of codes that mean nothing here: at_point leaves the pixel as it is. */
+IOF_BOTH int is_point(int code) { return code < IOF_SHARPNESS || code == IOF_PERMUTE || code >= IOF_LUMA; }
 
 /* Read-only, `width` x `height`. */
 typedef struct {
