@@ -51,7 +51,7 @@ def assemble(
             columns["label"] = soft_labels(columns["label"], spec.pipeline.mix, work)
         if on_cpu:
             columns["image"] = finish(parts, images, work, parts.resources.float_memory)
-    if spec.options.image_mode == "L" and "image" in columns and (on_cpu or spec.pipeline.views):
+    if spec.options.image_mode == "L" and "image" in columns and (on_cpu or spec.finishes or spec.pipeline.views):
         columns["image"] = one_channel(columns["image"])
     if spec.dataset.fields is None:
         return _pair(columns), work

@@ -190,7 +190,7 @@ def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
     columns |= _for_each_tensor(moving, lambda _: next(copies))
     if isinstance(jpegs, JpegRows):
         columns["image"] = jpegs.with_copies(columns["image"])
-    if "image" in columns and "image" not in spec.collates and not views and spec.finishes_there:
+    if "image" in columns and "image" not in spec.collates and not views and spec.finishes_there and not spec.finishes:
         columns["image"] = finish(parts, columns["image"], made.work, bus=bus)
         if spec.options.image_mode == "L":
             columns["image"] = one_channel(columns["image"])
@@ -215,7 +215,7 @@ def _copied(bus: Bus, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """
     numbers: dict[int, list[int]] = {}  # of tensors, by the address of their memory
     for number, tensor in enumerate(tensors):
-        if tensor.dtype == torch.uint8 and tensor.layout == torch.strided and tensor.device.type == "cpu":
+        if tensor.layout == torch.strided and tensor.device.type == "cpu":
             numbers.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
     shared = [own for own in numbers.values() if _fill_their_block([tensors[number] for number in own])]
     alone = sorted(set(range(len(tensors))) - {number for own in shared for number in own})
@@ -224,8 +224,9 @@ def _copied(bus: Bus, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     found = dict(zip(alone, copies[len(blocks) :], strict=True))
     for own, copy in zip(shared, copies, strict=False):
         for number in own:
-            one, at = tensors[number], copy.storage_offset() + tensors[number].storage_offset()
-            found[number] = copy.as_strided(one.shape, one.stride(), at)
+            one, whole = tensors[number], copy.view(tensors[number].dtype)
+            at = whole.storage_offset() + one.storage_offset()
+            found[number] = whole.as_strided(one.shape, one.stride(), at)
     return [found[number] for number in range(len(tensors))]
 
 
@@ -235,6 +236,6 @@ def _fill_their_block(images: list[torch.Tensor]) -> bool:
 
 
 def _block(image: torch.Tensor) -> torch.Tensor:
-    """The block of memory of a uint8 image, as bytes."""
+    """The block of memory of an image, as bytes."""
     memory = image.untyped_storage()
     return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))

@@ -52,7 +52,7 @@ class Resources:
         spare = self.limits.max_depth + 2
         self.pinned = spec.device.type == "cuda"
         self.memory = BatchMemory(pinned=self.pinned, spare=spare)
-        self.float_memory = BatchMemory(pinned=False, spare=spare)
+        self.float_memory = BatchMemory(pinned=self.pinned, spare=spare)
 
     def described(self, spec: BatchSpec, epochs: EpochOrder) -> LoaderInfo:
         """The loader, as the monitor shows it."""

@@ -59,7 +59,7 @@ class TestASlowBatch:
             return sample
 
         loader = many_slices(place)
-        loader._spec.mapper._function = collecting  # type: ignore[union-attr]
+        object.__setattr__(loader._spec.options, "map_sample", collecting)
         delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), 0, 0, 2)
         held.append(delivery_)
         begin.set()

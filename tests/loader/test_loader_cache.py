@@ -311,5 +311,5 @@ def test_a_bar_on_a_terminal(numbered: FastDataset, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tqdm, "monitor_interval", 7)
     cached(numbered, transform=CROP).peek()
     assert tqdm.monitor_interval == 7, "the user's bars keep their monitor"
-    assert ("decoding into device memory" in stream.getvalue()) == stream.isatty()
+    assert ("reading into device memory" in stream.getvalue()) == stream.isatty()
     assert stream.getvalue()[-1:] == ("\r" if stream.isatty() else ""), "it goes when it is done"
