@@ -158,7 +158,7 @@ class LmdbWriter(IndexedWriter):
             _write_over(out, tree.find(MANIFEST_KEY), manifest.to_json())
             os.fsync(out.fileno())
         draft.unlink()
-        return manifest
+        return replace(manifest, shards=(replace(shards[0], size=self.path.stat().st_size),))  # as readers see it
 
     def _placed(self, done: Sequence[Finished], entries: Iterator[tuple[bytes, int, int]]) -> Iterator[Arrays]:
         """The columns of the sections, with the offsets of their payloads: the next of `entries`."""

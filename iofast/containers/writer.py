@@ -158,7 +158,7 @@ class IndexedWriter(Writer):
     ) -> None:
         """See `Writer.write`."""
         if self._section is None:
-            raise ContainerError(f"{self.name}: no section was begun")
+            raise ContainerError(f"{self.name}: the writer is closed, or no section was begun")
         key = format_key(position, self.key_width)
         try:
             if position <= self._last:

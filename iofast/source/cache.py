@@ -46,7 +46,7 @@ class CachedIndex:
     @property
     def changes(self) -> NDArray[np.int64]:
         """When the files and folders that decide the index were changed, in ns since 1970."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say what decides it")
 
     def is_settled(self) -> bool:
         """Whether none of these changes is so close to the scan that the scan may have missed another one."""

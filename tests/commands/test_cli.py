@@ -56,14 +56,15 @@ class TestHelp:
         status, text, _ = iofast(command, "--help")
         assert status == 0
         assert f"  iofast {command} " in text.partition("examples:")[2]
-        assert {"--json", "--quiet", "--debug"} <= set(text.split())
+        data = "--report" if command == "run" else "--json"  # its output is the script's
+        assert {data, "--quiet", "--debug"} <= set(text.split())
 
     @pytest.mark.parametrize(
         ("words", "hint"),
         [
             ("pakc a b", "did you mean pack?"),
             ("inof a b", "did you mean info?"),
-            ("xyzzy a b", "the commands are pack"),
+            ("xyzzy a b", "the commands are run, pack"),
             ("pack only-a-source", "required: DST"),
         ],
     )

@@ -7,13 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from kernel_images import BACKENDS
 from lmdb_containers import build, sample
-from loader_sets import eventually
 
 from iofast.containers import file_bytes
 from iofast.containers.file_bytes import FileBytes
@@ -140,37 +138,3 @@ def test_truncation_under_reading_threads_is_never_a_signal(tmp_path: Path) -> N
     command = [sys.executable, "-c", TRUNCATED, str(tmp_path / "own")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "240 []\n", "")
-
-
-@pytest.mark.parametrize("kernel", BACKENDS)
-def test_what_is_in_the_page_cache(kernel: ModuleType, tmp_path: Path) -> None:
-    def there(*places: tuple[int, int]) -> bool:
-        fds, offsets = zip(*places, strict=True) if places else ((), ())
-        found = kernel.cached(np.array(fds, np.int32), np.array(offsets, np.uint64))
-        assert (found.shape, found.dtype) == ((len(fds),), np.bool_)
-        return bool(found.all())
-
-    assert there(), "none is missing"
-    assert there((-1, 12), (-1, 1 << 40)), "was read into memory"
-    assert not there((-1, 12), (1 << 20, 5)), "no such file"
-    with (tmp_path / "file").open("wb+") as file:
-        file.write(bytes(1 << 20))
-        file.flush()
-        os.fsync(file.fileno())
-        try:
-            os.preadv(file.fileno(), [bytearray(1)], 5, os.RWF_NOWAIT)
-        except OSError as error:
-            pytest.skip(f"this file system does not tell what is in its cache: {error}")
-        assert there((file.fileno(), 5), (-1, 1), (file.fileno(), 999_999))
-        assert not there((file.fileno(), 5), (file.fileno(), 1 << 20)), "the file ends before this byte"
-        many = np.arange(0, 2 << 20, 1 << 14, dtype=np.uint64)  # so many that the native kernel releases the GIL
-        found = kernel.cached(np.full(len(many), file.fileno(), np.int32), many)
-        assert found.tolist() == (many < 1 << 20).tolist()
-
-        def evicted() -> bool:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            return not there((-1, 1), (file.fileno(), 5))
-
-        assert eventually(evicted)
-        os.pread(file.fileno(), 1, 5)
-        assert there((file.fileno(), 5), (-1, 1))

@@ -93,7 +93,7 @@ REFUSED = {
     "less than no height": (Kind.RGB, 3600, (40, -30), Status.CORRUPT),
     "a size that wraps round": (Kind.RGB, 3600, (2**31 - 1, 2**31 - 1), Status.LIMIT),
     "too many pixels": (Kind.RGB, 3600, (2**14 + 1, 2**14), Status.LIMIT),
-    "no such kind": (2, 3600, (40, 30), Status.UNSUPPORTED),
+    "no such kind": (3, 3600, (40, 30), Status.UNSUPPORTED),
     "less than no kind": (-1, 3600, (40, 30), Status.UNSUPPORTED),
     "a box outside": (Kind.RGB, 1200, (20, 20), Status.BOX),
 }
