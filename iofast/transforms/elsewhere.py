@@ -32,6 +32,6 @@ HINTS = {
     "Scale": "is Resize here",
     "ToDevice": "is the loader's option device=",
     "ToPILImage": "is not needed: a FastDataset gives PIL images by itself, a FastLoader tensors",
-    "functional": "is not built in; `iofast.pixels` has the operations on batches, torchvision those on images",
+    "functional": "is not built in; torchvision has these",
     "v2": "is this module: the transforms have the names and parameters of torchvision's v2",
 }
