@@ -154,10 +154,15 @@ class PackParts:
             except BusyError:
                 time.sleep(_WAIT)
                 continue
+            except TargetError:
+                if not place.exists:
+                    raise
+                break
             if load_plan(place) is not None:
                 return place
             place.discard()
-            raise TargetError(f"another run has published all parts of {place.path} meanwhile")
+            break
+        raise TargetError(f"another run has published all parts of {place.path} meanwhile")
 
     def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
