@@ -16,13 +16,6 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 
-# Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.
-NOISE_TERMS = 4
-NOISE_MIDDLE = NOISE_TERMS * 65_535
-# 16 bits have the variance (2^32 - 1) / 12
-NOISE_STEP = float(np.float32((2 * NOISE_TERMS * (2.0**32 - 1) / 12) ** -0.5))
-NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHash3's finalizer
-
 
 class Step(IntEnum):
     """An operation on the bytes of an image. Its parameters are f, g, ... (`NUMBERS` of them, unused ones 0).
@@ -170,19 +163,6 @@ def no_work(n: int) -> Work:
         patch=np.zeros((n, 4), np.int32),
         own=ones,
     )
-
-
-def noise_of(number: int, places: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return noise `number` at `places` of an image (row * width + column), float32 (3, *places.shape)."""
-    golden, *mixes = (np.uint32(each) for each in NOISE_HASH)
-    terms = (3 * places[None] + np.arange(3).reshape(3, *[1] * places.ndim))[None] * NOISE_TERMS
-    bits = (terms + np.arange(NOISE_TERMS).reshape(-1, *[1] * (places.ndim + 1))).astype(np.uint32)
-    bits = bits * golden + np.uint32(number)
-    for mix, shift in zip(mixes, (16, 13), strict=True):
-        bits = (bits ^ (bits >> np.uint32(shift))) * mix
-    bits ^= bits >> np.uint32(16)
-    sums = ((bits & np.uint32(0xFFFF)) + (bits >> np.uint32(16))).sum(axis=0, dtype=np.int64)
-    return np.asarray((sums - NOISE_MIDDLE).astype(np.float32) * np.float32(NOISE_STEP))
 
 
 def beyond(places: NDArray[np.int64], size: int, edge: Edge) -> NDArray[np.int64]:

@@ -85,8 +85,6 @@ def read_header(read: Callable[[int, int], bytes], start: int, size: int, where:
         columns = {str(name): _column(place, start, first, size) for name, place in members.pop("arrays").items()}
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ContainerError(f"{where}: the header of its columns is invalid: {error!r:.80}") from None
-    except ContainerError as error:
-        raise ContainerError(f"{where}: {error}") from None
     return Header(members, columns, str(members.pop("crc32c")), size)
 
 

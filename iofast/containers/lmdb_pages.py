@@ -19,7 +19,6 @@ VERSION = 1
 PAGE_HEADER = 16
 MAX_DEPTH = 32  # the size of LMDB's cursor stack
 META_END = 168  # bytes of a meta page that are read
-OVERFLOW_SHARE = 16  # bytes of overflow pages that a value cannot use
 
 _PAGE = struct.Struct("<QHHHH")  # pgno, pad, flags, lower, upper
 _NODE = struct.Struct("<HHHH")  # low and high half of size or child, flags, key size

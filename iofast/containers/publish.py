@@ -41,11 +41,6 @@ class Target:
         """How to continue interrupted work, in words."""
         return f"the same command goes on from there; delete {self.partial} to start anew"
 
-    @property
-    def locked(self) -> bool:
-        """Whether this object has the lock."""
-        return self._folder.is_locked
-
     def acquire(self) -> None:
         """Check that the target may be written, make the folder, take the lock.
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pixel_work import EVERYTHING, IMAGENET, JITTER, apply, drawn_work, expected, noise, operations
+from pixel_work import EVERYTHING, IMAGENET, JITTER, apply, drawn_work, expected, noise, noise_of, operations
 from torch_steps import take_steps
 
 from iofast import kernel
@@ -18,7 +18,7 @@ from iofast import transforms as T
 from iofast.errors import OptionError
 from iofast.loader.finishing import check_dtype
 from iofast.ops import Op
-from iofast.work import Work, no_work, noise_of
+from iofast.work import Work, no_work
 
 
 def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:

@@ -16,7 +16,14 @@ from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.loader.finishing import finished
 from iofast.ops import Op
-from iofast.work import Step, Work, noise_of
+from iofast.work import Step, Work
+
+# Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.
+NOISE_TERMS = 4
+NOISE_MIDDLE = NOISE_TERMS * 65_535
+# 16 bits have the variance (2^32 - 1) / 12
+NOISE_STEP = float(np.float32((2 * NOISE_TERMS * (2.0**32 - 1) / 12) ** -0.5))
+NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHash3's finalizer
 
 IMAGENET = T.Normalize.imagenet()
 JITTER = T.ColorJitter(0.4, 0.4, 0.4, 0.1)
@@ -68,6 +75,19 @@ def operations(draw: st.DrawFn) -> list[Op]:
     colours = draw(st.lists(st.one_of(_COLOURS, _CHOICES), max_size=4))
     after: list[Op] = [draw(st.builds(T.Normalize, _THREES, _THREES))] if draw(st.booleans()) else []
     return [*colours, *after, *draw(st.lists(_ERASING, max_size=2))]
+
+
+def noise_of(number: int, places: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return noise `number` at `places` of an image (row * width + column), float32 (3, *places.shape)."""
+    golden, *mixes = (np.uint32(each) for each in NOISE_HASH)
+    terms = (3 * places[None] + np.arange(3).reshape(3, *[1] * places.ndim))[None] * NOISE_TERMS
+    bits = (terms + np.arange(NOISE_TERMS).reshape(-1, *[1] * (places.ndim + 1))).astype(np.uint32)
+    bits = bits * golden + np.uint32(number)
+    for mix, shift in zip(mixes, (16, 13), strict=True):
+        bits = (bits ^ (bits >> np.uint32(shift))) * mix
+    bits ^= bits >> np.uint32(16)
+    sums = ((bits & np.uint32(0xFFFF)) + (bits >> np.uint32(16))).sum(axis=0, dtype=np.int64)
+    return np.asarray((sums - NOISE_MIDDLE).astype(np.float32) * np.float32(NOISE_STEP))
 
 
 def noise(n: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
