@@ -21,7 +21,7 @@ from iofast.loader.resident import PlannedImages, Resident
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
 from iofast.loader.there import JpegRows
-from iofast.ops import Mix
+from iofast.transforms.mixing import Mix
 from iofast.work import Work
 
 Pair = tuple[Any, Any]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler, SequentialSampler
 
+from iofast.arguments import check_integer
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
 from iofast.loader.options import LoaderOptions
@@ -17,7 +18,6 @@ from iofast.loader.ranks import check_meshes, detected_rank
 from iofast.loader.state import Course, Identity
 from iofast.machine import local_ranks
 from iofast.order import MAX_SEED, Population, Schedule, Sequential
-from iofast.order.base import check_whole
 
 
 class EpochOrder:
@@ -121,7 +121,7 @@ class LoaderSampler(Sampler[int]):
         Unlike `loader.set_epoch` it restarts an epoch that has returned a batch: frameworks stop validation early, set
         the same epoch again and expect its first batch. The place of a loaded state is kept.
         """
-        self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED), anew=True)
+        self._course.set_epoch(check_integer("epoch", epoch, 0, MAX_SEED), anew=True)
 
     def __len__(self) -> int:
         """Samples that this rank returns in an epoch, including those that only fill its last batch up.

@@ -17,7 +17,7 @@ from iofast.gpu import Bus
 from iofast.gpu.batch_memory import BatchMemory, rounded_up
 from iofast.loader.canvas import Canvas, RowsToDecode, Uniform
 from iofast.loader.finishing import Store, made_there
-from iofast.ops import Op
+from iofast.transforms.transform import Op
 from iofast.work import Work, within
 
 Pixels = NDArray[np.uint8]

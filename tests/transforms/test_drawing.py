@@ -15,10 +15,10 @@ from transform_draws import FREQUENCY, WORK_COLUMNS, N, equally_likely, numbers_
 
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.ops import Op, noise_amounts
-from iofast.ops.colours import Luma
-from iofast.ops.finishing import Mixes
-from iofast.transforms import drawing
+from iofast.transforms.colours import Luma
+from iofast.transforms.erasing import noise_amounts
+from iofast.transforms.mixing import Mixes
+from iofast.transforms.transform import ImageOp, Op
 from iofast.work import CHANNELS, Step
 
 
@@ -292,11 +292,12 @@ def test_the_names_of_draws_never_change() -> None:
 
     Only the name of `Luma` has no effect: it draws nothing.
     """
-    assert {type(op) for op in WORKS} >= set(drawing._DRAWINGS)
+    public = {each for each in vars(T).values() if isinstance(each, type) and issubclass(each, ImageOp)}
+    assert {type(op) for op in WORKS} >= public
     draw, found = Draw(7, 3, np.arange(16), samples=np.arange(16)), {}
     for op in WORKS:
         ops = [op, T.RandomGrayscale(0.5), T.RandomSolarize(0.5)]
-        made = drawing.work(ops, draw, np.full(16, 64.0), np.full(16, 48.0))
+        made = T.Pipeline(ops=tuple(ops)).work(draw, np.full(16, 64.0), np.full(16, 48.0))
         # rounded, because sines and logarithms differ between machines
         columns = [np.rint(getattr(made, name) * 64.0).astype(np.int64).tobytes() for name in WORK_COLUMNS]
         found[op] = hashlib.sha256(b"".join(columns)).hexdigest()[:8]
