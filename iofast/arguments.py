@@ -29,7 +29,7 @@ def checked(**checks: Check) -> Callable[[type[T]], type[T]]:
                 own(self)
 
         setattr(cls, "__post_init__", check_and_finish)  # noqa: B010  mypy knows no such attribute
-        return dataclass(frozen=True, slots=True)(cls)
+        return dataclass(frozen=True)(cls)
 
     return decorate
 

@@ -44,7 +44,6 @@ class RandomChoice(ImageOp):
     """
 
     drawn_as = "choice"
-
     transforms: Sequence[ImageOp | Sequence[ImageOp]] | Sequence[MixUp | CutMix]
     p: Sequence[float] | None = None
 
@@ -84,12 +83,21 @@ class RandomChoice(ImageOp):
         return all(len(each) == 1 and isinstance(each[0], MixUp | CutMix) for each in self.transforms)  # type: ignore[arg-type,index]
 
 
+class _All(ImageOp):
+    """All of several operations."""
+
+    transforms: Sequence[ImageOp]
+
+    @property
+    def moves(self) -> bool:
+        return any(op.moves for op in self.transforms)
+
+
 @checked(transforms=_image_ops, p=probability)
-class RandomApply(ImageOp):
+class RandomApply(_All):
     """All of several operations on images, with probability `p`, else none of them."""
 
     drawn_as = "apply"
-
     transforms: Sequence[ImageOp]
     p: float = 0.5
 
@@ -97,17 +105,12 @@ class RandomApply(ImageOp):
         codes, numbers = in_a_row(_draw_all(self.transforms, images, name), len(images))
         return codes * (images.draw.uniform(name) < self.p), numbers
 
-    @property
-    def moves(self) -> bool:
-        return any(op.moves for op in self.transforms)
-
 
 @checked(transforms=_image_ops)
-class RandomOrder(ImageOp):
+class RandomOrder(_All):
     """All of several operations on images, in a random order for each image."""
 
     drawn_as = "order"
-
     transforms: Sequence[ImageOp]
 
     def draw(self, images: DrawnImages, name: str) -> Program:
@@ -117,7 +120,3 @@ class RandomOrder(ImageOp):
         steps = codes.shape[1] * codes.shape[2]
         codes = np.take_along_axis(codes, order[..., None], axis=1).reshape(rows, steps)
         return codes, np.take_along_axis(numbers, order[..., None, None], axis=1).reshape(rows, steps, NUMBERS)
-
-    @property
-    def moves(self) -> bool:
-        return any(op.moves for op in self.transforms)

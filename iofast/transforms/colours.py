@@ -51,7 +51,6 @@ class ColorJitter(ImageOp):
     """
 
     drawn_as = "jitter"
-
     brightness: float | Sequence[float] = 0.0
     contrast: float | Sequence[float] = 0.0
     saturation: float | Sequence[float] = 0.0
@@ -85,7 +84,6 @@ class Grayscale(SingleStep):
     """Three equal channels of 0.2989 R + 0.587 G + 0.114 B. (Torchvision's default is one channel.)"""
 
     drawn_as, step = "grayscale", Step.SATURATION
-
     num_output_channels: int = 3
 
     def __post_init__(self) -> None:
@@ -106,7 +104,6 @@ class RandomGrayscale(SingleStep):
     """`Grayscale` with probability `p`."""
 
     drawn_as, step = "grayscale", Step.SATURATION
-
     p: float = 0.1
 
 
@@ -121,22 +118,7 @@ class Solarize(SingleStep):
     """Invert values at and above `threshold` (0 to 1; 128 of 8 bits is 128 / 255), each channel by itself."""
 
     drawn_as, step = "solarize", Step.SOLARIZE
-
     threshold: float
-
-    @property
-    def number(self) -> float:
-        return self.threshold * 255 - _SLACK
-
-
-@checked(threshold=_threshold, p=probability)
-class RandomSolarize(SingleStep):
-    """`Solarize(threshold)` with probability `p`."""
-
-    drawn_as, step = "solarize", Step.SOLARIZE
-
-    threshold: float
-    p: float = 0.5
 
     @property
     def number(self) -> float:
@@ -144,11 +126,17 @@ class RandomSolarize(SingleStep):
 
 
 @checked(p=probability)
+class RandomSolarize(Solarize):
+    """`Solarize(threshold)` with probability `p`."""
+
+    p: float = 0.5
+
+
+@checked(p=probability)
 class RandomInvert(SingleStep):
     """255 - level, with probability `p`: `Solarize` from 0 on."""
 
     drawn_as, step = "invert", Step.SOLARIZE
-
     p: float = 0.5
 
 
@@ -157,7 +145,6 @@ class RandomPosterize(SingleStep):
     """Keep the upper `bits` (0 to 8) of each level, with probability `p`."""
 
     drawn_as, step = "posterize", Step.POSTERIZE
-
     bits: int
     p: float = 0.5
 
@@ -171,7 +158,6 @@ class RandomAutocontrast(SingleStep):
     """With probability `p`, stretch each channel so that its least level is 0 and its greatest 255."""
 
     drawn_as, step = "autocontrast", Step.AUTOCONTRAST
-
     p: float = 0.5
 
 
@@ -180,7 +166,6 @@ class RandomEqualize(SingleStep):
     """With probability `p`, equalise each channel's histogram, as Pillow does."""
 
     drawn_as, step = "equalize", Step.EQUALIZE
-
     p: float = 0.5
 
 
@@ -189,7 +174,6 @@ class RandomAdjustSharpness(SingleStep):
     """With probability `p`, blend with the smoothed image: factor 0 is that alone, 1 changes nothing, 2 sharpens."""
 
     drawn_as, step = "sharpness", Step.SHARPNESS
-
     sharpness_factor: float
     p: float = 0.5
 
@@ -221,7 +205,6 @@ class GaussianBlur(ImageOp):
     """
 
     drawn_as = "blur"
-
     kernel_size: int | Sequence[int]
     sigma: float | Sequence[float] = (0.1, 2.0)
 

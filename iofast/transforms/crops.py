@@ -14,26 +14,15 @@ from iofast.transforms.arguments import Pair, Sides, colour, padding_mode, pair,
 from iofast.transforms.transform import Boxes, Column, Crop
 
 
-class SizedCrop(Crop):
-    """A crop that makes images of one `size`."""
-
-    __slots__ = ()
-    size: int | Sequence[int]
-
-    def fixed(self, resized: Pair | None) -> Pair | None:  # noqa: ARG002  Pad needs it
-        return cast(Pair, self.size)
-
-
 class Padding(Crop):
     """A crop that may reach beyond its image, which continues there by `padding_mode`, with the colour `fill`."""
 
-    __slots__ = ()
     fill: float | Sequence[float]
     padding_mode: str
 
 
 @checked(size=pair, fill=colour, padding_mode=padding_mode)
-class CenterCrop(SizedCrop, Padding):
+class CenterCrop(Padding):
     """The central `size` (int = square, or (height, width)) of the image.
 
     A smaller image is reported as undecodable, unless `pad_if_needed`: then it is padded on all sides as by
@@ -62,7 +51,7 @@ def _pad_if_needed(name: str, value: object) -> object:
 
 
 @checked(size=pair, padding=sides, pad_if_needed=_pad_if_needed, fill=colour, padding_mode=padding_mode)
-class RandomCrop(SizedCrop, Padding):
+class RandomCrop(Padding):
     """A random `size` (int = square, or (height, width)) of the image, every place equally likely.
 
     First `padding` pixels are added around the image: one number, (left and right, top and bottom), or (left, top,
@@ -72,7 +61,6 @@ class RandomCrop(SizedCrop, Padding):
     """
 
     random = True
-
     size: int | Sequence[int]
     padding: int | Sequence[int] | None = None
     pad_if_needed: bool | Literal["end"] = False
@@ -136,7 +124,7 @@ CORNERS = {
 
 
 @checked(size=pair)
-class CornerCrop(SizedCrop):
+class CornerCrop(Crop):
     """`size` pixels (int = square, or (height, width)) at a corner or in the middle: "upper left", "upper right",
     "lower left", "lower right", "center"."""
 

@@ -56,7 +56,6 @@ class RandomErasing(Op):
     """
 
     stage = Stage.VALUE
-
     p: float = 0.5
     scale: Sequence[float] = (0.02, 0.33)
     ratio: Sequence[float] = (0.3, 3.3)

@@ -19,7 +19,6 @@ from iofast.work import Work
 class Mix(Op):
     """An operation that mixes images and labels."""
 
-    __slots__ = ()
     stage = Stage.MIX
     num_classes: int
     label_smoothing: float
@@ -46,7 +45,7 @@ class Mix(Op):
         """Mixes, and which of them each image gets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Single(Mix):
     alpha: float = 1.0
     num_classes: int
@@ -64,7 +63,7 @@ class _Single(Mix):
         return (self,), np.zeros(len(images), np.intp)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MixUp(_Single):
     """Each image becomes share * own + (1 - share) * partner's, with `share` from Beta(alpha, alpha); labels likewise.
 
@@ -73,7 +72,7 @@ class MixUp(_Single):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CutMix(_Single):
     """A rectangle of each image is the partner's: 1 - Beta(alpha, alpha) of the area before it is cut at the edges.
 

@@ -42,14 +42,17 @@ def _shear(name: str, value: float | Sequence[float]) -> tuple[float, ...]:
 
 
 class _Move(ImageOp):
-    __slots__ = ()
     moves = True
+
+    def always(self, matrix: Matrix, rows: int) -> Program:
+        """A warp of all images."""
+        step, of_step = warp_by(self, matrix, rows)
+        return one_step(step, np.ones(rows, np.bool_), of_step)
 
 
 class _Flip(_Move):
     """A flip of some images; `axis` is 0 for left and right, 1 for top and bottom."""
 
-    __slots__ = ()
     axis: ClassVar[int]
     p: float
 
@@ -72,7 +75,6 @@ class RandomHorizontalFlip(_Flip):
     """
 
     drawn_as, axis = "horizontal flip", 0
-
     p: float = 0.5
     alternating: bool = False
 
@@ -87,7 +89,6 @@ class RandomVerticalFlip(_Flip):
     """Mirror top and bottom with probability `p`."""
 
     drawn_as, axis = "vertical flip", 1
-
     p: float = 0.5
 
 
@@ -100,7 +101,6 @@ class RandomRotation(_Move):
     """
 
     drawn_as = "rotation"
-
     degrees: float | Sequence[float]
     interpolation: str = "nearest"
     expand: bool = False
@@ -113,7 +113,7 @@ class RandomRotation(_Move):
 
     def draw(self, images: DrawnImages, name: str) -> Program:
         angle = _in_range(self.degrees, images.draw.uniform(name)[:, 0])
-        return _always(self, turned(angle, *_centre(self, images)), len(images))
+        return self.always(turned(angle, *_centre(self, images)), len(images))
 
 
 @checked(
@@ -134,7 +134,6 @@ class RandomAffine(_Move):
     """
 
     drawn_as = "affine"
-
     degrees: float | Sequence[float]
     translate: Sequence[float] | None = None
     scale: Sequence[float] | None = None
@@ -164,7 +163,7 @@ class RandomAffine(_Move):
         m = d / scale, -b / scale, -c / scale, a / scale
         from_x, from_y = x + right, y + lower
         matrix = m[0], m[1], x - m[0] * from_x - m[1] * from_y, m[2], m[3], y - m[2] * from_x - m[3] * from_y
-        return _always(self, matrix, len(images))
+        return self.always(matrix, len(images))
 
 
 @checked(distortion_scale=between(0, 1), p=probability, interpolation=warp_filter, fill=colour)
@@ -175,7 +174,6 @@ class RandomPerspective(_Move):
     """
 
     drawn_as = "perspective"
-
     distortion_scale: float = 0.5
     p: float = 0.5
     interpolation: str = "bilinear"
@@ -194,11 +192,6 @@ class RandomPerspective(_Move):
         matrix = perspective(np.stack((x, y), axis=2), np.stack((start_x, start_y), axis=2))
         step, of_step = warp_by(self, matrix, len(images))
         return one_step(step, u[:, 0] < self.p, of_step)
-
-
-def _always(op: RandomRotation | RandomAffine, matrix: Matrix, rows: int) -> Program:
-    step, of_step = warp_by(op, matrix, rows)
-    return one_step(step, np.ones(rows, np.bool_), of_step)
 
 
 def _in_range(limits: Any, u: Column) -> Column:

@@ -24,7 +24,6 @@ class Normalize(Op):
     """
 
     stage = Stage.VALUE
-
     mean: Sequence[float]
     std: Sequence[float]
     max_value: float | None = field(default=None, repr=False)

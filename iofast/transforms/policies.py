@@ -21,7 +21,6 @@ from iofast.transforms.transform import DrawnImages, ImageOp, Program, in_a_row
 class Policy(ImageOp):
     """A policy: its `layers`, one after the other."""
 
-    __slots__ = ()
     drawn_as, moves = "policy", True
     interpolation: str
     fill: float | Sequence[float]

@@ -77,18 +77,8 @@ TIMM_SPACES: tuple[Space, Space] = (  # without inc1, and with it
 )
 
 _TIMM_ALL = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "Posterize",
-    "Solarize",
-    "SolarizeAdd",
-    *_TIMM_COLOURS,
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", *_TIMM_COLOURS),
+    *("ShearX", "ShearY", "TranslateX", "TranslateY"),
 )
 # operations, or their weights, by timm's part "t"; the weighted ones use the ranges of inc1
 TIMM_SETS: Mapping[str, tuple[str, ...] | Mapping[str, float]] = {

@@ -13,7 +13,6 @@ from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.transforms.arguments import Pair, check_filter, pair, positive_span, span
-from iofast.transforms.crops import SizedCrop
 from iofast.transforms.transform import Boxes, Column, Crop, Resampling
 
 TRIALS = 10  # of RandomResizedCrop and RandomErasing before they give up, as in torchvision
@@ -21,8 +20,6 @@ TRIALS = 10  # of RandomResizedCrop and RandomErasing before they give up, as in
 
 class ResamplingCrop(Resampling, Crop):
     """A crop that is resampled to its size."""
-
-    __slots__ = ()
 
     def outputs(self, widths: Column, heights: Column) -> tuple[Column, Column]:
         """Width and height of each image's result."""
@@ -44,7 +41,7 @@ def drawn_sides(
 
 
 @checked(size=pair, scale=span, ratio=positive_span)
-class RandomResizedCrop(SizedCrop, ResamplingCrop):
+class RandomResizedCrop(ResamplingCrop):
     """A random part of the image, resampled to `size` (int = square, or (height, width)).
 
     The part has `scale` (low, high) of the image's area, evenly, and an aspect ratio (width / height) of `ratio`
@@ -55,7 +52,6 @@ class RandomResizedCrop(SizedCrop, ResamplingCrop):
     """
 
     random = True
-
     size: int | Sequence[int]
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3 / 4, 4 / 3)
@@ -115,7 +111,7 @@ class RandomResizedCrop(SizedCrop, ResamplingCrop):
 
 
 @checked(size=pair)
-class ResizedCenterCrop(SizedCrop, ResamplingCrop):
+class ResizedCenterCrop(ResamplingCrop):
     """The central square of `fraction` of the short side, resampled to `size` (int = square, or (height, width)).
 
     FFCV's CenterCropRGBImageDecoder and TensorFlow's evaluation; the part has the aspect ratio of `size`.

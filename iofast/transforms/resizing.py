@@ -74,7 +74,6 @@ class RandomResize(Resizing):
     """The short side becomes any length from `min_size` to below `max_size`, evenly; the aspect ratio is kept."""
 
     random = True
-
     min_size: int
     max_size: int
     interpolation: str = "bilinear"
@@ -97,7 +96,6 @@ class RandomShortestSize(Resizing):
     """The short side becomes one of `min_size`, or less if the long side would exceed `max_size`."""
 
     random = True
-
     min_size: int | Sequence[int]
     max_size: int | None = None
     interpolation: str = "bilinear"
@@ -120,7 +118,6 @@ class ScaleJitter(Resizing):
     """The largest size that fits into `target_size` (height, width), times a random factor from `scale_range`."""
 
     random = True
-
     target_size: int | Sequence[int]
     scale_range: Sequence[float] = (0.1, 2.0)
     interpolation: str = "bilinear"
@@ -153,7 +150,6 @@ class ResizeKeepRatio(Resizing):
     """
 
     random = True
-
     size: int | Sequence[int]
     longest: float = 0.0
     interpolation: str = "bilinear"

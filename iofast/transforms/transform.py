@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,6 @@ class Stage(IntEnum):
 class Transform:
     """A transform: what a user's list consists of. `random`: whether geometry differs from epoch to epoch."""
 
-    __slots__ = ()
     stage: ClassVar[Stage]
     random: bool = False
 
@@ -65,7 +64,6 @@ class Transform:
 class Resampling(Transform):
     """A transform that resamples, with the kernel's filter `interpolation`."""
 
-    __slots__ = ()
     interpolation: str
     antialias: bool | None
 
@@ -73,7 +71,6 @@ class Resampling(Transform):
 class Resizing(Resampling):
     """A new size of the whole image."""
 
-    __slots__ = ()
     stage = Stage.RESIZE
 
     @property
@@ -87,19 +84,19 @@ class Resizing(Resampling):
 
 
 class Crop(Transform):
-    """A part of the image, or of a window around it."""
+    """A part of the image, or of a window around it. Most make results of one `size`."""
 
-    __slots__ = ()
     stage = Stage.CROP
+    size: int | Sequence[int]
 
     @property
     def pads(self) -> bool:
         """Whether it may reach beyond its image."""
         return False
 
-    @abstractmethod
-    def fixed(self, resized: Pair | None) -> Pair | None:
+    def fixed(self, resized: Pair | None) -> Pair | None:  # noqa: ARG002  Pad needs it
         """(height, width) of every result, of images of the size `resized`; None if it depends on the image."""
+        return cast(Pair, self.size)
 
     @abstractmethod
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
@@ -109,8 +106,6 @@ class Crop(Transform):
 class Op(Transform):
     """An operation on pixels after the crop."""
 
-    __slots__ = ()
-
 
 class ImageOp(Op):
     """An operation on the levels of an image.
@@ -118,7 +113,6 @@ class ImageOp(Op):
     `drawn_as` is the name of its random numbers. The name is a part of them: never change one.
     """
 
-    __slots__ = ()
     stage = Stage.IMAGE
     drawn_as: ClassVar[str]
 
@@ -135,7 +129,6 @@ class ImageOp(Op):
 class SingleStep(ImageOp):
     """One step with one number, taken with the operation's probability `p` if it has one."""
 
-    __slots__ = ()
     step: ClassVar[Step]
 
     @property
