@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import __version__ as PILLOW
 
+from iofast.boxes import HEIGHT, WIDTH, within
 from iofast.errors import OptionError
 from iofast.kernel import _native, contract, pillow, twin
 from iofast.kernel.contract import (
@@ -28,7 +29,6 @@ from iofast.kernel.contract import (
     check_decoder,
 )
 from iofast.kernel.parts import check_parts
-from iofast.work import within
 
 _PILLOW = int(PILLOW.split(".")[0])
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
@@ -149,7 +149,7 @@ def _decoded(
     box = tuple(boxes[row].tolist())
     if options.clip:
         box = tuple(within(boxes[row], (height, width)).tolist())
-        width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
+        width, height = max(min(width, box[WIDTH]), 1), max(min(height, box[HEIGHT]), 1)
     try:
         return twin.decoded_row(source, row, box, (width, height), options)
     except Exception as error:  # damaged images raise anything; one row must never end a batch

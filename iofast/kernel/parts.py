@@ -13,6 +13,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.boxes import window_pixels, within
 from iofast.errors import OptionError
 from iofast.kernel import pillow, twin
 from iofast.kernel.contract import (
@@ -27,7 +28,6 @@ from iofast.kernel.contract import (
     Status,
 )
 from iofast.kernel.frame import FRAMES, FrameHeader, frame_of
-from iofast.work import window_pixels, within
 
 _MARGIN = 2  # pixels around the needed ones that a decoder's upsampling may read
 _EOI, _COM = 0xD9, 0xFE

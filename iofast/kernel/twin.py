@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from iofast.boxes import HEIGHT, WIDTH, within
 from iofast.errors import IofastError, OptionError
 from iofast.kernel import lossless, memory, pillow, resampling, strangers
 from iofast.kernel.contract import (
@@ -40,7 +41,6 @@ from iofast.kernel.file_rows import read_rows as read_rows
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
 from iofast.record import raw_length
-from iofast.work import within
 
 Buffer = bytes | bytearray | memoryview
 Box = tuple[int, ...]  # the eight numbers of a row of `boxes`
@@ -121,7 +121,7 @@ def decode_rows(
             box: Box = tuple(boxes[row].tolist())
             if options.clip:
                 box = tuple(within(boxes[row], (height, width)).tolist())
-                width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
+                width, height = max(min(width, box[WIDTH]), 1), max(min(height, box[HEIGHT]), 1)
             pixels = _rgb_row(source, row, box, (width, height), own)
             out[row, :height, :width] = pixels[:, ::-1] if mirrored else pixels
             status[row] = Status.OK
