@@ -2,7 +2,7 @@
 
 options.py        the options; checks.py: which of them exclude each other; batch_types.py: the types of batches
 fast.py           FastLoader: epochs, handing over, its place
-epochs.py         the order of samples, on this rank
+epochs.py         the order of samples, on this rank; frameworks.py: what frameworks look for
 spec.py           contents of batches
 resources.py      threads, memory, the path to the device
 state.py          the place of a loader, for an exact resume
@@ -17,7 +17,7 @@ delivery.py       to the consumer, by way of its device
 resident.py       a whole dataset in device memory; filling.py puts it there
 finishing.py      from uint8 images to the values of a batch
 unmade.py         images that the device makes; there.py: JPEGs that it decodes
-loader_stats.py   sums and failures
+loader_stats.py   sums and failures; trace.py: when each batch was made
 """
 
 import iofast.dataset  # noqa: F401  first: without torch its error says what to install

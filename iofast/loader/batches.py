@@ -59,22 +59,29 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         self._ready = ready  # waits until the batch may be read
 
     def prepare(self) -> list[range]:
+        begun = monotonic_ns()
         if self._ready is not None:
-            begun = monotonic_ns()
             self._ready(self._batch)
             self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
         _, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
         self._samples = Samples(self._plans.take(self._batch))
+        if (trace := self._contexts.trace) is not None:
+            trace.add("planned", (self._epoch, self._batch), begun, monotonic_ns())
         rows, step = len(self._valid), self._parts.resources.slice
         return [range(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def run(self, number: int, part: range) -> None:
-        self._samples.make(self._contexts.context(number), self._contexts.stages, part.start, part.stop)
+        begun, contexts = monotonic_ns(), self._contexts
+        times = self._samples.make(contexts.context(number), contexts.stages, part.start, part.stop)
+        if contexts.trace is not None:
+            contexts.trace.made((self._epoch, self._batch), begun, *times)
 
     def finish(self) -> FinishedBatch:
-        samples = self._samples
+        samples, begun = self._samples, monotonic_ns()
         del self._samples  # the batch may wait for long, and the next one needs the memory
         made = self._completed(samples)
+        if (trace := self._contexts.trace) is not None:
+            trace.add("values", (self._epoch, self._batch), begun, monotonic_ns())
         pixels = samples.pixels
         if pixels is None or not isinstance(pixels.canvas, There):
             return made

@@ -51,11 +51,11 @@ class Pixels:
         self.canvas = None if self._resident is not None else self._canvas(replacing=instead is not None)
         self.finish = self._finish(np.arange(len(plan))) if spec.finishes else None
 
-    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> None:
-        """Decode rows [start, stop)."""
+    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> tuple[int, int]:
+        """Decode rows [start, stop). Return the nanoseconds that reading and decoding took."""
         plan, canvas = self.plan, self.canvas
         if canvas is None:
-            return
+            return 0, 0
         begun, read = monotonic_ns(), -context.read_ns
         with self._spec.dataset.reader.payloads(plan.located, start, stop) as payloads:
             read += monotonic_ns() - begun  # opening files
@@ -66,8 +66,10 @@ class Pixels:
         read += context.read_ns
         # all bytes with the first slice: a sum for each slice takes longer than the other counts together
         nbytes = 0 if start else int(plan.located.length.sum())
+        decoding = monotonic_ns() - begun - read
         stages.read.add(stop - start, work_ns=read, nbytes=nbytes)
-        stages.decode.add(stop - start, work_ns=monotonic_ns() - begun - read, failed=failed)
+        stages.decode.add(stop - start, work_ns=decoding, failed=failed)
+        return read, decoding
 
     def decode_rest(self, context: kernel.Context, rows: list[int]) -> None:
         """Decode on the CPU the rows that the device could not decode."""

@@ -34,10 +34,12 @@ class Samples:
         self.values: dict[str, list[Any]] = {name: [None] * len(plan) for name in self._spec.stored}
         self.mapped: list[Sample | None] = [None] * len(plan)
 
-    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> None:
-        """Make rows [start, stop). Several threads may make different rows at the same time."""
-        if self.pixels is not None:
-            self.pixels.make(context, stages, start, stop)
+    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> tuple[int, int]:
+        """Make rows [start, stop). Return the nanoseconds that reading and decoding images took.
+
+        Several threads may make different rows at the same time.
+        """
+        times = (0, 0) if self.pixels is None else self.pixels.make(context, stages, start, stop)
         for name in self._spec.stored:
             self._read(name, slice(start, stop))
         function, reasons = self._spec.options.map_sample, self.plan.reasons
@@ -46,6 +48,7 @@ class Samples:
                 self._follow(row)
             if function is not None and row not in reasons:
                 self._map(function, row)
+        return times
 
     def failures(self) -> list[Failure]:
         """The rows that could not be made, in order."""
