@@ -38,20 +38,16 @@ def assemble(
     parts, spec = samples.plan.parts, samples.plan.parts.spec
     columns = (_columns if spec.options.map_sample is None else _mapped)(spec, samples, rows, name)
     images: Any = columns.get("image")
-    on_cpu, work = not spec.finishes_there, None
+    work = None
     ours = "image" in columns and "image" not in spec.collates
     pads = ours and isinstance(images, list) and spec.options.ragged == "pad"
     sizes = torch.tensor([image.shape[1:] for image in images]) if pads else None
-    if spec.finishes:  # the kernel has finished them
-        columns["image"] = padded(images, memory_format=spec.options.memory_format) if pads else images
-    elif ours and not spec.pipeline.views:
+    if ours and not spec.pipeline.views and not spec.finishes:
         work = _work(samples.plan, rows, sizes_of(images))
         if spec.pipeline.mix is not None and work is not None and "label" in columns:
             columns["label"] = soft_labels(columns["label"], spec.pipeline.mix, work)
-        if on_cpu:
-            columns["image"] = finish(spec, images, work, parts.resources.float_memory)
-    if spec.options.image_mode == "L" and "image" in columns and (on_cpu or spec.finishes or spec.pipeline.views):
-        columns["image"] = one_channel(columns["image"])
+    if "image" in columns and not spec.finishes_on_device:
+        columns["image"] = finish(spec, images, work, parts.resources.float_memory)
     if spec.dataset.fields is None:
         return _pair(columns), work
     if sizes is not None:
@@ -71,17 +67,28 @@ def _work(plan: SamplePlan, rows: NDArray[np.intp] | None, sizes: NDArray[np.flo
 def finish(
     spec: BatchSpec, images: Any, work: Work | None, memory: BatchMemory | None = None, bus: Bus | None = None
 ) -> Any:
-    """Apply pixel operations and padding, on the device of `bus` or the CPU, and make images that are not made yet.
+    """Apply what is left to do with the images of a batch, on the device of `bus` or the CPU.
 
-    A tensor of results in host memory is taken from `memory` if there is one.
+    That is to make images that are not made yet, pixel operations, padding, and one channel instead of three. A tensor
+    of results in host memory is taken from `memory` if there is one.
     """
+    if "image" not in spec.collates and not spec.pipeline.views:
+        if not spec.finishes:  # else the kernel has finished them
+            images = _finished(spec, images, work, memory, bus)
+        if isinstance(images, list) and spec.options.ragged == "pad":
+            images = padded(images, memory_format=spec.options.memory_format)
+    return one_channel(images) if spec.options.image_mode == "L" else images
+
+
+def _finished(
+    spec: BatchSpec, images: Any, work: Work | None, memory: BatchMemory | None, bus: Bus | None
+) -> torch.Tensor | list[torch.Tensor]:
     if isinstance(images, Unmade):
         return images.made(spec, work, bus)
     if isinstance(images, torch.Tensor):
         return _apply(spec, images, work, memory, bus)
     rows = ((image.unsqueeze(0), work and work.rows(slice(row, row + 1))) for row, image in enumerate(images))
-    each = [_apply(spec, image, own, None, bus)[0] for image, own in rows]
-    return padded(each, memory_format=spec.options.memory_format) if spec.options.ragged == "pad" else each
+    return [_apply(spec, image, own, None, bus)[0] for image, own in rows]
 
 
 def _apply(
@@ -127,7 +134,7 @@ def _columns(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, b
     columns: dict[str, Any] = {}
     for name in spec.fields:
         if name in spec.collates or name == "crop":
-            columns[name] = spec.collate(name, _values(samples, name, rows), batch)
+            columns[name] = spec.collate(name, samples.values(name, rows), batch)
         elif name == "image":
             images = samples.images()
             columns[name] = images if rows is None else _rows_of(images, rows)
@@ -138,15 +145,8 @@ def _columns(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, b
         elif name == "key":
             columns[name] = spec.dataset.reader.keys(samples.plan.located.rows(chosen))
         else:
-            values = samples.values[name]
-            columns[name] = _stored(spec, name, values if rows is None else [values[row] for row in rows], batch)
+            columns[name] = _stored(spec, name, samples.values(name, rows), batch)
     return columns
-
-
-def _values(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[Any]:
-    """The values of any field, sample by sample."""
-    images = samples.images()
-    return [samples.value(name, row, images) for row in (range(len(samples.plan)) if rows is None else rows.tolist())]
 
 
 def _stored(spec: BatchSpec, name: str, values: list[Any], batch: str) -> Any:

@@ -20,7 +20,6 @@ import torch
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import FinishedBatch, mapped
-from iofast.loader.canvas import one_channel
 from iofast.loader.plan import LoaderParts
 from iofast.loader.spec import PAIR
 from iofast.loader.unmade import Unmade
@@ -190,10 +189,8 @@ def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
     columns |= _for_each_tensor(moving, lambda _: next(copies))
     if isinstance(unmade, Unmade):
         columns["image"] = unmade.with_copies(columns["image"])
-    if "image" in columns and "image" not in spec.collates and not views and spec.finishes_there and not spec.finishes:
+    if "image" in columns and spec.finishes_on_device:
         columns["image"] = finish(spec, columns["image"], made.work, bus=bus)
-        if spec.options.image_mode == "L":
-            columns["image"] = one_channel(columns["image"])
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
 
 

@@ -24,14 +24,14 @@ class Samples:
     """The samples of `plan`; with `instead` they are to replace some of these.
 
     pixels  their images; None if the dataset's fields have none
-    values  stored field -> a value for each row; `mapped`: what `map_sample` returned
+    mapped  what `map_sample` returned for each row
     """
 
     def __init__(self, plan: SamplePlan, instead: Samples | None = None) -> None:
         self.plan, self._spec = plan, plan.parts.spec
         replaced = None if instead is None else instead.pixels
         self.pixels: Pixels | None = Pixels(plan, replaced) if self._spec.with_images else None
-        self.values: dict[str, list[Any]] = {name: [None] * len(plan) for name in self._spec.stored}
+        self._stored: dict[str, list[Any]] = {name: [None] * len(plan) for name in self._spec.stored}
         self.mapped: list[Sample | None] = [None] * len(plan)
 
     def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> tuple[int, int]:
@@ -66,33 +66,33 @@ class Samples:
             self.pixels.take(rows, other.pixels, of)
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
             self.mapped[row] = other.mapped[source]
-            for name, values in self.values.items():
-                values[row] = other.values[name][source]
+            for name, values in self._stored.items():
+                values[row] = other._stored[name][source]
 
     def images(self) -> Any:
         """The images of all rows; None if the dataset's fields have none."""
         return None if self.pixels is None else self.pixels.images()
 
-    def value(self, name: str, row: int, images: Any) -> Any:
-        """One field of one sample; `images` are those of all rows."""
-        plan = self.plan
+    def values(self, name: str, rows: NDArray[np.intp] | None = None) -> list[Any]:
+        """One field of some samples (None = all), sample by sample."""
+        plan, chosen = self.plan, np.arange(len(self.plan)) if rows is None else rows
         if name == "image":
-            return images[row]
-        if name == "label":
-            return int(plan.located.label[row])
-        if name == "index":
-            return int(plan.indices[row])
+            images = self.images()
+            return [images[row] for row in chosen.tolist()]
+        if name in ("label", "index"):
+            column: NDArray[Any] = plan.located.label if name == "label" else plan.indices
+            return list(column[chosen].tolist())
         if name == "crop":
-            return plan.crop(row)
+            return [plan.crop(row) for row in chosen.tolist()]
         if name == "key":
-            return self._spec.dataset.reader.keys(plan.located.rows(slice(row, row + 1)))[0]
-        return self.values[name][row]
+            return list(self._spec.dataset.reader.keys(plan.located.rows(chosen)))
+        return [self._stored[name][row] for row in chosen.tolist()]
 
     def _read(self, name: str, rows: slice) -> None:
         """Read a field of some rows."""
         plan, failed = self.plan, dict[int, IofastError]()
         located, check = plan.located.rows(rows), self._spec.options.check is not None
-        self.values[name][rows] = self._spec.dataset.values(
+        self._stored[name][rows] = self._spec.dataset.values(
             name, plan.indices[rows], located, check=check, failed=failed
         )
         for number, error in failed.items():
@@ -105,15 +105,15 @@ class Samples:
         crop, size = self.plan.crop(row), (int(located.width[row]), int(located.height[row]))
         for name, target in self._spec.targets.items():
             try:
-                if self.values[name][row] is not None:
-                    self.values[name][row] = target.follow(self.values[name][row], crop, size)
+                if self._stored[name][row] is not None:
+                    self._stored[name][row] = target.follow(self._stored[name][row], crop, size)
             except DecodeError as error:
                 self.plan.reasons.setdefault(row, f"field {name}: {error}")
 
     def _map(self, function: SampleFunction, row: int) -> None:
         """Call `map_sample`. What it raises is a fault of the program, not of the data, so it reaches the consumer."""
-        spec, plan, images = self._spec, self.plan, self.images()
-        sample = {name: self.value(name, row, images) for name in spec.fields}
+        spec, plan = self._spec, self.plan
+        sample = {name: self.values(name, np.array([row]))[0] for name in spec.fields}
         position = int(plan.parts.epochs.drawn_at(plan.positions[row : row + 1])[0])
         seed = spec.options.seed, plan.epoch, position, int(plan.attempts[row])
 

@@ -69,6 +69,12 @@ class BatchSpec:
         """Whether the device finishes images; for others than NVIDIA's GPUs, or without its compiler, the CPU does."""
         return lacking(self.device) is None
 
+    @cached_property
+    def finishes_on_device(self) -> bool:
+        """Whether images are finished on the device, behind their copy: not if they are finished before that."""
+        before = self.finishes or self.pipeline.views or "image" in self.collates
+        return self.finishes_there and not before
+
     def check_reserved(self, names: Iterable[str], where: str) -> None:
         """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""
         own = {"valid"} | ({"size"} if self.options.ragged == "pad" else set())
