@@ -117,7 +117,7 @@ class _PartJob(PrefetchJob[_Part, range]):
             status[left] = decode(source.rows(left), wanted[left])
             if status.any():  # there is no room for changed images
                 again = Rows(self._spec.dataset.reader, located, wanted, source)
-                decode_again(again, status, decode, lambda changed: np.zeros(len(changed), np.bool_))
+                decode_again(again, status, decode, lambda rows: rows < 0)
             for row in np.flatnonzero(status).tolist():
                 self._failed[self._samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns

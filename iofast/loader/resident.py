@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.boxes import REGION, fits, within
 from iofast.containers.base import Located
+from iofast.containers.changed import Rows, decode_again
 from iofast.errors import DecodeError
 from iofast.gpu import Bus
 from iofast.kernel.contract import Kind, Payloads
@@ -82,13 +83,20 @@ class Resident:
 
         Raises `DecodeError` if an image has been damaged since it was put into device memory.
         """
-        out, status = np.zeros((len(draft), *draft.size, 3), np.uint8), np.zeros(len(draft), np.int32)
+        out, all_rows = np.zeros((len(draft), *draft.size, 3), np.uint8), np.arange(len(draft))
         context, boxes = kernel.Context(spec.decode), within(draft.boxes, draft.size)
-        with spec.dataset.reader.payloads(self.located.rows(draft.indices), 0, len(draft)) as source:
-            kernel.decode_batch(context, source, boxes, draft.flips, out, status, 0, len(draft))
+        reader, located = spec.dataset.reader, self.located.rows(draft.indices)
+
+        def decode(source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+            return kernel.decode_into(context, source, boxes[rows], draft.flips[rows], out, rows)
+
+        with reader.payloads(located, 0, len(draft)) as source:
+            status = decode(source, all_rows)
+            if status.any():
+                decode_again(Rows(reader, located, all_rows, source), status, decode, lambda rows: rows < 0)
             context.close()
             for row in np.flatnonzero((status != 0) & ~self.broken[draft.indices]).tolist():
-                name = spec.dataset.reader.name(int(self.located.indices[draft.indices[row]]))
+                name = reader.name(int(located.indices[row]))
                 raise DecodeError(f"{name}: {kernel.failure(int(status[row]), source, row)}")
         return out
 
