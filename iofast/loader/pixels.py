@@ -42,11 +42,8 @@ class Pixels:
         if instead is not None and self.size is not None:
             others = np.flatnonzero(~plan.has_size(slice(None), self.size))
             plan.reasons |= dict.fromkeys(others.tolist(), OTHER_SIZE)
-        resident = plan.parts.resident
-        # of images in device memory known at once, for all rows; they share the plan's columns, which `take` changes
-        self._resident: PlannedImages | None = None
-        if resident is not None and self.size is not None:
-            self._resident = PlannedImages(resident, plan.indices, plan.boxes, plan.flips, self.size)
+        self._resident = self._planned()
+        if self._resident is not None:  # what fails is known at once, for all rows
             plan.reasons = self._resident.reasons(plan.located, clip=spec.pipeline.pads) | plan.reasons
         self.canvas = None if self._resident is not None else self._canvas(replacing=instead is not None)
         self.finish = self._finish(np.arange(len(plan))) if spec.finishes else None
@@ -93,6 +90,13 @@ class Pixels:
         if pipeline.views or (pipeline.size is None and self._spec.options.ragged != "raise"):
             return None
         return pipeline.size or (size_of(self.plan.boxes) if instead is None else instead.size)
+
+    def _planned(self) -> PlannedImages | None:
+        """The images in device memory, if they are there; with the plan's columns, so that its `take` serves both."""
+        plan, resident = self.plan, self.plan.parts.resident
+        if resident is None or self.size is None:
+            return None
+        return PlannedImages(resident, plan.indices, plan.boxes, plan.flips, self.size)
 
     def _canvas(self, *, replacing: bool) -> Canvas:
         spec, resources, plan = self._spec, self.plan.parts.resources, self.plan
