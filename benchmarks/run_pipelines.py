@@ -2,8 +2,8 @@
 
     python -m benchmarks.run_pipelines FOLDER [--only dino] [--epochs 3]
 
-FOLDER has a folder of JPEGs per class. It needs torchvision, timm and datasets. Two processes with two workers each wait
-for the name of a pipeline; both get it in turn. The first epoch must be equal bit by bit, with labels, order and the
+FOLDER has a folder of JPEGs per class. It needs torchvision, timm and datasets. Two processes with two workers each
+wait for the name of a pipeline; both get it in turn. The first epoch must be equal bit by bit, with labels, order and the
 state of the generators behind it; the rate is of the others. To benchmarks/results/run-pipelines.md.
 """
 
@@ -71,7 +71,7 @@ NAMES = {  # pipeline: which scripts have it
     "gray": "Grayscale, Resize, one channel",
 }
 
-WORKER = r'''
+WORKER = r"""
 import hashlib, io, random, sys, time
 from pathlib import Path
 import numpy as np
@@ -152,7 +152,8 @@ def references(*middle, erase=0.0):
 
 def moco(*, blur):
     steps = [rrc(low=0.2)] + ([jitter(0.4, 0.4, 0.4, 0.1)] if blur else [V1.RandomGrayscale(p=0.2)])
-    steps += [V1.RandomGrayscale(p=0.2), V1.RandomApply([Blur()], p=0.5)] if blur else [V1.ColorJitter(0.4, 0.4, 0.4, 0.4)]
+    gray = [V1.RandomGrayscale(p=0.2), V1.RandomApply([Blur()], p=0.5)]
+    steps += gray if blur else [V1.ColorJitter(0.4, 0.4, 0.4, 0.4)]
     return V1.Compose([*steps, FLIP, *END])
 
 
@@ -331,12 +332,13 @@ if __name__ == "__main__":
             print(*measured(line.strip(), sys.argv[1], int(sys.argv[2])), file=out, flush=True)
         except Exception as error:
             print("error", repr(error)[:300].replace("\n", " "), file=out, flush=True)
-'''
+"""
 
 
 def ask(process: subprocess.Popen[str], name: str) -> tuple[str, float]:
     """Digest of the first epoch and images a second of the others."""
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(f"{name}\n")
     process.stdin.flush()
     digest, rate = process.stdout.readline().rstrip("\n").split(" ", 1)
@@ -353,7 +355,9 @@ def main() -> None:
     args = parser.parse_args()
     script = [sys.executable, "-c", WORKER, str(args.folder), str(args.epochs)]
     commands = script, [sys.executable, "-m", "iofast", "run", "--quiet", "--strict", "--", *script]
-    plain, ours = (subprocess.Popen(each, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for each in commands)
+    plain, ours = (
+        subprocess.Popen(each, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for each in commands
+    )
     rows, times = [], []
     for name, what in NAMES.items():
         if args.only and not any(name.startswith(each) for each in args.only):
@@ -364,14 +368,18 @@ def main() -> None:
         rows.append(f"| {name} | {what} | {one[1]:,.0f} | {other[1]:,.0f} | {times[-1]:.2f} | {equal} |")
         print(rows[-1], flush=True)
     twice = sum(each >= 2 for each in times)
+    equal = "all equal" if all("| equal |" in row for row in rows) else "DIFFERENT"
+    summary = (
+        f"{len(times)} pipelines, two workers, a loop without a network. Geometric mean "
+        f"{statistics.geometric_mean(times):.2f}; {twice} at least twice as fast; first epochs, labels, order and "
+        f"generators {equal}."
+    )
     page = [
         "# Pipelines of public scripts with `iofast run`",
         "",
         machine.describe(),
         "",
-        f"{len(times)} pipelines, two workers, a loop without a network. Geometric mean {statistics.geometric_mean(times):.2f}; "
-        f"{twice} at least twice as fast; first epochs, labels, order and generators "
-        f"{'all equal' if all('| equal |' in row for row in rows) else 'DIFFERENT'}.",
+        summary,
         "",
         "| pipeline | as in | plain, images/s | `iofast run` | times | first epoch |",
         "| --- | --- | ---: | ---: | ---: | --- |",
