@@ -3,7 +3,8 @@
     python -m benchmarks.run_pipelines FOLDER [--only dino] [--epochs 3]
 
 FOLDER has a folder of JPEGs per class. It needs torchvision, timm and datasets. Two processes with two workers each
-wait for the name of a pipeline; both get it in turn. The first epoch must be equal bit by bit, with labels, order and the
+wait for the name of a pipeline; both get it in turn.
+The first epoch must be equal bit by bit, with labels, order and the
 state of the generators behind it; the rate is of the others. To benchmarks/results/run-pipelines.md.
 """
 
