@@ -1,14 +1,11 @@
 """How do restart markers and our Huffman tables change the size of packed JPEGs, and the time of packing?
 
-python -m benchmarks.bench_size [--photos FOLDER] [--images 500] [--rounds 5] [--size 256] [--quality 90]
-packs each photograph once (short side, 4:2:0, one core, in memory), and writes its coefficients again in every way: all
-ways store the same pixels. Times are sums of each image's quickest round: packing as `iofast pack` does it, and what
-another way of storing the coefficients adds or saves.
+Each photograph is packed once (short side 256, quality 90, 4:2:0, one core, in memory), and its coefficients are
+written again in every way: all ways store the same pixels. Times are sums of each image's quickest round.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import measure
-from benchmarks.photographs import files_in, workplace
+from benchmarks.photographs import files_in
 from iofast.kernel import native
 from iofast.kernel.contract import TranscodeRecipe
 
@@ -64,7 +61,7 @@ def compare(
     return sizes, seconds, packing
 
 
-def page(sizes: dict[str, list[int]], seconds: dict[str, float], packing: float, arguments: argparse.Namespace) -> str:
+def page(sizes: dict[str, list[int]], seconds: dict[str, float], packing: float, rounds: int) -> str:
     """The result as markdown."""
     images = len(sizes[PLAIN])
     rows = []
@@ -76,22 +73,17 @@ def page(sizes: dict[str, list[int]], seconds: dict[str, float], packing: float,
     header = ("", "kB per image", "bytes in all", "mean of images", "worst image", "ms to pack an image")
     return f"""# Size: restart markers and Huffman tables
 
-{images:,} photographs, short side {arguments.size}, quality {arguments.quality}, 4:2:0; shares are of the first row.
-Time is of one core; each image counts with the quickest of {arguments.rounds} rounds.
+{images:,} photographs, short side 256, quality 90, 4:2:0; shares are of the first row.
+Time is of one core; each image counts with the quickest of {rounds} rounds.
 
 {measure.table(header, rows)}
 """
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, images=500, rounds=5, size=256, quality=90)
-    recipe = TranscodeRecipe(size=arguments.size, mode="short", quality=arguments.quality, restart="auto")
-    with workplace(arguments.photos) as (_, photos):
+def size(bench: measure.Bench) -> None:
+    """The part `size`."""
+    recipe, rounds = TranscodeRecipe(size=256, mode="short", quality=90, restart="auto"), bench.rounds(5)
+    with bench.workplace() as (_, photos):
         files = [path for path in files_in(photos) if path.suffix.lower() in (".jpg", ".jpeg")]
-        sizes, seconds, packing = compare(files[: arguments.images], recipe, arguments.rounds)
-    command = f"python -m benchmarks.bench_size --size {arguments.size} --quality {arguments.quality}"
-    measure.publish("size", page(sizes, seconds, packing, arguments), arguments.output, command=command)
-
-
-if __name__ == "__main__":
-    main()
+        sizes, seconds, packing = compare(files[: bench.size(500, 20)], recipe, rounds)
+    bench.publish(page(sizes, seconds, packing, rounds))

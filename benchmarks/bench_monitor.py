@@ -1,6 +1,6 @@
 """Does `iofast monitor` judge rightly? A labelled suite of small training programs with known bottlenecks and stalls.
 
-    python -m benchmarks.bench_verdict [--suite tune|final] [--only NAME] [--seconds 30] [--outside] [--resume]
+    python -m benchmarks.bench_monitor [--suite tune|final] [--only NAME] [--seconds 30] [--outside] [--resume]
 
 Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows only its pid, and with
 `iofast.watch` inside (not with --outside). The device is simulated by a process with a timed queue, which publishes its
@@ -79,7 +79,7 @@ a batch are as built; of the latter the right verdict is an abstention.
 {machine.describe()}
 - The monitor used {used:.1%} of one core in the median run (its child processes apart); other programs used
   {statistics.median(run.others for run in ran):.0%} of the processors in the median run and {loud:.0%} in the worst
-{chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_verdict --suite {suite}{outside}`"])}
+{chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_monitor --suite {suite}{outside}`"])}
 """
 
 

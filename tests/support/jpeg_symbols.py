@@ -1,7 +1,6 @@
 """A parser of baseline JPEGs: coefficients, Huffman symbols, restart intervals. Slow, and without a library.
 
-The Huffman tables of the encoder are trained with it, and tests check the encoder with it: two files of equal
-coefficients have equal pixels in every decoder.
+Tests check the encoder with it: two files of equal coefficients have equal pixels in every decoder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What does it cost to know which samples come next? Microseconds per 256 positions by order, and start-up.
 
-python -m benchmarks.bench_order [--samples 1281167] [--rounds 15]
-gets batches of 256 in a row from each order, and every eighth batch of 256, as one of eight ranks does. The figure is
+Batches of 256 in a row from each order, and every eighth batch of 256, as one of eight ranks gets them. The figure is
 the thread's processor time, the least of the rounds' means over 64 batches, building tables and blocks included.
 """
 
@@ -13,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks import measure
-from iofast import order
+from iofast import order as orders
 from iofast.order import Mode, Order, Population
 
 BATCH, BATCHES, RANKS, CLASSES = 256, 64, 8, 1000
@@ -35,18 +34,18 @@ def population(samples: int) -> Population:
 def modes(samples: int) -> dict[str, Mode]:
     """Every mode, with options as a user would choose them."""
     return {
-        "Sequential()": order.Sequential(),
-        "Shuffled()": order.Shuffled(),
-        "Blocks()": order.Blocks(),
-        "Blocks(256, 1024)": order.Blocks(256, 1024),
-        "Weighted(weights)": order.Weighted(np.random.default_rng(1).random(samples)),
-        f"Balanced(), {CLASSES} classes": order.Balanced(),
-        "Repeated(3)": order.Repeated(3),
-        "Mixed([0.7, 0.3])": order.Mixed([0.7, 0.3]),
-        f"Buckets of {len(SIZES)} sizes": order.Buckets(SIZES),
-        "Grouped(64)": order.Grouped(64),
-        "Grouped(64, Blocks(1024, 4))": order.Grouped(64, order.Blocks(1024, 4)),
-        "Sampled(range)": order.Sampled(range(samples)),
+        "Sequential()": orders.Sequential(),
+        "Shuffled()": orders.Shuffled(),
+        "Blocks()": orders.Blocks(),
+        "Blocks(256, 1024)": orders.Blocks(256, 1024),
+        "Weighted(weights)": orders.Weighted(np.random.default_rng(1).random(samples)),
+        f"Balanced(), {CLASSES} classes": orders.Balanced(),
+        "Repeated(3)": orders.Repeated(3),
+        "Mixed([0.7, 0.3])": orders.Mixed([0.7, 0.3]),
+        f"Buckets of {len(SIZES)} sizes": orders.Buckets(SIZES),
+        "Grouped(64)": orders.Grouped(64),
+        "Grouped(64, Blocks(1024, 4))": orders.Grouped(64, orders.Blocks(1024, 4)),
+        "Sampled(range)": orders.Sampled(range(samples)),
     }
 
 
@@ -79,27 +78,26 @@ def bind(mode: Mode, of: Population) -> tuple[Order, float]:
     return bound, 1e3 * min(seconds)
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, photos=False, samples=1_281_167, rounds=15)
-    of = population(arguments.samples)
-    orders = {name: bind(mode, of) for name, mode in modes(arguments.samples).items()}
+def order(bench: measure.Bench) -> None:
+    """The part `order`."""
+    samples, rounds = bench.size(1_281_167, 10_000), bench.rounds(15)
+    of = population(samples)
+    bound = {name: bind(mode, of) for name, mode in modes(samples).items()}
     steps = (BATCH, BATCH * RANKS)
-    contenders = {f"{name} {step}": microseconds(bound, step) for name, (bound, _) in orders.items() for step in steps}
-    figures = measure.in_turn(contenders, arguments.rounds)
+    contenders = {f"{name} {step}": microseconds(each, step) for name, (each, _) in bound.items() for step in steps}
+    figures = measure.in_turn(contenders, rounds)
     rows = [
         [name, *(f"{min(figures[f'{name} {step}']):.0f}" for step in steps), f"{start:.1f}"]
-        for name, (_, start) in orders.items()
+        for name, (_, start) in bound.items()
     ]
     header = ("order", "batches in a row", f"every {RANKS}th (a rank of {RANKS})", "ms to bind and answer first")
-    text = f"""# Orders: microseconds per {BATCH} positions
+    bench.publish(
+        f"""# Orders: microseconds per {BATCH} positions
 
-{arguments.samples:,} samples. Processor time, least of {arguments.rounds} rounds of {BATCHES} batches each; one core
-decodes {BATCH} photographs in some 35,000 µs.
+{samples:,} samples. Processor time, least of {rounds} rounds of {BATCHES} batches each; one core decodes {BATCH}
+photographs in some 35,000 µs.
 
 {measure.table(header, rows)}
-"""
-    measure.publish("order", text, arguments.output, figures)
-
-
-if __name__ == "__main__":
-    main()
+""",
+        figures,
+    )

@@ -30,7 +30,6 @@ from iofast.record import key_width
 
 IMAGE_BYTES = 110_000  # of a shard, for each image: those of ImageNet's
 CLASSES = 1000
-COUNTS = [100_000_000]
 ROUNDS = 3
 READER, FIRST, FIRST_COLD, TARGETS = "open_reader, one record", "first batch", "first batch, index cold", "targets"
 BATCH, BATCHES = 256, 32  # batches of a shuffled epoch whose images are there: the loader reads ahead
@@ -134,8 +133,6 @@ def section(folder: Path, counts: Sequence[int]) -> str:
             seconds, memory = map(list, zip(*taken, strict=True))
             rows.append([what, f"{count:,}", measure.spread(seconds, 2), measure.spread(memory, 0)])
         made.remove()
-    if not rows:
-        return ""
     table = measure.table(("", "images", "s: median (least – most)", "MiB more: median (least – most)"), rows)
     return f"""
 ## Large sets
@@ -159,28 +156,31 @@ def _process(what: str, path: Path) -> tuple[float, float]:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-    command = [sys.executable, "-m", "benchmarks.bench_scale", "--large-once", what, str(path)]
+    command = [sys.executable, "-m", "benchmarks.parts.large_sets", what, str(path)]
     seconds, mebibytes = map(float, subprocess.check_output(command, text=True).split())
     return seconds, mebibytes
 
 
-def once(what: str, path: str) -> str:
-    """Do one thing with a large set in this fresh process; return seconds and MiB of growth as text."""
+def main(what: str, path: str) -> None:
+    """Do one thing with a large set in this fresh process; print seconds and MiB of growth."""
     from iofast import FastDataset, FastLoader, open_reader
     from iofast import transforms as T
 
-    if what == READER:
-        before, start = measure.pss(), time.perf_counter()
-        reader = open_reader(path)
-        reader.view(_first(len(reader), 1)[0])
-        return f"{time.perf_counter() - start} {(measure.pss() - before) / 1024}"
-    dataset = FastDataset(path)
+    dataset = None if what == READER else FastDataset(path)
     before, start = measure.pss(), time.perf_counter()
-    if what == TARGETS:
-        kept: object = dataset.labels()
+    if dataset is None:
+        reader = open_reader(path)
+        kept: object = reader, reader.view(_first(len(reader), 1)[0])
+    elif what == TARGETS:
+        kept = dataset.labels()
     else:
         loader = FastLoader(dataset, BATCH, shuffle=True, num_workers=2, transform=[T.RandomResizedCrop(224)])
         kept = next(iter(loader))
         if loader.failures:
             raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
-    return f"{time.perf_counter() - start} {(measure.pss() - before) / 1024}" if kept is not None else ""
+    print(time.perf_counter() - start, (measure.pss() - before) / 1024)
+    del kept
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,8 +1,7 @@
 """How fast does iofast train from, and pack, what Hugging Face `datasets` has written?
 
-python -m benchmarks.bench_hub [--photos FOLDER] [--images 10000] [--rounds 5]
-makes plain JPEGs with a short side of 256 pixels, packs them as they are into LMDB, and lets `datasets`, in an
-environment of its own (made at the first use), write them as Parquet and with `save_to_disk` as Arrow. In turn:
+Plain JPEGs with a short side of 256 pixels are packed as they are into LMDB; `datasets`, in an environment of its own
+(made at the first use), writes them as Parquet and with `save_to_disk` as Arrow. In turn:
 
     training    an epoch of crops of 224 from each; only the LMDB has checksums, which are compared
     packing     each into LMDB, `--format keep`, as whole processes
@@ -35,7 +34,7 @@ def written(photos: Path, folder: Path, images: int) -> dict[str, Path]:
     sets |= {PARQUET: folder / "hub.parquet", ARROW: folder / "hub"}
     subprocess.run(kept(sets[FOLDER], sets[LMDB]), check=True)
     # -P: our own peers/datasets.py must not be found first
-    writer = Path(__file__).parent / "peers" / "hub_writer.py"
+    writer = Path(__file__).parents[1] / "peers" / "hub_writer.py"
     command = [DATASETS.python(), "-P", writer, sets[FOLDER], sets[PARQUET], sets[ARROW]]
     subprocess.run(command, check=True, capture_output=True)
     return sets
@@ -86,19 +85,15 @@ Asked: at least {ASKED} of the rate from LMDB: **{"held" if held else "NOT held"
 """
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, images=10_000, rounds=5)
-    with photographs.workplace(arguments.photos) as (folder, photos):
-        sets = written(photos, folder, arguments.images)
+def hub(bench: measure.Bench) -> None:
+    """The part `hub`."""
+    with bench.workplace() as (folder, photos):
+        sets = written(photos, folder, bench.size(10_000, 128))
         images = len(FastDataset(sets[PARQUET]))
         os.sync()  # as in bench_load
-        training = measure.in_turn({name: fast(path) for name, path in sets.items()}, arguments.rounds)
+        training = measure.in_turn({name: fast(path) for name, path in sets.items()}, bench.rounds(5))
         runs = {name: packing(path, folder, images) for name, path in sets.items()}
-        packed = measure.in_turn(runs, arguments.rounds)
-    text = page(training, packed, images, photographs.kind(arguments.photos))
+        packed = measure.in_turn(runs, bench.rounds(5))
+    text = page(training, packed, images, bench.kind)
     training.add(packed)
-    measure.publish("hub", text, arguments.output, training)
-
-
-if __name__ == "__main__":
-    main()
+    bench.publish(text, training)

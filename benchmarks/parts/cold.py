@@ -1,16 +1,13 @@
 """How fast does FastLoader read what is not in the page cache, from a slow disk and from the disk as it is?
 
-python -m benchmarks.bench_cold [--photos FOLDER] [--rounds 5] [--megabytes 2000] [--slow 50] [--folder FOLDER]
-packs the photographs with `iofast pack --resize 256 --quality 90`, repeats them to a container of `--megabytes` (in
-`--folder`, default the temporary folder), and reads it in turn as
+The packed photographs are repeated to a container of 2 GB, which is read in turn as
 
-    device          plain `pread`s of 1 MiB, one after another, of the evicted file
-    warm            FastLoader in block-local order with everything in the page cache
-    cold            the same after eviction: block-local and shuffled order, each with and without readahead
+    device    plain `pread`s of 1 MiB, one after another, of the evicted file
+    warm      FastLoader in block-local order with everything in the page cache
+    cold      the same after eviction: block-local and shuffled order, each with and without readahead
 
-Each on the disk as it is, and limited to `--slow` MB/s by a control group, which needs root. A run is a whole epoch,
-from asking for its first batch to the last one: nothing is read before the clock starts or left over when it stops.
-Bytes a second are those of payloads, with the device's bytes for each beside them. The file is evicted before each run.
+Each on the disk as it is, and limited to 50 MB/s by a control group, which needs root. A run is a whole epoch, from
+asking for its first batch to the last one. Bytes a second are those of payloads, with the device's bytes for each.
 """
 
 from __future__ import annotations
@@ -28,26 +25,14 @@ import numpy as np
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS
 from benchmarks.slow_device import evict
-from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast import FastDataset, FastLoader
 from iofast.order import Blocks, Mode, Shuffled
 
-MB = 1e6
+MB, SLOW = 1e6, 50
 ASKED = 0.8  # of the lesser of the device's bytes/s and the warm loader's
 DEVICE, WARM, OURS = "device: sequential pread", "FastLoader, warm", "FastLoader, block-local, readahead"
 
 Given = dict[str, list[float]]  # bytes that the device gave for each of the payloads, in each run
-
-
-def repeated(container: Path, out: Path, size: float) -> Path:
-    """Repeat the records of a container until there are `size` bytes of images."""
-    with open_reader(container) as reader, open_writer(out) as writer:
-        records = [dict(reader.record(index).fields) for index in range(len(reader))]
-        written = number = 0
-        while written < size:
-            fields = records[number % len(records)]
-            writer.write({"jpg": fields["jpg"], "cls": int(fields["cls"])})
-            written, number = written + len(fields["jpg"]), number + 1
-    return out
 
 
 def read_bytes() -> int:
@@ -128,35 +113,29 @@ def measured(path: Path, mean: float, rounds: int, repeats: int, title: str) -> 
     return part(title, measure.in_turn(contenders(path, given), rounds, repeats), given, mean)
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, rounds=5, megabytes=2000.0, slow=50, folder=None)
-    with photographs.workplace(arguments.photos, arguments.folder) as (folder, photos):
-        packed = photographs.pack(photos, folder / "packed.lmdb")
-        large = repeated(packed, folder / "large.lmdb", arguments.megabytes * MB)
+def cold(bench: measure.Bench) -> None:
+    """The part `cold`."""
+    rounds, size = bench.rounds(5), bench.size(2000, 4)
+    with bench.workplace() as (folder, photos):
+        packed, large = photographs.pack(photos, folder / "packed.lmdb"), folder / "large.lmdb"
+        photographs.repeated(packed, large, size * MB)
         os.sync()  # dirty pages cannot be evicted
         lengths = photographs.payload_lengths(large)
-        mean, slow = float(lengths.mean()), f"Limited to {arguments.slow} MB/s"
+        mean, slow = float(lengths.mean()), f"Limited to {SLOW} MB/s"
         try:
-            with slow_device.limited(large, arguments.slow * 1_000_000):
-                parts = [measured(large, mean, max(3, arguments.rounds // 2), 0, slow)]
+            with slow_device.limited(large, SLOW * 1_000_000):
+                parts = [measured(large, mean, max(3, rounds // 2) if rounds > 1 else 1, 0, slow)]
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)
             parts = [f"## {slow}\n\nLeft out: {error}.\n"]
-        parts.append(measured(large, mean, arguments.rounds, 1, "The disk as it is"))
+        parts.append(measured(large, mean, rounds, 1, "The disk as it is"))
     pages = float((np.ceil((lengths + 16) / 4096) * 4096).sum() / lengths.sum())  # 16: an overflow page's header
-    text = f"""# Cold reads: bytes a second that are not in the page cache
+    bench.publish(f"""# Cold reads: bytes a second that are not in the page cache
 
-Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on.
-{photographs.kind(arguments.photos)}, packed with `--resize 256 --quality 90`,
-{mean / 1e3:.1f} kB each, repeated to a container of
-{arguments.megabytes:,.0f} MB. A whole epoch in each run, from asking for its first batch to the last one; the
-contenders in turn. Block-local is `Blocks()`. A record of an LMDB takes whole pages of 4 KiB, {pages:.2f} bytes for
-one of a payload.
-Memory holds the whole file here: what the kernel reads too much without our readahead is used later in the epoch.
+Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {bench.kind}, packed with
+`--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of {size:,} MB. A whole epoch in each
+run, from asking for its first batch to the last one; the contenders in turn. Block-local is `Blocks()`. A record of an
+LMDB takes whole pages of 4 KiB, {pages:.2f} bytes for one of a payload. Memory holds the whole file here: what the
+kernel reads too much without our readahead is used later in the epoch.
 
-{chr(10).join(parts)}"""
-    measure.publish("cold", text, arguments.output)
-
-
-if __name__ == "__main__":
-    main()
+{chr(10).join(parts)}""")
