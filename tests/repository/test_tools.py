@@ -1,4 +1,4 @@
-"""The repository's own tools: sample photographs, the demo, the list of long runs."""
+"""The repository's own tools: sample photographs, the list of long runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from places import ROOT
 
-from tools import demo, sample_photographs
+from tools import sample_photographs
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 from tools.torture import NotTried
@@ -30,15 +29,6 @@ def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> No
     first = digests("a", 0)
     assert digests("b", 0) == first
     assert set(digests("c", 1)).isdisjoint(first)
-
-
-@pytest.mark.parametrize(("training", "limit"), [(9.0, "The network"), (0.5, "Loading")])
-def test_the_demo_says_what_limits_training(training: float, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "DEVICE", torch.device("cpu"))
-    ours = demo.Result("ours", demo.Rate(4000, 0.4), demo.Rate(120, training))
-    said = demo.limit(ours, demo.Result("theirs", demo.Rate(400, 4.2)))
-    assert said.startswith(f"{limit} on the CPU limits training: ")
-    assert "0.40 to load (4.20 with Pillow)" in said
 
 
 def test_scenes_have_the_spectrum_of_photographs() -> None:

@@ -23,8 +23,8 @@ from pathlib import Path
 import psutil
 
 from tools import sample_photographs
+from tools.processes import kill
 from tools.torture import Failed, _packs
-from tools.torture._network import kill
 from tools.torture._packs import Case
 
 SHARDS = 40
@@ -161,8 +161,7 @@ class Cluster:
     def kill_node(self) -> None:
         """Kill a node with all its processes at once, and add another."""
         node = self._others.pop(0)
-        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        kill([raylet, *raylet.children(recursive=True)])
+        kill(psutil.Process(node.all_processes["raylet"][0].process.pid))
         self._others.append(self._nodes.add_node(num_cpus=1))
 
     def shutdown(self) -> None:
@@ -182,7 +181,8 @@ def own_folders() -> Iterator[None]:
             os.environ.clear()
             os.environ.update(before)
             _, left = psutil.wait_procs([each for each in psutil.process_iter() if _is_in(folder, each)], 10)
-            kill(left)
+            for each in left:
+                kill(each)
             if left and sys.exc_info()[0] is None:
                 raise Failed(f"{len(left)} processes of Ray or iofast are left")
 
