@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 from places import ROOT
 
+from benchmarks import measure
 from tools import sample_photographs
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
@@ -83,3 +85,15 @@ def test_a_part_that_cannot_run_leaves_the_last_result(
     assert main(["stored_nodes"]) == 0
     assert "stored_nodes: NOT TRIED: it needs a network" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["load", "pack", "kernel", "stored"])
+def test_parts_of_a_benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is on the command line, and its description names it."""
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr(measure, "run", lambda doc, parts: seen.append(parts))
+    runpy.run_module(f"benchmarks.bench_{name}", run_name="__main__")
+    (parts,) = seen
+    assert parts
+    text = (ROOT / "benchmarks" / f"bench_{name}.py").read_text().split('"""')[1]
+    assert [part for part in parts if part not in text] == []
