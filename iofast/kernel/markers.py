@@ -10,15 +10,6 @@ _PROFILE = b"ICC_PROFILE\0"
 _PART = 65_519  # bytes of a profile in one segment
 
 
-def restart_interval(data: bytes) -> int:
-    """Return the MCUs per restart interval before the first scan of a JPEG, 0 = no restart markers."""
-    interval = 0
-    for marker, body, _ in _segments(data):
-        if marker == _DRI and len(body) >= 2:
-            interval = int.from_bytes(body[:2], "big")
-    return interval
-
-
 def profile(data: bytes) -> bytes:
     """Return the colour profile of a JPEG, joined from its segments; b"" if it has none or a segment is missing."""
     parts = sorted(bytes(body) for marker, body, _ in _segments(data) if marker == _APP2 and body[:12] == _PROFILE)

@@ -1,4 +1,4 @@
-"""Pillow as the twin uses it: opening, limits, plain pixels, orientation, and the meaning of its errors.
+"""Pillow as the kernel uses it: opening, limits, plain pixels, orientation, and the meaning of its errors.
 
 Images are opened by the plugin class for their first bytes, never by `Image.open`. The list of formats is explicit (no
 plugin starts a program, as EPS does), and the caller's `max_pixels` replaces Pillow's check for oversized images, which
@@ -16,8 +16,6 @@ from importlib import import_module
 from io import BytesIO
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, features
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -29,7 +27,7 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel import arrays, depth, exif, jxl, markers, png, strangers
+from iofast.kernel import arrays, depth, exif, jxl, png, strangers
 from iofast.kernel.contract import TURNED, Header, Status
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
@@ -310,31 +308,12 @@ def header(opened: Opened) -> Header:
     """Return the header with upright sizes."""
     image, size = opened.image, opened.upright(opened.orientation)
     if isinstance(image, JpegImageFile):
-        progressive = bool(image.info.get("progressive", False))
-        restart, mcus = markers.restart_interval(opened.data[:]), _mcus_per_row(image)
-        return Header("jpeg", *size, opened.orientation, image.layers, progressive, restart, mcus)
+        return Header("jpeg", *size, opened.orientation, image.layers, bool(image.info.get("progressive", False)))
     if image.mode in ALPHA or image.mode == "CMYK" or "transparency" in image.info:
         components = 4
     else:
         components = 1 if image.mode in GRAY else 3
     return Header(opened.format, *size, opened.orientation, components, False)
-
-
-def _mcus_per_row(image: JpegImageFile) -> int:
-    """Divide by the largest sampling factor, or count blocks if there is one component. 0 if a factor is invalid."""
-    factors = [across for _, across, *_ in image.layer]
-    if not all(1 <= across <= 4 for across in factors):
-        return 0
-    return -(-image.size[0] // (8 * (max(factors) if len(factors) > 1 else 1)))
-
-
-def decode(opened: Opened) -> Image.Image:
-    """Decode to Pillow's mode for the image, with 8 bits per sample.
-
-    Unlike the native kernel, Pillow ignores damage that libjpeg only warns of.
-    """
-    opened.image.load()
-    return replaced(opened.image, depth.to_bytes(opened.image))
 
 
 def check_end(opened: Opened) -> None:
@@ -357,11 +336,6 @@ def plain(image: Image.Image) -> Image.Image:
     image.info.clear()  # else Pillow warns of transparency that the next mode cannot hold
     mode = "L" if image.mode in GRAY else "RGB"
     return image if image.mode == mode else replaced(image, image.convert(mode))
-
-
-def rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """Return the pixels of an image as RGB, uint8 (height, width, 3)."""
-    return np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
 def turn(image: Image.Image, orientation: int) -> Image.Image:
