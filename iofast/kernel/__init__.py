@@ -16,54 +16,20 @@ from numpy.typing import NDArray
 
 from iofast.errors import DecodeError
 from iofast.kernel import other_formats
-from iofast.kernel.contract import (
-    FILTERS,
-    MAX_BYTES,
-    MESSAGES,
-    STAGES,
-    WAYS,
-    Counts,
-    DecodeOptions,
-    Finish,
-    Header,
-    Kind,
-    Payloads,
-    Status,
-    Transcoded,
-    TranscodeRecipe,
-)
+from iofast.kernel.contract import FILTERS as FILTERS
+from iofast.kernel.contract import MAX_BYTES, MESSAGES
+from iofast.kernel.contract import STAGES as STAGES
+from iofast.kernel.contract import WAYS as WAYS
+from iofast.kernel.contract import Counts as Counts
+from iofast.kernel.contract import DecodeOptions as DecodeOptions
+from iofast.kernel.contract import Finish as Finish
+from iofast.kernel.contract import Header as Header
+from iofast.kernel.contract import Kind as Kind
+from iofast.kernel.contract import Payloads as Payloads
+from iofast.kernel.contract import Status as Status
+from iofast.kernel.contract import Transcoded as Transcoded
+from iofast.kernel.contract import TranscodeRecipe as TranscodeRecipe
 from iofast.kernel.payload import HEAD, StoredPayload
-
-__all__ = [
-    "Context",
-    "decode_batch",
-    "decode_each",
-    "decode_into",
-    "decode",
-    "finish_batch",
-    "read_header",
-    "probe",
-    "transcode",
-    "crc32c",
-    "read_rows",
-    "DecodeOptions",
-    "TranscodeRecipe",
-    "Transcoded",
-    "Finish",
-    "Header",
-    "Payloads",
-    "Kind",
-    "Status",
-    "FILTERS",
-    "WAYS",
-    "STAGES",
-    "Counts",
-    "backend",
-    "simd",
-    "describe",
-    "status_message",
-    "failure",
-]
 
 _missing: str | None = None  # why the native kernel is not in use
 try:

@@ -1,10 +1,10 @@
-"""Segments of a JPEG that are read without decoding it: the restart interval, the colour profile, the end."""
+"""Segments of a JPEG that are read without decoding it: the colour profile, the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-_DRI, _APP2, _SCAN, _END = 0xDD, 0xE2, 0xDA, 0xD9
+_APP2, _SCAN, _END = 0xE2, 0xDA, 0xD9
 _BARE = (0x00, 0x01, *range(0xD0, 0xD8))  # markers without a length
 _PROFILE = b"ICC_PROFILE\0"
 _PART = 65_519  # bytes of a profile in one segment

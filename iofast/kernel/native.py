@@ -23,7 +23,6 @@ from iofast.kernel.contract import (
     Header,
     Kind,
     Status,
-    StatusError,
     Transcoded,
     TranscodeRecipe,
     mcus_per_row,
@@ -216,10 +215,8 @@ def _encoded(
 
 def _check_limits(recipe: TranscodeRecipe, header: Header, needed: int) -> None:
     mode = {1: "L", 3: "RGB"}.get(header.components, "CMYK")
-    try:
+    with pillow.as_decode_errors():
         memory.check(recipe, (header.width, header.height), needed, mode)
-    except StatusError as error:
-        raise pillow.decode_error(error) from None
 
 
 def _supports(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.errors import IofastError
 from iofast.kernel import lossless, memory, pillow, strangers
 from iofast.kernel.contract import MAX_BYTES, MAX_MEMORY, MAX_PIXELS, DecodeOptions, Header, Kind, Payloads, Status
 from iofast.kernel.payload import StoredPayload
@@ -25,27 +24,18 @@ def as_bytes(data: Buffer) -> bytes:
 
 def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
     """Read the header of an image of any format; see `native.read_header`."""
-    try:
+    with pillow.as_decode_errors():
         payload = data if isinstance(data, StoredPayload) else as_bytes(data)
         header = lossless.header(payload, max_pixels, max_memory)
         pillow.check_size(header.width, header.height, max_pixels)
         return header
-    except IofastError:  # raised while reading the file
-        raise
-    except Exception as error:  # Pillow's plugins raise anything on damaged headers
-        raise pillow.decode_error(error) from error
 
 
 def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """Decode a whole image; see `native.decode`."""
-    try:
-        opened = memory.opened(as_bytes(data), max_pixels)
-        pillow.check_end(opened)
-        opened.image.load()
-        upright = pillow.turn(pillow.plain(opened.image), orientation)
+    with pillow.as_decode_errors():
+        upright = pillow.turn(pillow.plain(memory.loaded(as_bytes(data), max_pixels).image), orientation)
         return np.asarray(upright.convert("RGB"), dtype=np.uint8)
-    except Exception as error:  # as above
-        raise pillow.decode_error(error) from error
 
 
 def decode_row(source: Payloads, row: int, options: DecodeOptions) -> Image.Image:

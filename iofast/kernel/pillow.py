@@ -9,7 +9,8 @@ Everything here works with Pillow 9.5 and later, and so with Pillow-SIMD 9.5.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -26,7 +27,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from iofast.errors import DecodeError
+from iofast.errors import DecodeError, IofastError
 from iofast.kernel import arrays, depth, exif, jxl, png, strangers
 from iofast.kernel.contract import TURNED, Header, Status
 from iofast.kernel.contract import StatusError as StatusError
@@ -98,6 +99,9 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+FILTERS = {
+    name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos", "hamming")
+}
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
@@ -148,6 +152,17 @@ def decode_error(error: Exception) -> DecodeError:
     reason = failure(error)
     detail = str(reason)
     return DecodeError(reason.message + (f" ({detail})" if detail else ""))
+
+
+@contextmanager
+def as_decode_errors() -> Iterator[None]:
+    """Convert any exception within to `DecodeError`: Pillow's plugins raise anything on damaged files."""
+    try:
+        yield
+    except IofastError:  # among them those of reading a file
+        raise
+    except Exception as error:
+        raise decode_error(error) from error
 
 
 @dataclass(frozen=True)
@@ -348,3 +363,24 @@ def replaced(image: Image.Image, by: Image.Image) -> Image.Image:
     if by is not image:
         image.close()
     return by
+
+
+def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """Crop an image to a box inside it, without the size check of Pillow's `crop`."""
+    if box == (0, 0, *image.size):
+        return image
+    piece = Image.new(image.mode, (box[2] - box[0], box[3] - box[1]))
+    piece.paste(image, (-box[0], -box[1]))
+    return piece
+
+
+def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:
+    """Return the window of `size` of the virtual image that `box`, a row of `decode_batch`'s boxes, describes.
+
+    The caller limits the virtual image, which is made as a whole.
+    """
+    x0, y0, x1, y1, *virtual, x, y = box
+    region = cut(image, (x0, y0, x1, y1))
+    if region.size != tuple(virtual):  # Pillow would copy it
+        region = region.resize((virtual[0], virtual[1]), FILTERS[name])
+    return cut(region, (x, y, x + size[0], y + size[1]))

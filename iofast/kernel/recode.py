@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.errors import DecodeError
-from iofast.kernel import _native, colour, contract, depth, lossless, markers, memory, pillow, resampling
+from iofast.kernel import _native, colour, contract, depth, lossless, markers, memory, pillow
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -33,12 +32,8 @@ SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Transcode an image that Pillow opens; see `native.transcode`."""
-    try:
+    with pillow.as_decode_errors():
         return _transcode(as_bytes(data), recipe)
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
-        raise pillow.decode_error(error) from error
 
 
 def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
@@ -127,8 +122,8 @@ def _resized(
     scaled = _draft(opened, goal, recipe.reducing_gap)
     pixels, profile = colour.opaque(_decode(opened), colour.profile_of(opened.image), recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
-        small = pixels.resize(goal, resampling.FILTERS[recipe.filter], box=scaled)
-        resized = resampling.cut(pillow.turn(small, opened.orientation), box)
+        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
+        resized = pillow.cut(pillow.turn(small, opened.orientation), box)
     else:
         upright = pillow.turn(pixels, opened.orientation)
         window = (box[2] - box[0], box[3] - box[1])
@@ -167,10 +162,10 @@ def _image(pixels: NDArray[np.uint8], mode: str) -> Image.Image:
 
 
 def _resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Image.Image:
-    """Resample an `L` or `RGB` image as `resampling.resample` does."""
+    """Resample an `L` or `RGB` image as `pillow.resample` does."""
     x0, y0, x1, y1, *virtual, _, _ = box
     if image.width * image.height > contract.LARGE or tuple(virtual) == (x1 - x0, y1 - y0):
-        return resampling.resample(image, box, size, filter)
+        return pillow.resample(image, box, size, filter)
     pixels = (image if image.mode == "RGB" else image.convert("RGB")).tobytes()
     out, raw = np.empty((1, size[1], size[0], 3), np.uint8), np.array([[Kind.RGB, *image.size]], np.int32)
     with borrowed(filter, image.width * image.height) as context:

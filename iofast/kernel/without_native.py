@@ -10,8 +10,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, contract, depth, memory, other_formats, pillow, resampling
+from iofast.errors import OptionError
+from iofast.kernel import colour, contract, depth, memory, other_formats, pillow
 from iofast.kernel.contract import DecodeOptions, Finish, Payloads, Status, StatusError, Transcoded, TranscodeRecipe
 from iofast.kernel.other_formats import decode as decode
 from iofast.kernel.other_formats import read_header as read_header
@@ -28,7 +28,7 @@ class Context:
     read_ns = 0
 
     def __init__(self, options: DecodeOptions, *, timed: str | None = None, decoder: str | None = None) -> None:
-        if decoder or timed == "all" or options.clip or options.exact or options.filter not in resampling.FILTERS:
+        if decoder or timed == "all" or options.clip or options.exact or options.filter not in pillow.FILTERS:
             _refuse("measuring stages, a padding crop, exact resampling or interpolation without antialias")
         self.options, self.decoded = options, 0
 
@@ -80,7 +80,7 @@ def _window(source: Payloads, row: int, box: list[int], size: tuple[int, ...], o
         raise StatusError(Status.BOX)
     if width * height > options.max_pixels:
         raise StatusError(Status.LIMIT)
-    return np.asarray(resampling.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
+    return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
 
 
 def decode_each(
@@ -115,7 +115,7 @@ def check_recipe(recipe: TranscodeRecipe) -> None:
 def transcode(data: other_formats.Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """See `native.transcode`; the JPEGs have no restart markers."""
     check_recipe(recipe)
-    try:
+    with pillow.as_decode_errors():
         opened = memory.opened(other_formats.as_bytes(data), recipe.max_pixels, recipe.max_memory)
         original = opened.upright(opened.orientation)
         size = recipe.resized(*original)
@@ -126,15 +126,11 @@ def transcode(data: other_formats.Buffer, recipe: TranscodeRecipe) -> Transcoded
         opened.image.load()
         pixels, profile = colour.opaque(depth.to_bytes(opened.image), colour.profile_of(opened.image), recipe)
         pixels = pillow.turn(pixels, opened.orientation)
-        made = resampling.resample(pixels, (0, 0, *original, *size, x0, y0), (x1 - x0, y1 - y0), recipe.filter)
+        made = pillow.resample(pixels, (0, 0, *original, *size, x0, y0), (x1 - x0, y1 - y0), recipe.filter)
         made, stream = colour.to_srgb(made, profile), BytesIO()
         made.info.clear()  # else Pillow writes its entries: comments, and profiles
         made.save(stream, "JPEG", quality=recipe.quality, subsampling=":".join(recipe.subsampling))
         return Transcoded(stream.getvalue(), "jpg", *made.size, 1, *original)
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
-        raise pillow.decode_error(error) from error
 
 
 def crc32c(data: other_formats.Buffer, value: int = 0) -> int:

@@ -13,7 +13,7 @@ import pytest
 from kernel_images import photo, save, worst
 from PIL import Image
 
-from iofast.kernel import markers, native, recode, resampling
+from iofast.kernel import markers, native, pillow, recode
 from iofast.kernel.contract import FILTERS, TranscodeRecipe
 
 SOURCES = Path(__file__).parents[2] / "iofast" / "kernel" / "src"
@@ -29,7 +29,7 @@ def test_resampling_is_pillows(mode: str, name: str) -> None:
         ((20, 10, 120, 90, 100, 80, 0, 0), (100, 80)),
         ((0, 0, 150, 110, 1, 1, 0, 0), (1, 1)),
     ):
-        found, wanted = (each(image, box, size, name) for each in (recode._resample, resampling.resample))
+        found, wanted = (each(image, box, size, name) for each in (recode._resample, pillow.resample))
         assert found.mode == wanted.mode == mode
         assert worst(np.asarray(found), np.asarray(wanted)) <= 1
 
