@@ -43,16 +43,3 @@ def within(boxes: NDArray[np.int32], size: tuple[int, int]) -> NDArray[np.int32]
     moved = boxes.copy()
     moved[..., CORNER] = np.clip(boxes[..., CORNER], 0, np.maximum(boxes[..., SIZE] - np.array(size[::-1]), 0))
     return moved
-
-
-def window_pixels(boxes: NDArray[np.int32], axis: int, outputs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the pixels [first, end) that a bilinear window depends on, each int64 (N,).
-
-    `boxes` is (N, 8), `axis` is 0 (x) or 1 (y), `outputs` is the size of the window on that axis.
-    """
-    low, high, virtual, window = (boxes[:, column + axis].astype(np.int64) for column in (X0, X1, WIDTH, LEFT))
-    length, virtual = np.maximum(high - low, 1), np.maximum(virtual, 1)
-    reach = 2 * np.maximum(length, virtual)
-    first = ((2 * window + 1) * length - reach - virtual) // (2 * virtual) + 1
-    end = -(-((2 * (window + outputs) - 1) * length + reach - virtual) // (2 * virtual))
-    return low + np.maximum(first, 0), low + np.minimum(end, length)
