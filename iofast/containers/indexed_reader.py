@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
 from iofast.containers.columns import ABSENT, FACTS, columns_of, first_of, places_in
-from iofast.containers.index_view import IndexView
+from iofast.containers.index import IndexView
 from iofast.containers.located import Located, misplaced
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError

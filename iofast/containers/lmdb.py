@@ -22,10 +22,10 @@ from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, rea
 from iofast.containers.base import Entry
 from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, retried
-from iofast.containers.index_view import IndexView
+from iofast.containers.index import IndexView
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
-from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
+from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, find_block, index_key
 from iofast.containers.located import Located
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import ContainerError, UnfinishedError
@@ -144,7 +144,7 @@ class _OpenedFile:
             self.data = open_bytes(path)  # a writer is at work, and the file may have grown
         self.tree = Tree(self.data, meta, path)
         self.manifest = self._read_manifest()
-        find = partial(_find_piece, self.tree, path)  # a method would make a cycle and keep the file open
+        find = partial(find_block, self.tree, path)  # a method would make a cycle and keep the file open
         self.index = IndexView(self.data, self.manifest, find, path)
         self.moved = self.manifest.transaction != meta.txnid
         if not self.moved and meta.file_size > len(self.data):
@@ -181,10 +181,3 @@ class _OpenedFile:
             raise UnfinishedError(f"{self.path} was never finished: its manifest is still empty")
         manifest = Manifest.from_json(text, self.path)
         return replace(manifest, shards=(Shard("", manifest.count, len(self.data)),))
-
-
-def _find_piece(tree: Tree, path: str, piece: int) -> tuple[int, int]:
-    place = tree.find(index_key(piece))
-    if place is None:
-        raise ContainerError(f"{path}: piece {piece} of the index is missing")
-    return place

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from iofast.containers.base import Entry
-from iofast.containers.container_suffixes import TAR
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
@@ -66,8 +65,6 @@ def _differs(tar: TarFile, offset: int, expected: bytes) -> bool:
 class TarWriter(ShardWriter):
     """Writes a set of tar shards; see `ShardWriter`."""
 
-    suffix = TAR
-
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:  # noqa: ARG002
         pieces: list[bytes] = []
         offsets, at = {}, 0
@@ -82,8 +79,8 @@ class TarWriter(ShardWriter):
     def _closing(self, size: int) -> bytes:
         return closing(size)
 
-    def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002
-        return f"{stem_with(stem, split)}-{number:06d}{TAR}"
+    def _name(self, split: str, number: int, total: int) -> str:  # noqa: ARG002
+        return f"{stem_with(self.stem, split)}-{number:06d}{self.suffix}"
 
 
 def header(name: str, size: int) -> bytes:

@@ -31,17 +31,6 @@ class TfrecordReader(ShardReader):
 
     container = "tfrecord"
 
-    def examples(self, shard: int) -> Iterator[tuple[int, int]]:
-        """Offset and length, with framing, of each record of a shard: the heads of all records are read.
-
-        Raises `ContainerError` if one is damaged, or the shard does not have the records of the manifest.
-        """
-        file, count = self._files().anew(shard), 0
-        for count, frame in enumerate(frames(file), 1):  # noqa: B007
-            yield frame.offset - HEAD, frame.end - frame.offset + HEAD
-        if count != self.manifest.shards[shard].count:
-            raise ContainerError(f"{file.path} has {count} records, expected {self.manifest.shards[shard].count}")
-
     def walk(self, shard: int) -> Iterator[Entry]:
         """The payloads in the Examples of a shard; each record's CRC32C is checked; see `Reader.walk`."""
         file = self._files().anew(shard)

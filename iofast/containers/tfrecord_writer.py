@@ -7,13 +7,13 @@ import json
 import os
 from collections.abc import Mapping
 
-from iofast.containers.manifest import MAX_CLASS_NAME, Description, Manifest
+from iofast.containers.manifest import Description
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
 from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, encode, parse
-from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
+from iofast.containers.tfrecord_framing import FOOT, HEAD, foot, head
 from iofast.errors import ContainerError, OptionError
-from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, JSON_FIELD, MAX_FIELD_NAME, ImageInfo, image_field
+from iofast.record import ARRAY_FIELD, IMAGE_FIELDS, JSON_FIELD, ImageInfo, image_field
 
 LABEL_BASE = "label_base"  # member of the recipe: 1 if 0 means background, as in ImageNet converters
 
@@ -22,8 +22,6 @@ _COLOURS: dict[str, bytes | int] = {"image/channels": 3, "image/colorspace": b"R
 _OWN = "iofast/"
 _KEY = _OWN + "key"
 _KEY_FIELD = _OWN + "field/key"  # a field called `key`
-_OF_A_FIELD = MAX_FIELD_NAME + 64  # most bytes that a field adds to its payload
-_OF_A_RECORD = 4 * MAX_CLASS_NAME + (1 << 16)  # most bytes that a record adds to its fields
 _MAX_JSON = 1 << 20  # bytes of a `json` that is searched for a path
 
 
@@ -67,37 +65,14 @@ def _bytes_of(data: bytes, features: Mapping[str, Feature], name: str) -> bytes:
 
 
 class TfrecordWriter(ShardWriter):
-    """Writes a set of TFRecord shards; see `ShardWriter`.
+    """Writes a set of TFRecord shards; see `ShardWriter`. Every record contains its class name, and the label base.
 
-    Every record contains class name and label base, so the `description` for `finish` is needed at once. Raises
-    `OptionError` if its recipe has another label base than 0 or 1.
+    A record must fit one protobuf message, 2 GiB. Raises `OptionError` for another label base than 0 or 1.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        name: str,
-        description: Description,
-        key_width: int,
-    ) -> None:
-        self.suffix = os.path.splitext(name)[1]
+    def __init__(self, folder: str | os.PathLike[str], name: str, description: Description, key_width: int) -> None:
         self._classes, self._base = description.classes, _label_base(description)
-        super().__init__(folder, name, key_width)
-
-    def write(
-        self, position: int, fields: Mapping[str, bytes], info: ImageInfo, crcs: Mapping[str, int] | None = None
-    ) -> None:
-        """Append the record of `position`; see `Writer.write`. It must fit one protobuf message, 2 GiB."""
-        size = sum(len(payload) + _OF_A_FIELD for payload in fields.values() if isinstance(payload, bytes))
-        if size + _OF_A_RECORD > MAX_DATA:
-            raise ContainerError(f"record {position} has {size} bytes, more than one TFRecord can hold: {MAX_DATA}")
-        super().write(position, fields, info, crcs)
-
-    def finish(self, description: Description) -> Manifest:
-        """Write index and manifest; see `ShardWriter.finish`. Raises `ContainerError` for another description."""
-        if (description.classes, _label_base(description)) != (self._classes, self._base):
-            raise ContainerError(f"{self.name}: the records were written with other class names or another label base")
-        return super().finish(description)
+        super().__init__(folder, name, description, key_width)
 
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
         image = image_field(fields)
@@ -120,11 +95,8 @@ class TfrecordWriter(ShardWriter):
         length = HEAD + example.length + FOOT
         return EncodedRecord([head(example.length), *example.pieces, foot(example.crc)], length, offsets)
 
-    def _closing(self, size: int) -> bytes:  # noqa: ARG002
-        return b""
-
-    def _name(self, stem: str, split: str, number: int, total: int) -> str:
-        return f"{stem_with(stem, split)}-{number:05d}-of-{total:05d}{self.suffix}"
+    def _name(self, split: str, number: int, total: int) -> str:
+        return f"{stem_with(self.stem, split)}-{number:05d}-of-{total:05d}{self.suffix}"
 
     def _shape(self) -> list[object]:
         classes = None if self._classes is None else list(self._classes)

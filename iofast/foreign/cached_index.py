@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import stored_stamps
-from iofast.containers.columns import type_of, usual_of
+from iofast.containers.columns import lacking
 from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
@@ -206,8 +206,7 @@ def joined(files: Sequence[Arrays]) -> Arrays:
         raise ContainerError(f"{sum(counts)} records are too many")
     arrays: Arrays = {"starts": np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)}
     for name in dict.fromkeys(name for own in files for name in own if name != "position"):
-        none = (usual_of(name), type_of(name)) if name != "format" else (0, np.uint8)
-        own = [each[name] if name in each else np.full(count, *none) for each, count in zip(files, counts, strict=True)]
+        own = [each[name] if name in each else lacking(name, count) for each, count in zip(files, counts, strict=True)]
         arrays[name] = np.concatenate(own)
     return arrays
 

@@ -117,7 +117,7 @@ def _write(
                 writer.write(position if records.key_width else index, payloads, info)
                 progress.step(1, sum(map(len, payloads.values())), 0)
             writer.commit({"failed": [], "left_out": 0, "bytes_in": 0})
-        writer.finish(description)
+        writer.finish()
         return published(place, writer.files, report(done))
     finally:
         writer.abort()

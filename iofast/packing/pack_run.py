@@ -107,7 +107,7 @@ class PackRun:
         work, target = self.work, self.target
         done = [writer.finished[number] for number in sorted(writer.finished)]
         self.check_any(done)
-        writer.finish(work.description())
+        writer.finish()
         self.failures.save()
         return published(target, writer.files, work.report(target.path, self.failures, done, 0, self.resumed))
 
