@@ -62,8 +62,12 @@ def places_in(columns: Mapping[str, NDArray[Any]], field: str) -> FieldPlaces:
 
 def first_of(own: FieldPlaces, later: FieldPlaces) -> FieldPlaces:
     """The places of one field, and of another for records without the first."""
-    pairs = zip(own, later, strict=True)
-    return FieldPlaces(own.there | later.there, *(np.where(own.there, a, b) for a, b in list(pairs)[1:]))
+    return FieldPlaces(
+        there=own.there | later.there,
+        offset=np.where(own.there, own.offset, later.offset),
+        length=np.where(own.there, own.length, later.length),
+        crc=np.where(own.there, own.crc, later.crc),
+    )
 
 
 class RowsBuilder:

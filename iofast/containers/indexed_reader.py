@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -116,6 +116,13 @@ class IndexedReader(Reader, Generic[OpenedT]):
             if located.file[0] != ABSENT:
                 fields[name] = self._read_located(located, name, check=True, failed=None)[0] or b""
         return Record(self._key(index), fields)
+
+    @abstractmethod
+    def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:
+        """Compare file `shard` of the manifest, apart from its payloads, with the index, whose rows must be valid.
+
+        Yields the dense index of a record, or None, and what is different. Raises `ContainerError` for damage.
+        """
 
     def close(self) -> None:
         """Release all files; they are closed when the last `payloads` block ends."""

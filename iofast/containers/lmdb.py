@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
-from iofast.containers.base import Entry
 from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index import IndexView
@@ -34,6 +33,8 @@ from iofast.remote.urls import absolute
 
 if TYPE_CHECKING:
     from iofast.containers.stored_bytes import StoredBytes
+
+_STEP = 65_536  # rows of the index that are read together
 
 __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
 
@@ -107,11 +108,34 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         """`out.lmdb: 00000042`."""
         return f"{self.path}: {self._key(index)}"
 
-    def walk(self, shard: int) -> Iterator[Entry]:  # noqa: ARG002 - there is one file
-        """The entries of the B-tree except iofast's own; see `Reader.walk`."""
-        for key, offset, length in self._open().tree.walk():
-            if not key.startswith(RESERVED):
-                yield Entry(key.decode("ascii", "backslashreplace"), offset, length)
+    def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:  # noqa: ARG002 - there is one file
+        """Walk through the B-tree beside the index; see `IndexedReader.differences`."""
+        entries = (each for each in self._open().tree.walk() if not each[0].startswith(RESERVED))
+        found = next(entries, None)
+        for index, key, *place in self._entries():
+            while found is not None and found[0] < key:
+                yield None, f"{_words(*found)} is not in the index"
+                found = next(entries, None)
+            if found is None or found[0] > key:
+                yield index, f"{_words(key, *place)} is in the index, but not in the tree"
+                continue
+            if found[1:] != tuple(place):
+                yield index, f"{_words(*found)} is in the tree, but {_words(key, *place)} in the index"
+            found = next(entries, None)
+        while found is not None:
+            yield None, f"{_words(*found)} is not in the index"
+            found = next(entries, None)
+
+    def _entries(self) -> Iterator[tuple[int, bytes, int, int]]:
+        """What the index says of the tree: the dense index of a record, a key, offset and length of its value."""
+        for start in range(0, len(self), _STEP):
+            indices = np.arange(start, min(start + _STEP, len(self)), dtype=np.int64)
+            places = [(name, self.places(indices, name)) for name in self.manifest.fields]
+            columns = [(name, own.file.tolist(), own.offset.tolist(), own.length.tolist()) for name, own in places]
+            for row, key in enumerate(self.keys(places[0][1])):
+                for name, file, offset, length in columns:
+                    if file[row] != ABSENT:
+                        yield start + row, f"{key}.{name}".encode(), offset[row], length[row]
 
     def _open_files(self) -> _OpenedFile:
         return _OpenedFile(self.path)
@@ -124,6 +148,10 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         for row in np.flatnonzero(located.file != ABSENT).tolist():
             key = f"{keys[row]}.{fields[number[row]]}".encode()
             located.offset[row], located.length[row] = opened.tree.find(key) or (0, 0)
+
+
+def _words(key: bytes, offset: int, length: int) -> str:
+    return f"{key!r:.80} at offset {offset} with {length} bytes"
 
 
 class _OpenedFile:

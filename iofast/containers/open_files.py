@@ -63,11 +63,6 @@ class OpenFiles:
             self._open.move_to_end(number)
         return found
 
-    def anew(self, number: int) -> FileBytes:
-        """The file as it is now, unchecked. Raises `OSError`."""
-        self._look([number])
-        return open_bytes(self.paths[number], self._objects.get(number))
-
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a file; fewer where it ends. Raises `ContainerError`, naming the file."""
         file = self.get(number) or self._opened(number, None)  # one more descriptor, for this read only

@@ -65,8 +65,8 @@ class ShardWriter(Writer):
 
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:
         """See `Writer.size_with`."""
-        size = self.size + self._encode(format_key(position, self.key_width), fields, info).length
-        return size + len(self._closing(size))
+        size = self.size + self.encode(format_key(position, self.key_width), fields, info).length
+        return size + len(self.closing(size))
 
     def abort(self) -> None:
         """Close the open shard. Finished shards stay for a later `resume`."""
@@ -75,10 +75,10 @@ class ShardWriter(Writer):
             self._fd = -1
 
     @abstractmethod
-    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
+    def encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
         """The bytes of a record, a function of the arguments only."""
 
-    def _closing(self, size: int) -> bytes:  # noqa: ARG002
+    def closing(self, size: int) -> bytes:  # noqa: ARG002
         """The closing bytes of a shard whose records have `size` bytes."""
         return b""
 
@@ -92,7 +92,7 @@ class ShardWriter(Writer):
         self._fd = os.open(self.staged(section), _FLAGS, 0o666)
 
     def _append(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Mapping[str, int]:
-        encoded = self._encode(key, fields, info)
+        encoded = self.encode(key, fields, info)
         write(self._fd, encoded.pieces)
         offsets = {name: self.size + offset for name, offset in encoded.offsets.items()}
         self.size += encoded.length
@@ -104,7 +104,7 @@ class ShardWriter(Writer):
     def _end(self, section: Section) -> tuple[int, dict[str, object]]:
         path, is_empty = self.staged(section), not len(self._rows)
         if not is_empty:
-            closing = self._closing(self.size)
+            closing = self.closing(self.size)
             write(self._fd, [closing])
             self.size += len(closing)
             os.fsync(self._fd)

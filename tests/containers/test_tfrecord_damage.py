@@ -12,6 +12,7 @@ from lmdb_containers import expected, sample, samples
 from tar_sets import build, contents, shards
 
 from iofast.containers import shard_writer
+from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 from iofast.containers.writer import Section
@@ -91,11 +92,11 @@ def test_damaged_shards(tfrecord_set: Path, tmp_path: Path) -> None:
     for byte in range(0, len(whole), 1499):
         first.write_bytes(whole[:byte] + bytes([whole[byte] ^ 8]) + whole[byte + 1 :])
         reader = TfrecordReader(copy)
+        failed: Failures = {}
         for field in ("jpg", "cls", "json"):
-            values = reader.values(np.arange(count), field, failed={})
+            values = reader.values(np.arange(count), field, failed=failed)
             assert all(value in (None, record.fields[field]) for value, record in zip(values, records, strict=False))
-        with pytest.raises(ContainerError, match=str(first)):
-            list(reader.walk(0))
+        assert failed or list(reader.differences(0))
     first.write_bytes(whole[:-1])
     with pytest.raises(ContainerError, match=f"{first} was cut off"):
         TfrecordReader(copy)
