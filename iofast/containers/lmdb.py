@@ -13,26 +13,22 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
+from iofast.containers.any_bytes import open_bytes
 from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index import IndexView
-from iofast.containers.indexed_reader import IndexedReader
+from iofast.containers.indexed_reader import IndexedReader, Opening
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, find_block, index_key
 from iofast.containers.located import Located
 from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.kernel import Payloads
 from iofast.remote.urls import absolute
-
-if TYPE_CHECKING:
-    from iofast.containers.stored_bytes import StoredBytes
 
 _STEP = 65_536  # rows of the index that are read together
 
@@ -80,34 +76,6 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         """See `Reader.moved`; as the last `locate` found it."""
         return self._opened is not None and self._opened.moved
 
-    @contextlib.contextmanager
-    def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
-        """The open file and the places in it; see `Reader.payloads`. The file stays open until the block ends.
-
-        Only `locate` checks for changes. A check takes three system calls that release the GIL: with one per slice of
-        a batch, a loader without any decoding was an eighth slower.
-        """
-        opened = self._opened or self._open()  # a local reference: `close` in another thread does not end it
-        rows = slice(start, stop)
-        offsets, lengths = located.offset[rows], located.length[rows]
-        fds = np.full(len(offsets), opened.data.fd, np.int32)
-        with readable([opened.data], np.zeros(len(offsets), np.intp), offsets, lengths) as found:
-            yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
-
-    def stored_places(self, located: Located) -> StoredPlaces | None:
-        """See `Reader.stored_places`."""
-        data = self._open().data
-        if not data.is_stored:
-            return None
-        stored = cast("StoredBytes", data).object
-        file, offset = np.zeros(len(located.indices), np.int64), located.offset.astype(np.int64)
-        length = np.where(located.file != ABSENT, located.length, 0).astype(np.int64)
-        return StoredPlaces((self.path,), file, offset, length, lambda some: [stored for _ in some])
-
-    def name(self, index: int) -> str:
-        """`out.lmdb: 00000042`."""
-        return f"{self.path}: {self._key(index)}"
-
     def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:  # noqa: ARG002 - there is one file
         """Walk through the B-tree beside the index; see `IndexedReader.differences`."""
         entries = (each for each in self._open().tree.walk() if not each[0].startswith(RESERVED))
@@ -154,8 +122,23 @@ def _words(key: bytes, offset: int, length: int) -> str:
     return f"{key!r:.80} at offset {offset} with {length} bytes"
 
 
-class _OpenedFile:
-    """One opening of the file: its bytes and its pages. Immutable, so threads and forks may share it."""
+class _OneFile(OpenFiles):
+    """The file of an opening, which stays open: a file of this name may be another one later."""
+
+    def __init__(self, data: FileBytes) -> None:
+        super().__init__([data.path], lambda number, status: None)  # noqa: ARG005
+        self._data = data
+
+    def get(self, number: int) -> FileBytes:  # noqa: ARG002
+        """See `OpenFiles.get`."""
+        return self._data
+
+    def _look(self, numbers: Sequence[int]) -> None:
+        """Nothing: the version of a stored file is known."""
+
+
+class _OpenedFile(Opening):
+    """One opening of the file: its bytes and its pages."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -171,10 +154,10 @@ class _OpenedFile:
                 break
             self.data = open_bytes(path)  # a writer is at work, and the file may have grown
         self.tree = Tree(self.data, meta, path)
-        self.manifest = self._read_manifest()
+        manifest = self._read_manifest()
         find = partial(find_block, self.tree, path)  # a method would make a cycle and keep the file open
-        self.index = IndexView(self.data, self.manifest, find, path)
-        self.moved = self.manifest.transaction != meta.txnid
+        super().__init__(manifest, IndexView(self.data, manifest, find, path), _OneFile(self.data))
+        self.moved = manifest.transaction != meta.txnid
         if not self.moved and meta.file_size > len(self.data):
             raise ContainerError(f"{path} is truncated: {len(self.data)} bytes, expected {meta.file_size}")
 
@@ -191,14 +174,6 @@ class _OpenedFile:
     def _metas(self, second: int) -> tuple[bytes, bytes]:
         """The bytes of the two meta pages, at offsets 0 and `second`."""
         return self.data[:META_END], self.data[second : second + META_END]
-
-    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Zeros: there is one file."""
-        return np.zeros(len(indices), np.uint32)
-
-    def sizes(self) -> NDArray[np.uint64]:
-        """Bytes of the one file."""
-        return np.array([len(self.data)], np.uint64)
 
     def _read_manifest(self) -> Manifest:
         place = self.tree.find(MANIFEST_KEY) if self.tree.meta.flags == 0 else None

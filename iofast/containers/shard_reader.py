@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iofast.containers.indexed_reader import IndexedReader
+from iofast.containers.indexed_reader import IndexedReader, Opening
 from iofast.containers.manifest import Description, Manifest
-from iofast.containers.open_files import FilesReader, OpenFiles
+from iofast.containers.open_files import OpenFiles
 from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.containers.writer import INDEX_SUFFIX
@@ -25,7 +24,7 @@ _STEP = 256  # records whose payloads are in memory together
 LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
 
 
-class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
+class ShardReader(IndexedReader[Opening]):
     """Random access to the records of a set of shards: `path` is the name given to `pack`.
 
     Opening costs the same for any number of records, and a microsecond and at most one `stat` per shard. Raises
@@ -56,11 +55,6 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
-
-    def name(self, index: int) -> str:
-        """`shards/train-000000.tar: 00000042`: the shard and the key."""
-        opened, key = self._open(), self._key(index)
-        return f"{opened.files.paths[int(opened.files_of(np.array([index]))[0])]}: {key}"
 
     def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:
         """Encode the records of a shard again, and compare: see `IndexedReader.differences`.
@@ -102,51 +96,25 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
             rows = zip(indices.tolist(), self.keys(facts), fields, infos, offsets, strict=True)
             yield from (each for row, each in enumerate(rows) if row not in failed and each[2])
 
-    def _files(self) -> OpenFiles:
-        return self._open().files
-
-    def _open_files(self) -> _OpenedSet:
-        return _OpenedSet(self.path)
-
-
-class _OpenedSet:
-    """One opening of the set: manifest, index, and the shards as they are used."""
-
-    def __init__(self, path: str) -> None:
-        self.manifest = manifest = read_manifest(path)
-        index = path + INDEX_SUFFIX
+    def _open_files(self) -> Opening:
+        path, manifest = self.path, read_manifest(self.path)
+        if any(not shard.name for shard in manifest.shards):
+            raise ContainerError(f"{path}{MANIFEST_SUFFIX} has a shard without a name")
         try:
-            self.index = open_index(index, manifest)
+            index = open_index(path + INDEX_SUFFIX, manifest)
         except IofastError:
             raise
         except OSError as error:
-            raise ContainerError(f"{index} cannot be read: {because(error)}") from None
-        folder = path[: path.rindex("/") + 1]
+            raise ContainerError(f"{path}{INDEX_SUFFIX} cannot be read: {because(error)}") from None
+        folder, opened = path[: path.rindex("/") + 1], _identity(path)
         paths = [folder + shard.name for shard in manifest.shards]
-        if any(not shard.name for shard in manifest.shards):
-            raise ContainerError(f"{path}{MANIFEST_SUFFIX} has a shard without a name")
-        opened = _identity(path)
 
         def check(number: int, status: os.stat_result) -> None:
             if _identity(path) != opened:
                 raise ContainerError(f"{path} was replaced by another dataset since it was opened")
             _check_shard(manifest, paths[number], number, status)
 
-        self.files = OpenFiles(paths, check)
-        self._ends = np.cumsum([shard.count for shard in manifest.shards], dtype=np.int64)
-        self._sizes = np.array([shard.size for shard in manifest.shards] or [0], np.uint64)
-
-    def is_stale(self) -> bool:
-        """Never: each shard is checked when it is opened."""
-        return False
-
-    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The shard of each record: the manifest has their counts."""
-        return np.searchsorted(self._ends, indices, "right").astype(np.uint32)
-
-    def sizes(self) -> NDArray[np.uint64]:
-        """Bytes of each shard; of an empty set, one file without bytes."""
-        return self._sizes
+        return Opening(manifest, index, OpenFiles(paths, check))
 
 
 def _check_there(manifest: Manifest, path: str, number: int) -> None:
