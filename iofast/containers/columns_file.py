@@ -1,12 +1,13 @@
-"""Columns files: arrays behind a sealed JSON header, for the rows of a finished section of a run, and for caches.
+"""Columns files: arrays behind a JSON header, for the rows of a finished section of a run, and for caches.
 
-Little-endian: 16 bytes magic, u64 length of the header, the header (JSON with its own CRC32C; `arrays` maps a name to
-[dtype, count, offset, CRC32C]), then the arrays, each at a multiple of 64 from the start. Offsets count from the first
-array. Only the version that wrote such a file reads it.
+Little-endian: 16 bytes magic, u64 length and u64 CRC32C of the header, the header (`arrays` maps a name to [dtype,
+count, offset, CRC32C]), then the arrays, each at a multiple of 64 from the start. Offsets count from the first array.
+Only the version that wrote such a file reads it.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 from collections.abc import Mapping
@@ -17,17 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import owned
-from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
 
-MAGIC = b"iofast-columns\0\1"  # the last byte is the version
+MAGIC = b"iofast-columns\0\2"  # the last byte is the version
 ALIGN = 64
 DTYPES = ("|u1", "<i4", "<u4", "<i8", "<u8")
 
 Arrays = dict[str, NDArray[Any]]
 
-_FIRST = len(MAGIC) + 8
+_FIRST = len(MAGIC) + 16
 
 
 def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -38,9 +38,9 @@ def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArra
     for name, array in little.items():
         places[name] = [array.dtype.str, array.size, at, crc32c(array.data) if array.size else 0]
         at += array.nbytes + -array.nbytes % ALIGN
-    header = seal({**members, "arrays": places})
+    header = json.dumps({**members, "arrays": places}).encode()
     with owned.writing(file, 0o600) as out:
-        out.write(MAGIC + len(header).to_bytes(8, "little") + header)
+        out.write(MAGIC + len(header).to_bytes(8, "little") + crc32c(header).to_bytes(8, "little") + header)
         for array in little.values():
             out.write(bytes(-out.tell() % ALIGN))
             out.write(array.data)
@@ -66,20 +66,20 @@ def load(file: Path, *, checked: bool = True) -> tuple[dict[str, Any], Arrays]:
             raise ContainerError(f"the column {wrong[0]} is damaged: its CRC32C differs")
     except ContainerError as error:
         raise ContainerError(f"{file}: {error}") from None
-    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ContainerError(f"{file}: the header of its columns is invalid: {error!r:.80}") from None
     return members, arrays
 
 
 def _header(mapped: mmap.mmap, size: int) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
     """The members of the header, where its arrays lie, and where the first one begins."""
-    length = int.from_bytes(mapped[len(MAGIC) : _FIRST], "little")
+    length, crc = (int.from_bytes(mapped[at : at + 8], "little") for at in (len(MAGIC), len(MAGIC) + 8))
     if mapped[: len(MAGIC)] != MAGIC or length > size - _FIRST:
         raise ContainerError(f"expected {MAGIC!r} and a header, found {mapped[: len(MAGIC)]!r} and {size} bytes")
     text = mapped[_FIRST : _FIRST + length]
-    check_seal(text)
-    members = unseal(text)
-    del members["crc32c"]
+    if crc32c(text) != crc:
+        raise ContainerError("the header of its columns is damaged: its CRC32C differs")
+    members = json.loads(text)
     return members, members.pop("arrays"), _FIRST + length + -(_FIRST + length) % ALIGN
 
 

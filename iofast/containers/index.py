@@ -62,10 +62,7 @@ class IndexView:
         self._held: Arrays = {}
 
     def read(self, names: Sequence[str], indices: NDArray[np.int64]) -> Arrays:
-        """These columns of the records `indices`, (N,) each. Raises `IndexError` for an index out of range."""
-        if indices.size and not 0 <= indices.min() <= indices.max() < self._count:
-            worst = int(indices.max() if indices.min() >= 0 else indices.min())
-            raise IndexError(f"{self._where}: record {worst} is not in 0 … {self._count - 1}")
+        """These columns of the records `indices`, (N,) each, which must be in range."""
         if self._count > HELD:
             return {name: self._rows(name, indices) for name in names}
         for name in names:

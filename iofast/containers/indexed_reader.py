@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.columns import ABSENT, FACTS, columns_of, first_of, places_in
 from iofast.containers.index import IndexView
-from iofast.containers.located import Located, misplaced
+from iofast.containers.located import Located, dense, misplaced
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError
@@ -91,7 +91,7 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
 
     def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
         """See `Reader.labels`: only the column of labels is read."""
-        indices = _flat(indices)
+        indices = self._dense(indices)
         facts = self._open().index.read(("label",), indices)
         self._check_facts(facts, indices)
         labels: NDArray[np.int32] = facts["label"]
@@ -99,7 +99,7 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
 
     def positions(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         """See `Reader.positions`."""
-        indices = _flat(indices)
+        indices = self._dense(indices)
         positions: NDArray[np.uint64] = self._open().index.read(("position",), indices)["position"]
         width = self.manifest.key_width
         wrong = positions > np.uint64(min(10**width, 1 << 64) - 1)
@@ -139,6 +139,9 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
         that release the GIL, a loader without any decoding was an eighth slower."""
         return (self._opened or self._open()).files
 
+    def _dense(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return dense(indices, len(self), self.path)
+
     def _key(self, index: int) -> str:
         return format_key(int(self.positions(np.array([index], np.int64))[0]), self.manifest.key_width)
 
@@ -154,7 +157,7 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
 
     def _located(self, indices: NDArray[np.int64], fields: Sequence[str], facts: Sequence[str]) -> Located:
         """The places of the first of `fields` that each record has, checked; columns that are not asked for are 0."""
-        opened, indices = self._open(), _flat(indices)
+        opened, indices = self._open(), self._dense(indices)
         columns = opened.index.read([*facts, *(each for name in fields for each in columns_of(name))], indices)
         self._check_facts(columns, indices)
         number, own = np.zeros(len(indices), np.intp), places_in(columns, fields[0])
@@ -205,7 +208,3 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
                 raise ContainerError(f"{self.path} was replaced by another dataset since it was opened")
             self._opened = opened
         return opened
-
-
-def _flat(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.ascontiguousarray(indices, np.int64).reshape(-1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
@@ -19,6 +21,7 @@ MAX_COUNT = 1 << 40  # also the most samples of an order
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096
+MAX_BYTES = 64 << 20
 CLASS_ORDERS = ("lexicographic", "natural", "file")
 WHOLE = "all"  # the only split of a set without splits; in other sets, the union of all splits
 
@@ -29,6 +32,8 @@ _SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 # of a shard: a file name, which contains no half of a surrogate pair
 _FILE_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0\ud800-\udc7f\udd00-\udfff]*")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_MARK = b'"crc32c":"'
+_BLANK = "00000000"
 _SUM = re.compile(r"[0-9a-f]{8}", re.ASCII)
 
 
@@ -197,7 +202,7 @@ def _parse(data: bytes) -> Manifest:
     if members.get("format") != "iofast":
         raise ContainerError('the manifest has no "format": "iofast"')
     _check_version(members.get("version"))  # first: another version may have other members
-    check_seal(data)
+    _check_seal(data)
     known = {each.name for each in fields(Manifest)}
     if strange := set(members) ^ (known | {"format", "crc32c"}):
         raise ContainerError(f"members missing or unknown in the manifest: {', '.join(sorted(strange)):.200}")
@@ -217,6 +222,61 @@ def _parse(data: bytes) -> Manifest:
     if manifest.count and not manifest.fields:
         raise ContainerError(f"there are {manifest.count} records, but no fields")
     return manifest
+
+
+def seal(members: Mapping[str, object]) -> bytes:
+    """Canonical JSON of `members` and of `crc32c`. Raises `ContainerError` for values that JSON does not have."""
+    blank = {**members, "crc32c": _BLANK}
+    try:
+        text = json.dumps(blank, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ContainerError(f"the manifest cannot be written as JSON: {error}") from None
+    if len(text) > MAX_BYTES:
+        raise ContainerError(f"the manifest has {len(text)} bytes, more than {MAX_BYTES}")
+    place = text.index(_MARK) + len(_MARK)
+    return text[:place] + b"%08x" % google_crc32c.value(text) + text[place + 8 :]
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """The object in sealed text; `crc32c` is not checked yet, and spaces may follow. Raises `ContainerError`."""
+    if len(data) > MAX_BYTES + 64:
+        raise ContainerError(f"the manifest has {len(data)} bytes, more than {MAX_BYTES}")
+    try:
+        text = data.decode()
+        parsed = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite)
+    except ContainerError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ContainerError(f"the manifest is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise ContainerError("the manifest is not a JSON object")
+    return parsed
+
+
+def _check_seal(data: bytes) -> None:
+    """Raise `ContainerError` unless the text has the CRC32C of its own member `crc32c`."""
+    text = data.rstrip(b" ")
+    place = text.find(_MARK) + len(_MARK)
+    found = text[place : place + 8]
+    expected = b"%08x" % google_crc32c.value(text[:place] + _BLANK.encode() + text[place + 8 :])
+    if found != expected:
+        raise ContainerError(f"the manifest is damaged: expected CRC32C {expected.decode()}, found {found!r}")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ContainerError("a name occurs twice in one object of the manifest")
+    return members
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ContainerError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
 
 
 def _typed(name: str, value: object, kind: type[T]) -> T:

@@ -42,8 +42,8 @@ class ForeignIndex(CachedIndex):
     """Columns with one row per record.
 
     `arrays` has the columns of an index of iofast (`containers.columns`), without checksums in most formats; `format`
-    of the image (see `FORMATS`); and `starts`, the number of records before each file. A scan sets `fingerprint` only
-    if the format defines one; `open_index` sets `state`, `stamps` and `scanned`.
+    of the image (see `FORMATS`); and `starts`, the number of records before each file. `open_index` sets
+    `fingerprint`, `state`, `stamps` and `scanned`.
     """
 
     arrays: Arrays = field(repr=False)
@@ -234,7 +234,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
     if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
     whole = replace(index, state=state, stamps=before, scanned=(began, time.time_ns()))
-    return replace(whole, fingerprint=index.fingerprint or _fingerprint(index))
+    return replace(whole, fingerprint=_fingerprint(index))
 
 
 def _fingerprint(index: ForeignIndex) -> str:

@@ -79,7 +79,7 @@ def test_fingerprint_is_the_specified_hash(reader: Reader) -> None:
 @pytest.mark.parametrize("index", [-1, 300, 1 << 40])
 def test_an_index_out_of_range(reader: Reader, index: int) -> None:
     for read in (lambda: reader.locate(np.array([0, index])), lambda: reader.view(index), lambda: reader.record(index)):
-        with pytest.raises(IndexError, match=rf"{index} is not in 0 … 299"):
+        with pytest.raises(IndexError, match=rf"indices .*{index}.* of 300 records"):
             read()
 
 
