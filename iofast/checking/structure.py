@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.checking.problems import Findings
 from iofast.containers.base import Reader
-from iofast.containers.columns import ABSENT
+from iofast.containers.columns import NOWHERE, columns_of
 from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.errors import ContainerError
@@ -45,32 +46,25 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
     return indices
 
 
-def check_index(reader: Reader, findings: Findings) -> None:
-    """Check that positions rise, and that the fingerprint is right.
+def check_index(reader: IndexedReader[Any], findings: Findings) -> None:
+    """Check that positions rise, that every record has a field, and that the fingerprint is right.
 
     Every row of the index must be valid.
     """
-    fingerprint = Fingerprint(reader.manifest.key_width)
-    last, sums = -1, True
+    fields, last, fingerprint = reader.manifest.fields, -1, Fingerprint(reader.manifest.key_width)
     for start in range(0, len(reader), STEP):
         indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
-        places = {name: reader.locate(indices, name) for name in reader.manifest.fields}
-        positions = reader.positions(indices).astype(np.int64)
-        steps = np.flatnonzero(np.diff(positions, prepend=last) <= 0)
-        for row in steps[:1].tolist():
+        columns = reader.index.read(["position", *(each for name in fields for each in columns_of(name))], indices)
+        positions = columns["position"].astype(np.int64)
+        for row in np.flatnonzero(np.diff(positions, prepend=last) <= 0)[:1].tolist():
             findings.add(f"its position {positions[row]} does not follow that of the record before", start + row)
         last = int(positions[-1])
-        file = np.min([located.file for located in places.values()], axis=0)
-        if file.max() == ABSENT:
-            findings.add("it has no field at all", start + int(np.argmax(file)))
-        sums = sums and all(located.crc is not None for located in places.values())
-        if sums:
-            fingerprint.add(
-                positions.astype(np.uint64), {name: own.field_places() for name, own in sorted(places.items())}
-            )
-    found = str(fingerprint)
-    if sums and len(reader) and found != reader.manifest.fingerprint:
-        findings.add(f"the fingerprint of the index is {found}, expected {reader.manifest.fingerprint}")
+        there = [columns[f"{name}.offset"] != np.uint64(NOWHERE) for name in fields]
+        for row in np.flatnonzero(~np.any(there, axis=0))[:1].tolist():
+            findings.add("it has no field at all", start + row)
+        fingerprint.add(columns)
+    if len(reader) and str(fingerprint) != reader.manifest.fingerprint:
+        findings.add(f"the fingerprint of the index is {fingerprint}, expected {reader.manifest.fingerprint}")
 
 
 def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int]) -> NDArray[np.int64]:
@@ -83,10 +77,8 @@ def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int])
     return np.concatenate(kept) if kept else indices
 
 
-def check_places(reader: Reader, findings: Findings, broken: Container[int] = ()) -> None:
+def check_places(reader: IndexedReader[Any], findings: Findings, broken: Container[int] = ()) -> None:
     """Compare the files with the index. Every row of the index must be valid; the shards in `broken` are skipped."""
-    if not isinstance(reader, IndexedReader):
-        return
     for number in range(len(reader.manifest.shards)):
         if number in broken:
             continue

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,6 @@ ABSENT = 0xFFFFFFFF  # `Located.file` of it
 FACTS = {"position": "<u8", "label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1"}
 PLACES = {"offset": "<u8", "length": "<u4", "crc32c": "<u4"}
 _CODES = {"<u8": "Q", "<i4": "i", "|u1": "B"}
-
-
-class FieldPlaces(NamedTuple):
-    """Where payloads of one field lie in their files: columns of N rows, zero except `there`."""
-
-    there: NDArray[np.bool_]  # whether the record has the field
-    offset: NDArray[np.uint64]
-    length: NDArray[np.uint64]
-    crc: NDArray[np.uint32]
 
 
 def type_of(column: str) -> np.dtype[Any]:
@@ -51,23 +42,6 @@ def columns_of(field: str) -> tuple[str, str, str]:
 def fields_in(columns: Collection[str]) -> list[str]:
     """The fields that have columns, sorted."""
     return sorted({name.rpartition(".")[0] for name in columns} - {""})
-
-
-def places_in(columns: Mapping[str, NDArray[Any]], field: str) -> FieldPlaces:
-    """The places of a field in columns that have it."""
-    offset, length, crc = (columns[name] for name in columns_of(field))
-    there = offset != np.uint64(NOWHERE)
-    return FieldPlaces(there, np.where(there, offset, np.uint64(0)), length.astype(np.uint64), crc)
-
-
-def first_of(own: FieldPlaces, later: FieldPlaces) -> FieldPlaces:
-    """The places of one field, and of another for records without the first."""
-    return FieldPlaces(
-        there=own.there | later.there,
-        offset=np.where(own.there, own.offset, later.offset),
-        length=np.where(own.there, own.length, later.length),
-        crc=np.where(own.there, own.crc, later.crc),
-    )
 
 
 class RowsBuilder:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iofast.containers.columns import FieldPlaces
+from iofast.containers.columns import NOWHERE, columns_of, fields_in
+from iofast.containers.columns_file import Arrays
 
 _ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc", "<u4")])
 
@@ -21,13 +20,13 @@ class Fingerprint:
         self._width = key_width
         self._fields: dict[str, Any] = {}  # SHA-256 of each field's rows
 
-    def add(self, position: NDArray[np.uint64], fields: Mapping[str, FieldPlaces]) -> None:
-        """Add the records at these positions, (N,). `fields` have columns of N rows."""
-        for name, own in fields.items():
-            rows = np.empty(int(own.there.sum()), _ROW)
-            rows["position"], rows["length"], rows["crc"] = (
-                column[own.there] for column in (position, own.length, own.crc)
-            )
+    def add(self, columns: Arrays) -> None:
+        """Add records, by their positions and the columns of their fields."""
+        for name in fields_in(columns):
+            offset, length, crc = (columns[each] for each in columns_of(name))
+            there = offset != np.uint64(NOWHERE)
+            rows = np.empty(int(there.sum()), _ROW)
+            rows["position"], rows["length"], rows["crc"] = columns["position"][there], length[there], crc[there]
             if len(rows):
                 self._fields.setdefault(name, hashlib.sha256()).update(rows)
 

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.columns import ABSENT, FACTS, columns_of, first_of, places_in
+from iofast.containers.columns import ABSENT, FACTS, columns_of
 from iofast.containers.index import IndexView
-from iofast.containers.located import Located, dense, misplaced
+from iofast.containers.located import Located, dense, locate_in, misplaced
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError
-from iofast.record import KINDS, LONGEST_SIDE, RAW_FIELDS, Record, format_key
+from iofast.record import KINDS, LONGEST_SIDE, Record, format_key
 from iofast.remote.urls import absolute, is_url
 
 _SHOWN = tuple(name for name in FACTS if name != "position")
@@ -160,25 +160,7 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
         opened, indices = self._open(), self._dense(indices)
         columns = opened.index.read([*facts, *(each for name in fields for each in columns_of(name))], indices)
         self._check_facts(columns, indices)
-        number, own = np.zeros(len(indices), np.intp), places_in(columns, fields[0])
-        for following, name in enumerate(fields[1:], 1):
-            later = places_in(columns, name)
-            number[later.there & ~own.there] = following
-            own = first_of(own, later)
-        raw = np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
-        zeros = np.zeros(len(indices), np.int32)
-        located = Located(
-            indices=indices,
-            label=columns.get("label", zeros),
-            width=columns.get("width", zeros),
-            height=columns.get("height", zeros),
-            orientation=columns.get("orientation", zeros.astype(np.uint8)),
-            file=np.where(own.there, opened.files_of(indices), np.uint32(ABSENT)),
-            offset=own.offset,
-            length=own.length,
-            kind=raw[number],
-            crc=own.crc,
-        )
+        located, number = locate_in(columns, fields, indices, opened.files_of(indices))
         self._relocate(opened, located, fields, number)
         if (outside := misplaced(located, opened.sizes)) is not None:
             record, place = outside

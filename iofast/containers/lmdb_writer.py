@@ -16,7 +16,7 @@ from functools import partial
 import lmdb
 import numpy as np
 
-from iofast.containers.columns import FACTS, fields_in, places_in
+from iofast.containers.columns import FACTS, NOWHERE
 from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK, Layout, blocks_of
@@ -92,7 +92,7 @@ class LmdbWriter(Writer):
         """The records of a finished section: position, fields, facts, checksums."""
         columns = done.columns()
         facts = zip(*(columns[name].tolist() for name in FACTS), strict=True)
-        sums = {name: places_in(columns, name).crc.tolist() for name in fields_in(columns)}
+        sums = {name: columns[f"{name}.crc32c"].tolist() for name in done.fields}
         with self._open().begin(buffers=True) as transaction, transaction.cursor() as cursor:
             for row, (position, *info) in enumerate(facts):
                 prefix, fields = f"{format_key(position, self.key_width)}.".encode(), dict[str, bytes]()
@@ -175,24 +175,20 @@ class LmdbWriter(Writer):
     def _placed(self, done: Sequence[Finished], entries: Iterator[tuple[bytes, int, int]]) -> Iterator[Arrays]:
         """The columns of the sections, with the offsets of their payloads: the next of `entries`."""
         for each in done:
-            columns, offsets = dict(each.columns()), dict[str, list[int]]()
-            there = {name: places_in(columns, name) for name in each.fields}
-            lengths = {
-                name: np.where(own.there, own.length.astype(np.int64), -1).tolist() for name, own in there.items()
-            }
+            columns = dict(each.columns())
+            offsets = {name: columns[f"{name}.offset"].copy() for name in each.fields}
+            there = {name: (own != np.uint64(NOWHERE)).tolist() for name, own in offsets.items()}
+            lengths = {name: columns[f"{name}.length"].tolist() for name in each.fields}
             for row, position in enumerate(columns["position"].tolist()):
                 key = format_key(position, self.key_width)
-                for name, length in lengths.items():
-                    if length[row] >= 0:
+                for name in each.fields:
+                    if there[name][row]:
                         found, offset, size = next(entries, (b"", 0, 0))
-                        if (found, size) != (f"{key}.{name}".encode(), length[row]):
-                            words = f"{key}.{name} of {length[row]} bytes, found {found!r:.80} of {size}"
+                        if (found, size) != (f"{key}.{name}".encode(), lengths[name][row]):
+                            words = f"{key}.{name} of {lengths[name][row]} bytes, found {found!r:.80} of {size}"
                             raise ContainerError(f"{self.path}: expected {words}")
-                        offsets.setdefault(name, []).append(offset)
-            for name, own in there.items():
-                columns[f"{name}.offset"] = columns[f"{name}.offset"].copy()
-                columns[f"{name}.offset"][own.there] = offsets.get(name, [])
-            yield columns
+                        offsets[name][row] = offset
+            yield columns | {f"{name}.offset": own for name, own in offsets.items()}
 
     def _put(self, key: bytes, value: bytes, transaction: lmdb.Transaction | None = None) -> None:
         transaction = transaction or self._transaction

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iofast.containers.columns import FACTS, RowsBuilder, fields_in, places_in
+from iofast.containers.columns import FACTS, RowsBuilder, fields_in
 from iofast.containers.columns_file import Arrays, load, store
 from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.index import IndexWriter, Layout
@@ -263,7 +263,7 @@ class Writer(ABC):
             if int(position[0]) <= last or (position[1:] <= position[:-1]).any():
                 raise ContainerError(f"positions do not rise after {last}")
             last = int(position[-1])
-            fingerprint.add(position, {name: places_in(part, name) for name in fields_in(part)})
+            fingerprint.add(part)
             index.add(part)
         return replace(manifest, fingerprint=str(fingerprint), index=index.sums())
 
