@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks import measure
 from benchmarks.photographs import vary, workplace
 from iofast.packing import PackOptions
-from iofast.packing.pool import IdlePool, WorkerPool
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 
@@ -56,7 +56,7 @@ class Packs:
         """All parts as tasks of Ray, `cpus` workers each."""
 
         def pack(target: Path) -> None:
-            with IdlePool(WORKERS) as idle:
+            with WorkerPool(WORKERS, idle=True) as idle:
                 options = PackOptions(**self.options, on="ray", ray_cpus=cpus)
                 run(self.source, target, options, PackProgress(), idle)
 
