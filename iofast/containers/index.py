@@ -74,12 +74,15 @@ class IndexView:
         """Yield what is wrong with whole columns: each is compared with its checksum."""
         for name in self._layout.starts:
             try:
-                crc = 0
-                for part in self._parts(name):
-                    crc = crc32c(part, crc)
-                self._compare(name, crc)
+                retried(self._data, partial(self._check, name))
             except ContainerError as error:
                 yield str(error)
+
+    def _check(self, name: str) -> None:
+        crc = 0
+        for part in self._parts(name):
+            crc = crc32c(part, crc)
+        self._compare(name, crc)
 
     def _whole(self, name: str) -> NDArray[Any]:
         data = b"".join(self._parts(name))

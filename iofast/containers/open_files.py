@@ -73,6 +73,13 @@ class OpenFiles:
         except OSError as error:
             raise ContainerError(f"{file.path} cannot be read at offset {offset}: {error.strerror}") from None
 
+    def has(self, number: int, offset: int, data: bytes) -> bool:
+        """Whether a file has these bytes there. Damage in an object's copy is fetched again once."""
+        if self.read(number, offset, len(data)) == data:
+            return True
+        file = self.get(number) or self._opened(number, None)
+        return file.fetch_again(offset, offset + len(data)) and self.read(number, offset, len(data)) == data
+
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
         """Rows [start, stop) as the kernel reads them; the files stay open until the block ends.
