@@ -51,7 +51,7 @@ class OutputOptions:
     compare: tuple[str, str] | None = _option(
         None, "what a change gained, from two files of --json; nothing is watched", "FILE"
     )
-    fail_slower: str | None = _option(None, "with --compare: exit status 4 if the rate fell by more than this share", "P")
+    fail_slower: str | None = _option(None, "with --compare: exit status 4 if the rate fell by more", "P")
 
 
 GROUPS = {

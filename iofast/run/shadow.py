@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from iofast.run import notes
 
 FIRST = 16  # images of each process
-TESTED = {"PIL": ("13.0",), "torchvision": ("0.28",), "torch": ("2.13",)}  # with other releases twice as many
+TESTED = {"PIL": ("13.0", "12.0"), "torchvision": ("0.28",), "torch": ("2.13",)}  # with other releases twice as many
 
 
 _T = TypeVar("_T")
