@@ -122,16 +122,15 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from iofast.commands.text import say
     from iofast.machine import cores
-    from iofast.packing.pool import IdlePool, WorkerPool
+    from iofast.packing.pool import WorkerPool
 
     workers = vars(args).get("workers")
-    idle = vars(args).get("on") or vars(args).get("finish")
+    idle = bool(vars(args).get("on") or vars(args).get("finish"))
     if args.command == "convert":
         from iofast.opening import is_container
 
         idle = is_container(args.source)  # one process copies it
-    pool_of = IdlePool if idle else WorkerPool
-    with pool_of(cores() if workers is None else workers, fork=True) as pool:
+    with WorkerPool(cores() if workers is None else workers, fork=True, idle=idle) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())

@@ -12,7 +12,6 @@ from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.option import described, parse_size
-from iofast.packing.effects import require_effects
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, PackPart
 from iofast.packing.pool import MAX_WORKERS, check_workers
@@ -32,7 +31,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
+        _require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
         self.allowed_errors(1)
         if self.max_pixels < 1:
             raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
@@ -62,8 +61,6 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             PackPart.parse(self.part, {})
         if self.part is not None and self.finish:
             raise OptionError("part packs one part, finish=True joins all: give one of them, or finish_when_complete")
-        if self.finish_when_complete and self.part is None:
-            raise OptionError("finish_when_complete=True has no effect: expected part= beside it; leave it out")
         if self.dry_run and (self.part is not None or self.finish):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
 
@@ -202,6 +199,35 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
     if own := sorted(set(checked) & OWN):
         raise OptionError(f"notes must not have {own[0]!r}, which is a member of every recipe")
     return checked
+
+
+def _require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> None:
+    """Raise `OptionError` for one of the `given` options that has no effect beside the others."""
+    kept = recipe.format == "keep"
+    # with "keep", these options still encode images
+    encodes = kept and (recipe.mode, recipe.icc, recipe.background) != ("none", None, None)
+    formats = f"format={recipe.format}" + (", which changes no pixel here" if kept else "")
+    npy = "icc background pad_color reducing_gap"
+    needs: tuple[tuple[str, str, bool, str], ...] = (  # options, expected beside them, whether so, found
+        ("quality", "format=jpeg or webp", recipe.format in ("jpeg", "webp") or encodes, formats),
+        ("subsampling", "format=jpeg", recipe.format == "jpeg" or encodes, formats),
+        ("restart", "format=jpeg or keep", recipe.format == "jpeg" or kept, formats),
+        ("check", "format=keep", kept, formats),
+        (npy, "a format other than npy", recipe.format != "npy", "format=npy, which changes no value"),
+        ("filter only_shrink reducing_gap", "resize=", recipe.size is not None, "none"),
+        ("pad_color mask_fill", "mode=pad", recipe.mode == "pad", f"mode={recipe.mode}"),
+        ("box_format", "boxes=", given["boxes"] is not None, "none"),
+        ("split_seed", "split=", given["split"] is not None, "none"),
+        ("ray_cpus", "on=", given["on"] is not None, "none"),
+        ("finish_when_complete", "part=", given["part"] is not None, "none"),
+    )
+    for names, expected, met, found in needs:
+        for name in () if met else names.split():
+            value = given[name]
+            if value is not None and value is not False:  # 0 is a value
+                raise OptionError(
+                    f"{name}={value} has no effect: expected {expected} beside it, found {found}; leave it out"
+                )
 
 
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "

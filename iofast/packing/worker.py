@@ -101,8 +101,8 @@ class Worker:
             except StorageError:  # it would fail for every image
                 raise
             except Exception as error:  # a damaged image may raise anything, and must not end the run
-                reason = self._origin.blame(image, _reason(error))
-                failures.append((image.position, reason))
+                reason, place = _reason(error), self._origin.place(image)
+                failures.append((image.position, reason if place in reason else f"{reason} (in {place})"))
         if message["careful"]:
             self.send({"begin": None})  # no image is to blame from here on
         rows, payloads = described(records)
@@ -135,10 +135,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, DecodeError):
         return str(error)
     if isinstance(error, OSError):
-        from iofast.source.look_alikes import instead_of  # here: workers start without the listing's imports
-
-        missing = isinstance(error, FileNotFoundError) and isinstance(error.filename, bytes)
-        return f"the file cannot be read ({because(error)}{instead_of(error.filename) if missing else ''})"
+        return f"the file cannot be read ({because(error)})"
     if isinstance(error, MemoryError):
         return "out of memory"
     return f"unexpected {type(error).__name__} ({' '.join(str(error).split())})"

@@ -222,12 +222,6 @@ class Source:
         counts = ((name, int(taken[start:stop].sum())) for name, start, stop in self.splits)
         return replace(self, order=order[taken], splits=ranges(each for each in counts if each[1]))
 
-    def run(self, start: int, stop: int) -> Source:
-        """The images [start, stop) of this order alone, with the same listing."""
-        clipped = ((name, max(first, start) - start, min(last, stop) - start) for name, first, last in self.splits)
-        order = np.arange(start, stop, dtype=np.int64) if self.order is None else self.order[start:stop]
-        return replace(self, order=order, splits=tuple(each for each in clipped if each[1] < each[2]))
-
     def fingerprint(self) -> str:
         """`sha256:<hex>` over the listing in this order, without the root and the contents of files.
 

@@ -261,7 +261,7 @@ class TestTargets:
     def test_work_of_a_pack_is_not_thrown_away(self, tmp_path: Path) -> None:
         path = build(tmp_path / "set.lmdb")
         interrupt(path, tmp_path / "out.lmdb", 5, resize=16)
-        with pytest.raises(TargetError, match="pack that was interrupted"):
+        with pytest.raises(TargetError, match="holds the work of a run with"):
             convert(path, tmp_path / "out.lmdb")
         assert (tmp_path / "out.lmdb.partial" / "plan.json").exists()
 

@@ -20,7 +20,7 @@ from ray_here import free_port, own_ray_folders, running_ray
 from iofast import open_reader, pack
 from iofast.errors import ContainerError, ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, on_ray, pack_part
-from iofast.packing.pool import IdlePool
+from iofast.packing.pool import WorkerPool
 from iofast.packing.run import run
 
 OPTIONS: dict[str, Any] = {"resize": 12, "max_errors": 10}
@@ -125,7 +125,7 @@ def test_resumes_after_the_driver_was_stopped(ray: Any, images: Path, tmp_path: 
     pack(images, one, **options_of("t.tar"))
     options = options_of("t.tar", on="ray")
     with pytest.raises(KeyboardInterrupt, match="interrupted; the same command goes on from there"):
-        run(images, other, PackOptions(**options), Interrupt(2), IdlePool(1))
+        run(images, other, PackOptions(**options), Interrupt(2), WorkerPool(1, idle=True))
     report = pack(images, other, **options)
     assert report.resumed >= 14
     assert report.images_per_second < 60 / report.seconds
