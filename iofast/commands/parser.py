@@ -20,6 +20,7 @@ _KINDS: dict[str, dict[str, Any]] = {  # by the type of an option; the class of 
     "int": {"type": int},
     "int | None": {"type": int},
     "tuple[int, ...]": {"type": int, "action": "append"},
+    "tuple[str, str] | None": {"nargs": 2},
     "float": {"type": float},
     "float | None": {"type": float},
     "Literal['auto', 'off']": {"action": "store_const", "const": "off"},

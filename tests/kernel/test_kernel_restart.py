@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jpeg_symbols import Baseline, read
 from kernel_images import KINDS, PILLOW, Pixels, exif, jpeg, native, needs_native, photo, save, segment, twin
 from PIL import Image, ImageCms
 
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel import recode
 from iofast.kernel.contract import TranscodeRecipe, mcus_per_row, restart_interval
-from tools.jpeg_symbols import Baseline, read
 
 needs_markers = pytest.mark.skipif(PILLOW < (10, 2), reason="this Pillow writes no restart markers")
 NOISE = np.random.default_rng(0).integers(0, 2, (64, 96, 3), np.uint8) * 255  # the largest possible coefficients
@@ -121,7 +121,7 @@ def test_all_images_of_a_quality_have_the_same_tables(source: str) -> None:
 @needs_native
 @pytest.mark.parametrize(("quality", "cost"), [(50, 1.06), (75, 1.06), (90, 1.035), (97, 1.015)])
 def test_markers_cost_little(quality: int, cost: float) -> None:
-    """The tables are not made for noise in 170 MCUs; benchmarks/bench_size.py measures photographs."""
+    """The tables are not made for noise in 170 MCUs; `bench_pack --part size` measures photographs."""
     data, recipe = KINDS["444"](photo(512, 384)), TranscodeRecipe(256, "short", quality=quality, restart="auto")
     marked = native.transcode(data, recipe).data
     assert len(marked) < len(native.rewrite(marked, recipe.interval(22), native.STANDARD))
