@@ -37,13 +37,7 @@ def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Sourc
     """
     source = sources[0]
     require_text(source)
-    if len(sources) > 1:
-        images = _records(sources, options, place)
-    elif is_url(source):
-        if options.foreign is not None:
-            raise not_foreign(source)
-        images = scan(source, options.source_options())
-    elif is_container(source):
+    if len(sources) > 1 or (not is_url(source) and is_container(source)):
         images = _records(sources, options, place)
     elif options.foreign is not None:
         raise not_foreign(source)
