@@ -306,8 +306,3 @@ def test_keywords_win_over_options(tmp_path: Path) -> None:
     pack(source, tmp_path / "out.lmdb", PackOptions(resize=16, quality=50), quality=60)
     with LmdbReader(tmp_path / "out.lmdb") as reader:
         assert (reader.manifest.recipe["size"], reader.manifest.recipe["quality"]) == (16, 60)
-
-
-def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="suffix"):
-        pack(make_classes(tmp_path / "images"), tmp_path / "out.zip")
