@@ -126,7 +126,7 @@ def waited(command: list[str], output: io.TextIOWrapper, seconds: float) -> str:
 def missing_kernel() -> Iterator[tuple[str, Outcome]]:
     """A missing kernel, first on the page: the figures depend on it."""
     if kernel.backend != "native":
-        why = "it could not be built or loaded here, so the Python twin decodes, several times slower"
+        why = "it could not be built or loaded here, and most parts need it"
         yield "kernel", Outcome(lacks=(Lack("iofast's native kernel", why),))
 
 

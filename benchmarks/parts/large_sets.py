@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -20,8 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks import measure
-from iofast.containers.columns import PIECE
-from iofast.containers.columns_file import ALIGN, Arrays, encode, read_header
+from iofast.containers.columns_file import Arrays
+from iofast.containers.index import IndexWriter, Layout
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.shards import MANIFEST_SUFFIX, SHARD_SIZE
 from iofast.containers.writer import INDEX_SUFFIX
@@ -36,6 +35,7 @@ BATCH, BATCHES = 256, 32  # batches of a shuffled epoch whose images are there: 
 
 _OFFSET = 512  # of the JPEG in each shard, behind a tar header
 _FIELDS = ("jpg",)
+_ROWS = 1 << 18  # of the index that are made at once
 
 
 class SyntheticSet:
@@ -57,7 +57,7 @@ class SyntheticSet:
             shards=tuple(shards),
             classes=tuple(f"n{number:08d}" for number in range(CLASSES)),
             key_width=key_width(count),
-            index=tuple(self._write_index(path)),
+            index=self._write_index(path),
         )
         self._read = _first(count, BATCH * BATCHES)
         (folder / (self.path.name + MANIFEST_SUFFIX)).write_bytes(self.manifest.to_json())
@@ -70,19 +70,27 @@ class SyntheticSet:
         for file in self.path.parent.glob(f"large-{self.count}*"):
             file.unlink()
 
-    def _write_index(self, path: Path) -> Iterator[tuple[int, str]]:
-        """Write the index; bytes and seal of each piece."""
+    def _write_index(self, path: Path) -> dict[str, str]:
+        """Write the index; the checksums of its columns."""
+        layout = Layout(self.count, _FIELDS)
         with path.open("wb") as file:
-            for first in range(0, self.count, PIECE):
-                piece = b"".join(encode({}, self._columns(np.arange(first, min(first + PIECE, self.count)))))
-                file.write(bytes(-file.tell() % ALIGN))
-                file.write(piece)
-                yield len(piece), read_header(partial(_part, piece), 0, len(piece), path.name).seal
+
+            def write_at(offset: int, data: memoryview) -> None:
+                file.seek(offset)
+                file.write(data)
+
+            index = IndexWriter(layout, write_at)
+            for first in range(0, self.count, _ROWS):
+                index.add(self._columns(np.arange(first, min(first + _ROWS, self.count))))
+            file.truncate(layout.size)
+        return index.sums()
 
     def _columns(self, dense: NDArray[np.int64]) -> Arrays:
         """The columns of these records."""
         rows, crc = len(dense), google_crc32c.value(self._image)
         return {
+            "position": dense.astype("<u8"),
+            "orientation": np.ones(rows, "|u1"),
             "label": (dense % CLASSES).astype("<i4"),
             "width": np.full(rows, self._size[0], "<i4"),
             "height": np.full(rows, self._size[1], "<i4"),
@@ -98,10 +106,6 @@ class SyntheticSet:
             if number in read:
                 os.pwrite(fd, self._image, _OFFSET)
             os.close(fd)
-
-
-def _part(data: bytes, start: int, stop: int) -> bytes:
-    return data[start:stop]
 
 
 def _first(count: int, samples: int) -> NDArray[np.int64]:

@@ -17,7 +17,8 @@ from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
 from iofast.containers.columns import ABSENT
-from iofast.containers.identity import is_ours, left_out
+from iofast.containers.identity import left_out
+from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
 from iofast.machine import cores
@@ -53,12 +54,12 @@ def verify(
     with _opened(path, foreign) as reader:
         result = Verification(os.fspath(path), reader.container, len(reader))
         findings = Findings(result, reader)
-        own = is_ours(reader)
+        own = isinstance(reader, IndexedReader)
         broken = reader.broken if isinstance(reader, ShardReader) else {}
         for number, reason in broken.items():
             findings.add(f"{reason}; its {reader.manifest.shards[number].count} records were not looked at")
         sound = sound_rows(reader, findings)
-        if own and len(sound) == len(reader):
+        if isinstance(reader, IndexedReader) and len(sound) == len(reader):
             check_index(reader, findings)
             check_places(reader, findings, broken)
         elif own:

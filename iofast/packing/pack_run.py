@@ -114,7 +114,7 @@ class PackRun:
         """Finish the container of all sections, and publish it."""
         done = [writer.finished[number] for number in sorted(writer.finished)]
         self.check_any(done)
-        writer.finish(self.work.description())
+        writer.finish()
         self.failures.save()
         return published(self.target, writer.files, self.report(done))
 

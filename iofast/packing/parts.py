@@ -123,7 +123,7 @@ class PackParts:
             return writer_of(self.place, work.description(), work.key_width)
         folder = folder_of(part, self.place)
         folder.mkdir(0o700, exist_ok=True)
-        return LmdbWriter(folder, self.place.path.name, work.key_width)
+        return LmdbWriter(folder, self.place.path.name, work.description(), work.key_width)
 
     @property
     def _settings(self) -> Mapping[str, object]:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from iofast import owned
-from iofast.containers.columns_file import ALIGN, store
+from iofast.containers.columns_file import store
+from iofast.containers.index import Layout
 from iofast.containers.locked_folder import LockedFolder
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_writer import ShardWriter
@@ -201,7 +202,7 @@ class StoreRun:
         packing = self._of(work, packing.resumed)
         report = self._report(packing, writer)
         packing.check_any([*writer.finished.values()])
-        manifest = writer.finish(work.description())
+        manifest = writer.finish()
         for shard in manifest.shards:
             if sizes.get(shard.name) != shard.size:
                 where = target.store.url(shard.name)
@@ -257,9 +258,7 @@ class StoreRun:
 
 def _size(manifest: Manifest) -> int:
     """Bytes of all objects of a set but its list of errors."""
-    index = 0
-    for size, _ in manifest.index:  # each begins at a multiple of ALIGN
-        index += -index % ALIGN + size
+    index = Layout(manifest.count, manifest.fields).size
     return sum(shard.size for shard in manifest.shards) + index + len(manifest.to_json())
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iofast import kernel
-from tools.torture.drivers import DRIVERS, NATIVE
+from tools.torture.drivers import DRIVERS
 from tools.torture.drivers.run import Run
 
 STEPS = {"manifest": 40, "index": 15, "pages": 12, "cache": 25, "lmdb": 12, "annotations": 300, "table": 25}
@@ -17,8 +16,6 @@ STEPS |= {"images": 60, "regions": 20, "steps": 4, "arrow": 15}
 
 @pytest.mark.parametrize("name", DRIVERS)
 def test_damage_is_an_error_and_nothing_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in NATIVE and kernel.backend != "native":
-        pytest.skip("the native kernel is not built")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = Run(name, 6, tmp_path / name, Counter())
     for number in range(STEPS.get(name, 40)):

@@ -178,7 +178,7 @@ class TestWords:
         def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("iofast.containers.writer.IndexedWriter.finish", interrupted)
+        monkeypatch.setattr("iofast.containers.writer.Writer.finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pack(images, tmp_path / "out.lmdb", workers=1, resize=16)
         result = iofast("pack", images, tmp_path / "out.lmdb", "--resize", 8, "--workers", 1)

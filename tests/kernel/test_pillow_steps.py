@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_images import Pixels, native, needs_native, photo
+from kernel_images import Pixels, photo
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
+from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Finish
 from iofast.work import NUMBERS, PillowStep, Step, no_work
-
-pytestmark = needs_native
 
 
 def stepped(pixels: Pixels, *steps: tuple[int, tuple[float, ...]]) -> Pixels:

@@ -110,7 +110,7 @@ def test_imports_go_down(path: Path) -> None:
     ("module", "line"),
     [
         ("order/orders.py", "from iofast.choices import Draw"),  # sideways
-        ("kernel/twin.py", "import iofast.source.folder"),  # up
+        ("kernel/recode.py", "import iofast.source.folder"),  # up
         ("packing/run.py", "from iofast import loader"),  # sideways, by another spelling
         ("packing/run.py", "def f():\n    import torch"),
         ("errors.py", "import PIL.Image"),

@@ -73,7 +73,6 @@ class WholeRead:
                 self._field(reader, indices, field)
             self._images(reader, indices)
             self._records(reader, rows)
-            self._walks(reader)
         return self._verify(foreign)
 
     def _columns(self, reader: Reader, indices: NDArray[np.int64]) -> None:
@@ -118,14 +117,6 @@ class WholeRead:
                 record = reader.record(index)
                 assert self.right is None or all(self.right(index, name, own) for name, own in record.fields.items())
                 reader.name(index)
-            except IofastError as error:
-                self.take(error)
-
-    def _walks(self, reader: Reader) -> None:
-        for shard in range(min(len(reader.manifest.shards), 4)):
-            try:
-                for _ in reader.walk(shard) or ():
-                    pass
             except IofastError as error:
                 self.take(error)
 
