@@ -236,9 +236,5 @@ def test_labels_that_count_from_one(images: Path, tmp_path: Path) -> None:
     with open_reader(target) as reader:
         assert reader.locate(np.arange(130)).label.max() == 1
         assert reader.manifest.recipe["label_base"] == 1
-    for name, base, words in (
-        ("a.tar", 1, "label_base=1 has no effect: expected a target of TFRecords, found a.tar"),
-        ("a.tfrecord", 2, "0 or 1"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            pack(images, tmp_path / name, label_base=base, **wanted)
+    with pytest.raises(OptionError, match=r"label_base=1 has no effect: expected a target of TFRecords, found a\.tar"):
+        pack(images, tmp_path / "a.tar", label_base=1, **wanted)
