@@ -14,7 +14,7 @@ from iofast.containers.manifest import MAX_COUNT, WHOLE, Description, Manifest
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import shard_bytes
 from iofast.containers.targets import target_of, writer_of
-from iofast.containers.writer import TRANSACTION_BYTES, IndexedWriter, Section
+from iofast.containers.writer import TRANSACTION_BYTES, Section
 from iofast.errors import ContainerError, OptionError
 from iofast.record import (
     FIELD_OF_FORMAT,
@@ -81,9 +81,7 @@ class RecordWriter:
                 target.complete()
                 target.acquire()
             target.clear()
-            writer = writer_of(target, description)
-            assert isinstance(writer, IndexedWriter)  # `open_writer` makes no folders
-            self._writer = writer
+            self._writer = writer_of(target, description)
         except BaseException:
             target.release()
             raise
@@ -105,7 +103,7 @@ class RecordWriter:
 
     def finish(self) -> Manifest:
         """Finish the container and publish it."""
-        self.manifest = self._writer.finish(self._description)
+        self.manifest = self._writer.finish()
         self._target.publish(self._writer.files)
         return self.manifest
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import Field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from iofast.commands.parser import add_option
 from iofast.errors import IofastError, OptionError, because, one_line
 from iofast.monitor.request import GROUPS, Request
 from iofast.option import options_of
@@ -25,10 +25,12 @@ examples:
   iofast monitor --report out.html -- python train.py  and one page about the whole run
   iofast monitor --prometheus 9100 --quiet             figures for Prometheus at http://127.0.0.1:9100/metrics
   iofast monitor --once --fail-on input-bound          exit status 4 if training waits for its data
+  iofast monitor --compare old.json new.json           what a change gained, as a table in Markdown
 
 The watched process is not changed. Keys on the screen: q quits, tab shows the next job.
-Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 the verdict is one of --fail-on,
-130 interrupted before a verdict; with `-- PROGRAM` the program's own, 128 + n where signal n ended it.
+Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 the verdict is one of --fail-on
+or the rate fell by more than --fail-slower, 130 interrupted before a verdict; with `-- PROGRAM` the program's own,
+128 + n where signal n ended it.
 """
 
 
@@ -39,31 +41,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, options in GROUPS.items():
         for each in options_of(options):
-            _add(groups[title], each)
+            add_option(groups[title], each)
     add = groups[next(iter(GROUPS))].add_argument
     add("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="start this and watch it")
-
-
-_KINDS: dict[str, dict[str, Any]] = {
-    "bool": {"action": "store_true"},
-    "int | None": {"type": int},
-    "tuple[int, ...]": {"type": int, "action": "append"},
-    "float": {"type": float},
-    "float | None": {"type": float},
-    "Literal['auto', 'off']": {"action": "store_const", "const": "off"},
-}
-
-
-def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
-    flag = each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
-    kind = _KINDS.get(str(each.type).replace('"', "'"), {})
-    metavar = {"metavar": each.metadata["metavar"]} if each.metadata["metavar"] else {}
-    group.add_argument(flag, dest=each.name, help=each.metadata["text"], **kind, **metavar)
 
 
 def run(args: argparse.Namespace) -> int:
     """Watch, and return the exit status."""
     request = _request(args)
+    if request.compare is not None:
+        return _compare(request)
     return _start(request) if request.program else _watch(request, None)
 
 
@@ -77,6 +64,18 @@ def _request(args: argparse.Namespace) -> Request:
     if "pids" in given:
         given["pids"] = tuple(given["pids"])
     return Request(**given, program=program[1:])
+
+
+def _compare(request: Request) -> int:
+    from pathlib import Path
+
+    from iofast.monitor.compare import compare, share_of
+
+    before, after = (Path(each) for each in request.compare or ())
+    found = compare(before, after)
+    if not request.quiet:
+        print(found.markdown())
+    return 4 if request.fail_slower is not None and found.slower(share_of(request.fail_slower)) else 0
 
 
 def _watch(request: Request, program: Program | None) -> int:

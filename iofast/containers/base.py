@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Self
+from typing import Self
 
 import google_crc32c
 import numpy as np
@@ -24,7 +24,6 @@ from iofast.record import Record, format_key, image_field
 
 __all__ = [
     "UNREADABLE",
-    "Entry",
     "Failures",
     "Located",
     "Reader",
@@ -37,14 +36,6 @@ _log = logging.getLogger("iofast")
 UNREADABLE = np.iinfo(np.int32).max
 
 Failures = dict[int, IofastError]  # row of the request → its error
-
-
-class Entry(NamedTuple):
-    """A payload as found in the container itself, without its index. `name` is `<key>.<field>`."""
-
-    name: str
-    offset: int
-    length: int
 
 
 class Reader(ABC):
@@ -175,13 +166,6 @@ class Reader(ABC):
                 now,
             )
         self._changed[index] = 1
-
-    def walk(self, shard: int) -> Iterator[Entry] | None:  # noqa: ARG002
-        """All payloads of file `shard` of `manifest.shards`, in order, found without the index; None if impossible.
-
-        Everything else that the container's format allows is checked too. Raises `ContainerError` for damage.
-        """
-        return None
 
     @abstractmethod
     def close(self) -> None:

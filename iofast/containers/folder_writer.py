@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from iofast import owned
-from iofast.containers.manifest import WHOLE, Description, Manifest
+from iofast.containers.manifest import WHOLE, Description, Manifest, Shard
 from iofast.containers.publish import Target
 from iofast.containers.writer import Finished, Section, Writer
 from iofast.errors import ContainerError, TargetError
@@ -22,7 +22,6 @@ from iofast.record import (
     LABEL_FIELD,
     RAW_FIELDS,
     ImageInfo,
-    format_key,
     image_field,
 )
 
@@ -55,15 +54,14 @@ class FolderWriter(Writer):
     new, and every component of a path is checked.
     """
 
-    def __init__(self, folder: Path, name: str, key_width: int, classes: tuple[str, ...] | None) -> None:
-        super().__init__(folder, name, key_width)
-        self._root, self._classes = folder / name, classes
-        for each in classes or ():
+    def __init__(self, folder: str | os.PathLike[str], name: str, description: Description, key_width: int) -> None:
+        super().__init__(folder, name, description, key_width)
+        self._root = self.folder / name
+        for each in description.classes or ():
             if not _is_safe(each):
                 raise ContainerError(f"the class {each!r:.80} cannot be the name of a folder")
         self._made: set[Path] = set()
         self._splits: list[str] = []  # in their order; none in a set without splits
-        self._count = 0
 
     @property
     def files(self) -> dict[str, str]:
@@ -71,50 +69,33 @@ class FolderWriter(Writer):
         return {self.name: self.name}
 
     def resume(self, sections: Iterable[Section]) -> list[Section]:
-        """All sections: nothing of an earlier run is kept."""
+        """All sections: nothing of an earlier run is kept, because a folder is durable as a whole."""
         with self._errors():
             shutil.rmtree(self._root, ignore_errors=True)
             self._root.mkdir()
         self._made = {self._root}
         return list(sections)
 
-    def begin(self, section: Section) -> None:
-        """See `Writer.begin`."""
-        self._section, self._count = section, 0
+    def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:  # noqa: ARG002
+        """0: sections of a folder may have any size."""
+        return 0
+
+    def _begin(self, section: Section) -> None:
         if section.split not in (WHOLE, *self._splits):
             self._splits.append(section.split)
 
-    def commit(self, notes: Mapping[str, object] | None = None) -> Finished:
-        """See `Writer.commit`; a folder is durable as a whole."""
-        if self._section is None:
-            raise ContainerError(f"{self.name}: no section was begun")
-        done = Finished(self._section, self._root, self._count, 0, notes or {})
-        self.finished[self._section.number], self._section = done, None
-        return done
+    def _finish(self, done: Sequence[Finished]) -> Manifest:
+        """Make everything durable. No reader of the folder finds the manifest."""
+        classes = list(self.description.classes or ())
+        for name in classes:  # also classes without images, so that all numbers stay
+            self._root.joinpath(*self._splits[:1], name).mkdir(parents=True, exist_ok=True)
+        if classes and classes != sorted(classes):
+            (self._root / CLASS_FILE).write_text("".join(f"{name}\n" for name in classes), "utf-8")
+        os.sync()  # an fsync of each file takes a journal commit, 4 ms on a disk: an hour for a million
+        owned.sync(self._root)
+        return self._manifest(done, (Shard(self.name, sum(each.count for each in done), 0),))
 
-    def write(
-        self,
-        position: int,
-        fields: Mapping[str, bytes],
-        info: ImageInfo,
-        crcs: Mapping[str, int] | None = None,  # noqa: ARG002
-    ) -> None:
-        """Write the files of one record."""
-        with self._errors():
-            self._write(position, fields, info)
-        self._count += 1
-
-    def finish(self, description: Description) -> Manifest:
-        """Make everything durable. The manifest is none that a reader of the folder finds."""
-        with self._errors():
-            self._end_folder()
-        return Manifest(0, (), {WHOLE: ((0, 0),)}, f"sha256:{'0' * 64}", (), description.classes)
-
-    def abort(self) -> None:
-        """Nothing is open."""
-
-    def _write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> None:
-        key = format_key(position, max(self.key_width, len(str(position))))
+    def _append(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Mapping[str, int]:
         image = image_field(fields) or next((name for name in _FORMATS if name in fields), None)
         if image in RAW_FIELDS:
             raise ContainerError(f"record {key}: raw pixels ({image}) have no file format: pack as png")
@@ -134,26 +115,15 @@ class FolderWriter(Writer):
             wanted |= {} if image is None else {attempt: fields[image]}
             where = folder if attempt == name else self._root.joinpath(*prefix)
             if self._store(where, wanted):
-                return
+                return {}
         raise ContainerError(f"record {key}: {folder / name} and the name made of its key are both taken")
-
-    def _end_folder(self) -> None:
-        classes = list(self._classes or ())
-        for name in classes:  # also classes without images, so that all numbers stay
-            self._root.joinpath(*self._splits[:1], name).mkdir(parents=True, exist_ok=True)
-        if classes and classes != sorted(classes):
-            (self._root / CLASS_FILE).write_text("".join(f"{name}\n" for name in classes), "utf-8")
-        os.sync()  # an fsync of each file takes a journal commit, 4 ms on a disk: an hour for a million
-        owned.sync(self._root)
 
     def _class(self, label: int) -> list[str]:
         if label < 0:
             return []
-        if self._classes is None:
+        if self.description.classes is None:
             return [f"{label:05d}"]  # padded, so that the order of the names is that of the numbers
-        if label >= len(self._classes):
-            raise ContainerError(f"label {label}, but there are {len(self._classes)} classes")
-        return [self._classes[label]]
+        return [self.description.classes[label]]
 
     def _store(self, folder: Path, files: Mapping[str, bytes]) -> bool:
         """Write these files; False, with none of them there, where a name is taken or too long."""

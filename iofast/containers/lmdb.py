@@ -13,27 +13,24 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
-from iofast.containers.base import Entry
+from iofast.containers.any_bytes import open_bytes
 from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, retried
-from iofast.containers.index_view import IndexView
-from iofast.containers.indexed_reader import IndexedReader
+from iofast.containers.index import IndexView
+from iofast.containers.indexed_reader import IndexedReader, Opening
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
-from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
+from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, find_block, index_key
 from iofast.containers.located import Located
 from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.kernel import Payloads
 from iofast.remote.urls import absolute
 
-if TYPE_CHECKING:
-    from iofast.containers.stored_bytes import StoredBytes
+_STEP = 65_536  # rows of the index that are read together
 
 __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
 
@@ -79,39 +76,34 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         """See `Reader.moved`; as the last `locate` found it."""
         return self._opened is not None and self._opened.moved
 
-    @contextlib.contextmanager
-    def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
-        """The open file and the places in it; see `Reader.payloads`. The file stays open until the block ends.
+    def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:  # noqa: ARG002 - there is one file
+        """Walk through the B-tree beside the index; see `IndexedReader.differences`."""
+        entries = (each for each in self._open().tree.walk() if not each[0].startswith(RESERVED))
+        found = next(entries, None)
+        for index, key, *place in self._entries():
+            while found is not None and found[0] < key:
+                yield None, f"{_words(*found)} is not in the index"
+                found = next(entries, None)
+            if found is None or found[0] > key:
+                yield index, f"{_words(key, *place)} is in the index, but not in the tree"
+                continue
+            if found[1:] != tuple(place):
+                yield index, f"{_words(*found)} is in the tree, but {_words(key, *place)} in the index"
+            found = next(entries, None)
+        while found is not None:
+            yield None, f"{_words(*found)} is not in the index"
+            found = next(entries, None)
 
-        Only `locate` checks for changes. A check takes three system calls that release the GIL: with one per slice of
-        a batch, a loader without any decoding was an eighth slower.
-        """
-        opened = self._opened or self._open()  # a local reference: `close` in another thread does not end it
-        rows = slice(start, stop)
-        offsets, lengths = located.offset[rows], located.length[rows]
-        fds = np.full(len(offsets), opened.data.fd, np.int32)
-        with readable([opened.data], np.zeros(len(offsets), np.intp), offsets, lengths) as found:
-            yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
-
-    def stored_places(self, located: Located) -> StoredPlaces | None:
-        """See `Reader.stored_places`."""
-        data = self._open().data
-        if not data.is_stored:
-            return None
-        stored = cast("StoredBytes", data).object
-        file, offset = np.zeros(len(located.indices), np.int64), located.offset.astype(np.int64)
-        length = np.where(located.file != ABSENT, located.length, 0).astype(np.int64)
-        return StoredPlaces((self.path,), file, offset, length, lambda some: [stored for _ in some])
-
-    def name(self, index: int) -> str:
-        """`out.lmdb: 00000042`."""
-        return f"{self.path}: {self._key(index)}"
-
-    def walk(self, shard: int) -> Iterator[Entry]:  # noqa: ARG002 - there is one file
-        """The entries of the B-tree except iofast's own; see `Reader.walk`."""
-        for key, offset, length in self._open().tree.walk():
-            if not key.startswith(RESERVED):
-                yield Entry(key.decode("ascii", "backslashreplace"), offset, length)
+    def _entries(self) -> Iterator[tuple[int, bytes, int, int]]:
+        """What the index says of the tree: the dense index of a record, a key, offset and length of its value."""
+        for start in range(0, len(self), _STEP):
+            indices = np.arange(start, min(start + _STEP, len(self)), dtype=np.int64)
+            places = [(name, self.places(indices, name)) for name in self.manifest.fields]
+            columns = [(name, own.file.tolist(), own.offset.tolist(), own.length.tolist()) for name, own in places]
+            for row, key in enumerate(self.keys(places[0][1])):
+                for name, file, offset, length in columns:
+                    if file[row] != ABSENT:
+                        yield start + row, f"{key}.{name}".encode(), offset[row], length[row]
 
     def _open_files(self) -> _OpenedFile:
         return _OpenedFile(self.path)
@@ -126,8 +118,27 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
             located.offset[row], located.length[row] = opened.tree.find(key) or (0, 0)
 
 
-class _OpenedFile:
-    """One opening of the file: its bytes and its pages. Immutable, so threads and forks may share it."""
+def _words(key: bytes, offset: int, length: int) -> str:
+    return f"{key!r:.80} at offset {offset} with {length} bytes"
+
+
+class _OneFile(OpenFiles):
+    """The file of an opening, which stays open: a file of this name may be another one later."""
+
+    def __init__(self, data: FileBytes) -> None:
+        super().__init__([data.path], lambda number, status: None)  # noqa: ARG005
+        self._data = data
+
+    def get(self, number: int) -> FileBytes:  # noqa: ARG002
+        """See `OpenFiles.get`."""
+        return self._data
+
+    def _look(self, numbers: Sequence[int]) -> None:
+        """Nothing: the version of a stored file is known."""
+
+
+class _OpenedFile(Opening):
+    """One opening of the file: its bytes and its pages."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -143,10 +154,10 @@ class _OpenedFile:
                 break
             self.data = open_bytes(path)  # a writer is at work, and the file may have grown
         self.tree = Tree(self.data, meta, path)
-        self.manifest = self._read_manifest()
-        find = partial(_find_piece, self.tree, path)  # a method would make a cycle and keep the file open
-        self.index = IndexView(self.data, self.manifest, find, path)
-        self.moved = self.manifest.transaction != meta.txnid
+        manifest = self._read_manifest()
+        find = partial(find_block, self.tree, path)  # a method would make a cycle and keep the file open
+        super().__init__(manifest, IndexView(self.data, manifest, find, path), _OneFile(self.data))
+        self.moved = manifest.transaction != meta.txnid
         if not self.moved and meta.file_size > len(self.data):
             raise ContainerError(f"{path} is truncated: {len(self.data)} bytes, expected {meta.file_size}")
 
@@ -164,14 +175,6 @@ class _OpenedFile:
         """The bytes of the two meta pages, at offsets 0 and `second`."""
         return self.data[:META_END], self.data[second : second + META_END]
 
-    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Zeros: there is one file."""
-        return np.zeros(len(indices), np.uint32)
-
-    def sizes(self) -> NDArray[np.uint64]:
-        """Bytes of the one file."""
-        return np.array([len(self.data)], np.uint64)
-
     def _read_manifest(self) -> Manifest:
         place = self.tree.find(MANIFEST_KEY) if self.tree.meta.flags == 0 else None
         if place is None:
@@ -181,10 +184,3 @@ class _OpenedFile:
             raise UnfinishedError(f"{self.path} was never finished: its manifest is still empty")
         manifest = Manifest.from_json(text, self.path)
         return replace(manifest, shards=(Shard("", manifest.count, len(self.data)),))
-
-
-def _find_piece(tree: Tree, path: str, piece: int) -> tuple[int, int]:
-    place = tree.find(index_key(piece))
-    if place is None:
-        raise ContainerError(f"{path}: piece {piece} of the index is missing")
-    return place

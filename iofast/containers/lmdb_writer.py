@@ -1,27 +1,28 @@
 """The LMDB container's Writer: a section is a transaction (docs/format.md 4.4).
 
 LMDB chooses the places of values; they are read back from the file's B-tree when all records are committed. Then the
-pieces of the index are stored under reserved keys, and the manifest last.
+index is stored under reserved keys, in blocks, and the manifest last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from functools import partial
 
 import lmdb
 import numpy as np
 
-from iofast.containers.columns import FACTS, columns_of, fields_in, places_in
-from iofast.containers.columns_file import ALIGN, Arrays
+from iofast.containers.columns import FACTS, NOWHERE
+from iofast.containers.columns_file import Arrays
 from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index import BLOCK, Layout, blocks_of
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.manifest import Description, Manifest, Shard
-from iofast.containers.writer import INDEX_SUFFIX, Finished, IndexedWriter, Section
+from iofast.containers.writer import Finished, Section, Writer
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo, format_key
 
@@ -31,19 +32,29 @@ _ROOM = 16 << 20  # bytes
 MAP_STEP = 1 << 36  # bytes: far more than a section has, so the map never fills up within one
 
 
-def index_key(piece: int) -> bytes:
-    """The reserved key of a piece of the index."""
-    return b"__iofast__.index.%08d" % piece
+def index_key(block: int) -> bytes:
+    """The reserved key of a block of the index."""
+    return b"__iofast__.index.%08d" % block
 
 
-class LmdbWriter(IndexedWriter):
+def find_block(tree: Tree, where: str, block: int) -> int:
+    """Where a block of the index begins in the file. Raises `ContainerError`."""
+    place = tree.find(index_key(block))
+    if place is None:
+        raise ContainerError(f"{where}: block {block} of the index is missing")
+    return place[0]
+
+
+class LmdbWriter(Writer):
     """Write one LMDB file `name` into `folder`. Memory: the records of one section, which LMDB keeps until its commit.
 
     Each commit is synced, so the file is whole after a power failure, too.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], name: str, key_width: int = KEY_WIDTH) -> None:
-        super().__init__(folder, name, key_width)
+    def __init__(
+        self, folder: str | os.PathLike[str], name: str, description: Description, key_width: int = KEY_WIDTH
+    ) -> None:
+        super().__init__(folder, name, description, key_width)
         self.path = self.folder / name
         self._environment: lmdb.Environment | None = None
         self._transaction: lmdb.Transaction | None = None
@@ -81,7 +92,7 @@ class LmdbWriter(IndexedWriter):
         """The records of a finished section: position, fields, facts, checksums."""
         columns = done.columns()
         facts = zip(*(columns[name].tolist() for name in FACTS), strict=True)
-        sums = {name: places_in(columns, name).crc.tolist() for name in fields_in(columns)}
+        sums = {name: columns[f"{name}.crc32c"].tolist() for name in done.fields}
         with self._open().begin(buffers=True) as transaction, transaction.cursor() as cursor:
             for row, (position, *info) in enumerate(facts):
                 prefix, fields = f"{format_key(position, self.key_width)}.".encode(), dict[str, bytes]()
@@ -118,71 +129,66 @@ class LmdbWriter(IndexedWriter):
             self._size += len(fields[name])
         return {}
 
-    def _end(self, section: Section) -> tuple[int, dict[str, object]]:  # noqa: ARG002
-        return 0, {}
-
     def _commit(self, section: Section) -> None:  # noqa: ARG002
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
             transaction.commit()
 
-    def _remove(self, section: Section) -> None:
-        self._rows_file(section).unlink(missing_ok=True)
-
-    def _finish(self, done: Sequence[Finished], description: Description) -> Manifest:
+    def _finish(self, done: Sequence[Finished]) -> Manifest:
         """Store zeros of the right sizes, read the places of all values from the tree, and write over the zeros.
 
         Storing index and manifest moves small values of the last records, so their places are only known then.
         """
-        shards = (Shard("", sum(each.count for each in done), 0),)
-        sizes = self._described(done, description, shards, (each.columns() for each in done))
+        manifest = self._manifest(done, (Shard("", sum(each.count for each in done), 0),))
         page = self._open().stat()["psize"]
-        for piece, (size, _) in enumerate(sizes.index):
+        for number, size in enumerate(blocks_of(Layout(manifest.count, manifest.fields).size)):
             with self._open().begin(write=True) as transaction:
-                # a value of a page or more begins at a page, so its columns are aligned
-                self._put(index_key(piece), bytes(max(size, page)), transaction)
+                self._put(index_key(number), bytes(max(size, page)), transaction)  # so that it begins at a page
         with self._open().begin(write=True) as transaction:
-            number = transaction.id()
-            self._put(MANIFEST_KEY, bytes(len(replace(sizes, transaction=number).to_json())), transaction)
+            manifest = replace(manifest, transaction=transaction.id())
+            self._put(MANIFEST_KEY, bytes(len(manifest.to_json())), transaction)
         self.abort()
         file = FileBytes(os.fspath(self.path))
         tree = Tree(file, read_meta(file, self.name), self.name)
-        manifest = self._described(done, description, shards, self._placed(done, tree.walk()))
-        manifest = replace(manifest, transaction=number)
-        draft = self.folder / (self.name + INDEX_SUFFIX)
-        with self.path.open("r+b") as out, draft.open("rb") as index:
-            for piece, (size, _) in enumerate(manifest.index):
-                index.seek(-index.tell() % ALIGN, os.SEEK_CUR)
-                _write_over(out, tree.find(index_key(piece)), index.read(size))
+        find = functools.cache(partial(find_block, tree, self.name))
+        with self.path.open("r+b") as out:
+
+            def write_at(offset: int, data: memoryview) -> None:
+                while data:
+                    room = BLOCK - offset % BLOCK
+                    out.seek(find(offset // BLOCK) + offset % BLOCK)
+                    out.write(data[:room])
+                    data, offset = data[room:], offset + room
+
+            manifest = self._indexed(manifest, self._placed(done, tree.walk()), write_at)
+            out.flush()
             os.fsync(out.fileno())  # the index is durable before the manifest makes it valid
-            _write_over(out, tree.find(MANIFEST_KEY), manifest.to_json())
+            place = tree.find(MANIFEST_KEY)
+            assert place is not None  # committed above
+            out.seek(place[0])
+            out.write(manifest.to_json())
+            out.flush()
             os.fsync(out.fileno())
-        draft.unlink()
-        return replace(manifest, shards=(replace(shards[0], size=self.path.stat().st_size),))  # as readers see it
+        shard = Shard("", manifest.count, self.path.stat().st_size)
+        return replace(manifest, shards=(shard,))  # as readers see it
 
     def _placed(self, done: Sequence[Finished], entries: Iterator[tuple[bytes, int, int]]) -> Iterator[Arrays]:
         """The columns of the sections, with the offsets of their payloads: the next of `entries`."""
         for each in done:
             columns = dict(each.columns())
-            names = fields_in(columns)
-            places = [places_in(columns, name) for name in names]
-            there = np.stack([own.there for own in places], 1) if names else np.zeros((each.count, 0), np.bool_)
-            keys = [format_key(position, self.key_width) for position in columns["position"].tolist()]
-            rows, fields = (column.tolist() for column in np.nonzero(there))
-            found = list(itertools.islice(entries, len(rows)))
-            lengths = np.zeros(there.shape, np.uint64)
-            lengths[there] = [length for _, _, length in found] + [0] * (len(rows) - len(found))
-            expected = [f"{keys[row]}.{names[field]}".encode() for row, field in zip(rows, fields, strict=True)]
-            for number, name in enumerate(names):
-                if (lengths[:, number] != places[number].length).any():
-                    raise ContainerError(f"{self.path}: the lengths of {name} are not those that were written")
-            if [key for key, _, _ in found] != expected:
-                raise ContainerError(f"{self.path}: the keys from {keys[0]} on are not those that were written")
-            offsets = np.full(there.shape, np.iinfo(np.uint64).max, np.uint64)
-            offsets[there] = [offset for _, offset, _ in found]
-            for number, name in enumerate(names):
-                columns[columns_of(name)[0]] = offsets[:, number]
-            yield columns
+            offsets = {name: columns[f"{name}.offset"].copy() for name in each.fields}
+            there = {name: (own != np.uint64(NOWHERE)).tolist() for name, own in offsets.items()}
+            lengths = {name: columns[f"{name}.length"].tolist() for name in each.fields}
+            for row, position in enumerate(columns["position"].tolist()):
+                key = format_key(position, self.key_width)
+                for name in each.fields:
+                    if there[name][row]:
+                        found, offset, size = next(entries, (b"", 0, 0))
+                        if (found, size) != (f"{key}.{name}".encode(), lengths[name][row]):
+                            words = f"{key}.{name} of {lengths[name][row]} bytes, found {found!r:.80} of {size}"
+                            raise ContainerError(f"{self.path}: expected {words}")
+                        offsets[name][row] = offset
+            yield columns | {f"{name}.offset": own for name, own in offsets.items()}
 
     def _put(self, key: bytes, value: bytes, transaction: lmdb.Transaction | None = None) -> None:
         transaction = transaction or self._transaction
@@ -236,12 +242,3 @@ class LmdbWriter(IndexedWriter):
             return False
         disk = os.statvfs(self.folder)
         return disk.f_bavail * disk.f_frsize < _ROOM
-
-
-def _write_over(file: BinaryIO, place: tuple[int, int] | None, data: bytes) -> None:
-    """Write `data` over the zeros that were reserved for it."""
-    if place is None or place[1] < len(data):
-        raise ContainerError(f"expected {len(data)} reserved bytes in the LMDB file, found {place}")
-    file.seek(place[0])
-    file.write(data)
-    file.flush()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.columns import ABSENT, FieldPlaces
+from iofast.containers.columns import ABSENT, NOWHERE, columns_of
 from iofast.kernel import Payloads
 from iofast.kernel.contract import MAX_PIXELS
+from iofast.record import RAW_FIELDS
 
 
 class Located(NamedTuple):
@@ -61,11 +63,6 @@ class Located(NamedTuple):
             start = stop
         return runs
 
-    def field_places(self) -> FieldPlaces:
-        """Where the payloads lie in their files. Checksums that the index does not have are 0."""
-        crc = np.zeros(len(self.indices), np.uint32) if self.crc is None else self.crc.astype(np.uint32)
-        return FieldPlaces(self.file != ABSENT, self.offset, self.length, crc)
-
     def payloads(
         self, rows: slice, fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
     ) -> Payloads:
@@ -86,6 +83,36 @@ class Located(NamedTuple):
         file, kind = np.full(len(nothing), ABSENT, np.uint32), np.zeros(len(nothing), np.uint8)
         crc = None if self.crc is None else np.zeros(len(nothing), np.uint32)  # of no bytes
         return self._replace(file=file, offset=nothing, length=nothing, kind=kind, crc=crc)
+
+
+def locate_in(
+    columns: Mapping[str, NDArray[Any]], fields: Sequence[str], indices: NDArray[np.int64], file: NDArray[np.uint32]
+) -> tuple[Located, NDArray[np.intp]]:
+    """The places of the first of `fields` that each record has, and its number among them, -1 for none.
+
+    `columns` are those of an index, with a row for each record; facts that are not among them are 0.
+    """
+    count = len(indices)
+    number, kind = np.full(count, -1, np.intp), np.zeros(count, np.uint8)
+    offset, length, crc = np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.uint32)
+    for own, name in reversed(list(enumerate(fields))):
+        place, size, check = (columns[each] for each in columns_of(name))
+        there = place != np.uint64(NOWHERE)
+        number[there], kind[there] = own, 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
+        offset[there], length[there], crc[there] = place[there], size[there], check[there]
+    zeros = np.zeros(count, np.int32)
+    return Located(
+        indices=indices,
+        label=columns.get("label", zeros),
+        width=columns.get("width", zeros),
+        height=columns.get("height", zeros),
+        orientation=columns.get("orientation", zeros.astype(np.uint8)),
+        file=np.where(number < 0, np.uint32(ABSENT), file),
+        offset=offset,
+        length=length,
+        kind=kind,
+        crc=crc,
+    ), number
 
 
 def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "records") -> NDArray[np.int64]:

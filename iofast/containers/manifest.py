@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn, TypeVar
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.sealed import check_seal, seal, unseal
 from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
-VERSION = 3
+VERSION = 4
 MAX_COUNT = 1 << 40  # also the most samples of an order
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096
+MAX_BYTES = 64 << 20
 CLASS_ORDERS = ("lexicographic", "natural", "file")
 WHOLE = "all"  # the only split of a set without splits; in other sets, the union of all splits
 
 T = TypeVar("T")
+Ranges = tuple[tuple[int, int], ...]
 
 _SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 # of a shard: a file name, which contains no half of a surrogate pair
 _FILE_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0\ud800-\udc7f\udd00-\udfff]*")
-_SHARD_MEMBERS = {"count", "name", "size"}
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-_SEAL = re.compile(r"[0-9a-f]{8}", re.ASCII)
+_MARK = b'"crc32c":"'
+_BLANK = "00000000"
+_SUM = re.compile(r"[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +51,14 @@ class Manifest:
     """Everything about a container that does not grow with its records and does not depend on the run that made it.
 
     `splits` maps a split's name to its `[start, stop)` ranges of dense indices; together they cover 0 … count once. A
-    set without splits has the one split "all". `index`: bytes of each piece of the index, and the CRC32C of its header;
+    set without splits has the one split "all". `index`: the CRC32C of each column of the index, as eight hex digits;
     `transaction`: LMDB's number of the transaction that wrote the manifest. Raises `ContainerError` if a value
     contradicts docs/format.md.
     """
 
     count: int
     fields: tuple[str, ...]
-    splits: Mapping[str, tuple[tuple[int, int], ...]]
+    splits: Mapping[str, Ranges]
     fingerprint: str
     shards: tuple[Shard, ...]
     classes: tuple[str, ...] | None = None
@@ -61,7 +66,7 @@ class Manifest:
     recipe: Mapping[str, object] = field(default_factory=dict)
     seed: int | None = None
     key_width: int = KEY_WIDTH
-    index: tuple[tuple[int, str], ...] = ()
+    index: Mapping[str, str] = field(default_factory=dict)
     transaction: int | None = None
     version: int = VERSION
 
@@ -72,20 +77,19 @@ class Manifest:
         _check_fields(self.fields)
         _check_classes(self.classes, self.class_order)
         check_splits(self.splits, self.count)
-        if self.seed is not None:
-            _integer("seed", self.seed, 0, (1 << 64) - 1)
+        for name in ("seed", "transaction"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 0, (1 << 64) - 1)
         _check_shards(self.shards, self.count)
-        for size, own in self.index:
-            if not (type(size) is int and 0 < size < 1 << 48 and _SEAL.fullmatch(own)):
-                raise ContainerError(
-                    f"a piece of the index cannot have {size!r:.80} bytes and the checksum {own!r:.80}"
-                )
-        if not _FINGERPRINT.fullmatch(self.fingerprint):
+        for name, own in self.index.items():
+            if not _SUM.fullmatch(_typed(f"checksum of {name!r:.80}", own, str)):
+                raise ContainerError(f"the column {name!r:.80} of the index cannot have the checksum {own!r:.80}")
+        if not _FINGERPRINT.fullmatch(_typed("fingerprint", self.fingerprint, str)):
             raise ContainerError(f"fingerprint is not sha256:<64 hex digits>, found {self.fingerprint!r}")
 
     def to_json(self) -> bytes:
         """The canonical text, which contains its own CRC32C. Raises `ContainerError` if the recipe is not JSON."""
-        members = {name: getattr(self, name) for name in _READ}
+        members = {each.name: getattr(self, each.name) for each in fields(self)}
         shards = [{"count": shard.count, "name": shard.name, "size": shard.size} for shard in self.shards]
         return seal({**members, "format": "iofast", "shards": shards})
 
@@ -125,7 +129,7 @@ def check_split_name(name: str) -> str:
     return name
 
 
-def check_splits(splits: Mapping[str, tuple[tuple[int, int], ...]], count: int) -> None:
+def check_splits(splits: Mapping[str, Ranges], count: int) -> None:
     """Raise `ContainerError` unless the ranges of all splits cover 0 … count exactly once."""
     if not splits or (WHOLE in splits and len(splits) > 1):
         raise ContainerError(f"splits are empty, or {WHOLE!r} is one of several: {sorted(splits)}")
@@ -194,17 +198,85 @@ def _check_shards(shards: tuple[Shard, ...], count: int) -> None:
 
 
 def _parse(data: bytes) -> Manifest:
-    parsed = unseal(data)
-    if parsed.get("format") != "iofast":
+    members = unseal(data)
+    if members.get("format") != "iofast":
         raise ContainerError('the manifest has no "format": "iofast"')
-    _check_version(parsed.get("version"))  # first: another version may have other members
-    check_seal(data)
-    if strange := set(parsed) ^ (set(_READ) | {"format", "crc32c"}):
+    _check_version(members.get("version"))  # first: another version may have other members
+    _check_seal(data)
+    known = {each.name for each in fields(Manifest)}
+    if strange := set(members) ^ (known | {"format", "crc32c"}):
         raise ContainerError(f"members missing or unknown in the manifest: {', '.join(sorted(strange)):.200}")
-    manifest = Manifest(**{name: read(name, parsed[name]) for name, read in _READ.items()})
+    splits = _typed("splits", members["splits"], dict)
+    ranges = {name: tuple(_range(name, each) for each in _typed(name, own, list)) for name, own in splits.items()}
+    manifest = Manifest(
+        **{name: members[name] for name in known}
+        | {
+            "fields": _strings("fields", members["fields"]),
+            "classes": None if members["classes"] is None else _strings("classes", members["classes"]),
+            "splits": dict(sorted(ranges.items(), key=lambda item: item[1])),  # in the order of the records
+            "shards": tuple(map(_shard, _typed("shards", members["shards"], list))),
+            "index": _typed("index", members["index"], dict),
+            "recipe": _typed("recipe", members["recipe"], dict),
+        }
+    )
     if manifest.count and not manifest.fields:
         raise ContainerError(f"there are {manifest.count} records, but no fields")
     return manifest
+
+
+def seal(members: Mapping[str, object]) -> bytes:
+    """Canonical JSON of `members` and of `crc32c`. Raises `ContainerError` for values that JSON does not have."""
+    blank = {**members, "crc32c": _BLANK}
+    try:
+        text = json.dumps(blank, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ContainerError(f"the manifest cannot be written as JSON: {error}") from None
+    if len(text) > MAX_BYTES:
+        raise ContainerError(f"the manifest has {len(text)} bytes, more than {MAX_BYTES}")
+    place = text.index(_MARK) + len(_MARK)
+    return text[:place] + b"%08x" % google_crc32c.value(text) + text[place + 8 :]
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """The object in sealed text; `crc32c` is not checked yet, and spaces may follow. Raises `ContainerError`."""
+    if len(data) > MAX_BYTES + 64:
+        raise ContainerError(f"the manifest has {len(data)} bytes, more than {MAX_BYTES}")
+    try:
+        text = data.decode()
+        parsed = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite)
+    except ContainerError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ContainerError(f"the manifest is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise ContainerError("the manifest is not a JSON object")
+    return parsed
+
+
+def _check_seal(data: bytes) -> None:
+    """Raise `ContainerError` unless the text has the CRC32C of its own member `crc32c`."""
+    text = data.rstrip(b" ")
+    place = text.find(_MARK) + len(_MARK)
+    found = text[place : place + 8]
+    expected = b"%08x" % google_crc32c.value(text[:place] + _BLANK.encode() + text[place + 8 :])
+    if found != expected:
+        raise ContainerError(f"the manifest is damaged: expected CRC32C {expected.decode()}, found {found!r}")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ContainerError("a name occurs twice in one object of the manifest")
+    return members
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ContainerError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
 
 
 def _typed(name: str, value: object, kind: type[T]) -> T:
@@ -217,56 +289,14 @@ def _strings(name: str, value: object) -> tuple[str, ...]:
     return tuple(_typed(name, item, str) for item in _typed(name, value, list))
 
 
-def _any_integer(name: str, value: object) -> int:
-    return _integer(name, value, 0, (1 << 64) - 1)
-
-
-def _pair(name: str, value: object) -> tuple[int, int]:
-    pair = [_any_integer(name, item) for item in _typed(name, value, list)]
+def _range(split: str, value: object) -> tuple[int, int]:
+    pair = [_integer(f"split {split!r:.80}", item, 0, MAX_COUNT) for item in _typed(split, value, list)]
     if len(pair) != 2:
-        raise ContainerError(f"split {name!r:.80}: a range must be [start, stop], found {value!r:.80}")
+        raise ContainerError(f"split {split!r:.80}: a range must be [start, stop], found {value!r:.80}")
     return pair[0], pair[1]
 
 
-def _splits(name: str, value: object) -> dict[str, tuple[tuple[int, int], ...]]:
-    members = _typed(name, value, dict).items()
-    splits = {split: tuple(_pair(split, pair) for pair in _typed(name, own, list)) for split, own in members}
-    return dict(sorted(splits.items(), key=lambda item: item[1]))  # in the order of the records
-
-
-def _shards(name: str, value: object) -> tuple[Shard, ...]:
-    return tuple(_shard(_typed(name, item, dict)) for item in _typed(name, value, list))
-
-
-def _shard(item: Mapping[str, Any]) -> Shard:
-    if item.keys() != _SHARD_MEMBERS:
+def _shard(item: Any) -> Shard:
+    if _typed("shard", item, dict).keys() != {"count", "name", "size"}:
         raise ContainerError(f"a shard must have count, name and size, found {sorted(item)!r:.200}")
     return Shard(_typed("shard name", item["name"], str), item["count"], item["size"])
-
-
-def _pieces(name: str, value: object) -> tuple[tuple[int, str], ...]:
-    pieces = [_typed(name, item, list) for item in _typed(name, value, list)]
-    if any(len(piece) != 2 for piece in pieces):
-        raise ContainerError(f"{name}: a piece must be [bytes, checksum]")
-    return tuple((_any_integer(name, size), _typed(name, own, str)) for size, own in pieces)
-
-
-def _or_none(read: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
-    return lambda name, value: None if value is None else read(name, value)
-
-
-_READ: Mapping[str, Callable[[str, object], Any]] = {
-    "class_order": lambda name, value: _typed(name, value, str),
-    "classes": _or_none(_strings),
-    "count": _any_integer,
-    "fields": _strings,
-    "fingerprint": lambda name, value: _typed(name, value, str),
-    "index": _pieces,
-    "key_width": _any_integer,
-    "recipe": lambda name, value: _typed(name, value, dict),
-    "seed": _or_none(_any_integer),
-    "shards": _shards,
-    "splits": _splits,
-    "transaction": _or_none(_any_integer),
-    "version": _any_integer,
-}

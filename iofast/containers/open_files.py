@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.any_bytes import StoredPlaces, in_memory, open_bytes, readable
+from iofast.containers.any_bytes import StoredPlaces, open_bytes
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.columns import ABSENT
 from iofast.containers.descriptors import advice, bounded, keep
@@ -63,11 +63,6 @@ class OpenFiles:
             self._open.move_to_end(number)
         return found
 
-    def anew(self, number: int) -> FileBytes:
-        """The file as it is now, unchecked. Raises `OSError`."""
-        self._look([number])
-        return open_bytes(self.paths[number], self._objects.get(number))
-
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a file; fewer where it ends. Raises `ContainerError`, naming the file."""
         file = self.get(number) or self._opened(number, None)  # one more descriptor, for this read only
@@ -77,6 +72,13 @@ class OpenFiles:
             return read_at(file.fd, offset, length)
         except OSError as error:
             raise ContainerError(f"{file.path} cannot be read at offset {offset}: {error.strerror}") from None
+
+    def has(self, number: int, offset: int, data: bytes) -> bool:
+        """Whether a file has these bytes there. Damage in an object's copy is fetched again once."""
+        if self.read(number, offset, len(data)) == data:
+            return True
+        file = self.get(number) or self._opened(number, None)
+        return file.fetch_again(offset, offset + len(data)) and self.read(number, offset, len(data)) == data
 
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
@@ -90,11 +92,11 @@ class OpenFiles:
         self._look(numbers.tolist())
         files = [None if number == ABSENT else self.get(number) for number in numbers.tolist()]
         fds = np.array([-1 if each is None else each.fd for each in files], np.int32)[place]
-        with readable(files, place, offsets, lengths) as found:
+        with _readable(files, place, offsets, lengths) as found:
             for row in np.flatnonzero(fds < 0).tolist():
                 there = file[row] != ABSENT
                 found[row] = self.read(int(file[row]), int(offsets[row]), int(lengths[row])) if there else b""
-            yield located.payloads(rows, *in_memory(found, fds, offsets, lengths))
+            yield located.payloads(rows, *_in_memory(found, fds, offsets, lengths))
 
     def stored(self, numbers: Sequence[int]) -> list[StoredObject]:
         """Stored files, open. Raises as `look` does."""
@@ -139,6 +141,55 @@ class OpenFiles:
             from iofast.mirror.stored import look
 
             self._objects.update(zip(paths, look([*paths.values()]), strict=True))
+
+
+@contextlib.contextmanager
+def _readable(
+    files: Sequence[FileBytes | None],
+    file: NDArray[np.intp],
+    offsets: NDArray[np.uint64],
+    lengths: NDArray[np.uint64],
+) -> Iterator[dict[int, bytes]]:
+    """Make the bytes of rows readable by their files' descriptors until the block ends.
+
+    Row i has `lengths[i]` bytes at `offsets[i]` of `files[file[i]]`. Yields the bytes of rows that the cache of stored
+    objects has no room for.
+    """
+    objects = [cast("StoredBytes", each).object if each is not None and each.is_stored else None for each in files]
+    if not any(objects):
+        yield {}
+        return
+    from iofast.meter.traffic import traffic
+    from iofast.mirror.stored import Wanted, held, held_at_once
+
+    numbers = np.cumsum([each is not None for each in objects]) - 1  # in `known`
+    known = [each for each in objects if each is not None]
+    stored = np.array([each is not None for each in objects])[file] & (lengths > 0)
+    rows = np.flatnonzero(stored)
+    own, starts = numbers[file[rows]], offsets[rows].astype(np.int64)
+    stops = starts + lengths[rows].astype(np.int64)
+    traffic.was_read(int(stops.sum() - starts.sum()))
+    with held_at_once(known, own, starts, stops) as is_held:
+        if is_held:
+            yield {}
+            return
+    places = zip(own.tolist(), starts.tolist(), stops.tolist(), strict=True)
+    with held([Wanted(known[number], start, stop) for number, start, stop in places]) as direct:
+        yield {int(rows[number]): data for number, data in direct.items()}
+
+
+def _in_memory(
+    found: dict[int, bytes], fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
+) -> tuple[NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint64]]:
+    """The places of rows, some of which are in memory, as `Payloads` has them. `found` must stay alive."""
+    if not found:
+        return fds, offsets, lengths
+    fds, offsets, lengths = fds.copy(), offsets.copy(), lengths.copy()
+    for row, data in found.items():
+        # an empty payload gets one byte, so that it has an address
+        fds[row], lengths[row] = -1, len(data)
+        offsets[row] = np.frombuffer(data or b"\0", np.uint8).ctypes.data
+    return fds, offsets, lengths
 
 
 class _Permit:

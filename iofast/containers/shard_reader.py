@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iofast.containers.indexed_reader import IndexedReader
-from iofast.containers.manifest import Manifest
-from iofast.containers.open_files import FilesReader, OpenFiles
+from iofast.containers.indexed_reader import IndexedReader, Opening
+from iofast.containers.manifest import Description, Manifest
+from iofast.containers.open_files import OpenFiles
+from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.containers.writer import INDEX_SUFFIX
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel.strangers import POINTER, is_pointer
+from iofast.record import ImageInfo
 from iofast.remote.urls import absolute, is_url
 
+_STEP = 256  # records whose payloads are in memory together
 LOOKS = 1024  # shards that are compared with the manifest at opening: 2 ms here, a second in a network's file system
 
 
-class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
+class ShardReader(IndexedReader[Opening]):
     """Random access to the records of a set of shards: `path` is the name given to `pack`.
 
     Opening costs the same for any number of records, and a microsecond and at most one `stat` per shard. Raises
@@ -31,6 +35,8 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     `whole=False` compares all, and opens a set with missing or cut off shards: `broken` maps their numbers to what is
     wrong.
     """
+
+    writer: ClassVar[type[ShardWriter]]
 
     def __init__(self, path: str | os.PathLike[str], *, published: bool = True, whole: bool = True) -> None:
         if published:  # during publishing the caller has already checked this
@@ -50,56 +56,67 @@ class ShardReader(IndexedReader["_OpenedSet"], FilesReader):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__({**state, "broken": {}})
 
-    def name(self, index: int) -> str:
-        """`shards/train-000000.tar: 00000042`: the shard and the key."""
-        opened, key = self._open(), self._key(index)
-        return f"{opened.files.paths[int(opened.files_of(np.array([index]))[0])]}: {key}"
+    def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:
+        """Encode the records of a shard again, and compare: see `IndexedReader.differences`.
 
-    def _files(self) -> OpenFiles:
-        return self._open().files
+        Records with damaged payloads are left out.
+        """
+        manifest, files, at = self.manifest, self._files(), 0
+        description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
+        writer = self.writer("", os.path.basename(self.path), description, manifest.key_width)
+        last = sum(each.count for each in manifest.shards[:shard]) - 1
+        stop = last + 1 + manifest.shards[shard].count
+        for index, key, fields, info, offsets in self._sound(last + 1, stop):
+            encoded = writer.encode(key, fields, info)
+            begins = {offset - encoded.offsets[name] for name, offset in offsets.items()}
+            if begins != {at} and (index == last + 1 or len(begins) > 1):
+                yield index, f"the index has its payloads at {offsets}, but the record begins at {at}"
+            at, last = max(0, min(begins)), index
+            if not files.has(shard, at, b"".join(encoded.pieces)):
+                place = f"the record at offset {at} of {files.paths[shard]}"
+                yield index, f"{place} is not as the index has it: another key, name, length or checksum"
+            at += encoded.length
+        end = writer.closing(at)
+        ends = at + len(end) == manifest.shards[shard].size and files.has(shard, at, end)
+        if last == stop - 1 and not ends:
+            yield None, f"{files.paths[shard]}: the bytes after the last record, at offset {at}, do not end a shard"
 
-    def _open_files(self) -> _OpenedSet:
-        return _OpenedSet(self.path)
+    def _sound(self, start: int, stop: int) -> Iterator[tuple[int, str, dict[str, bytes], ImageInfo, dict[str, int]]]:
+        """Those of the records [start, stop) without damage: index, key, fields, facts, offsets."""
+        for begin in range(start, stop, _STEP):
+            indices = np.arange(begin, min(begin + _STEP, stop), dtype=np.int64)
+            facts, failed = self.columns(indices), dict[int, IofastError]()
+            fields: list[dict[str, bytes]] = [{} for _ in indices]
+            offsets: list[dict[str, int]] = [{} for _ in indices]
+            for name in self.manifest.fields:
+                places = self.places(indices, name).offset.tolist()
+                for row, value in enumerate(self.values(indices, name, failed=failed)):
+                    if value is not None:
+                        fields[row][name], offsets[row][name] = value, places[row]
+            columns = (column.tolist() for column in (facts.label, facts.width, facts.height, facts.orientation))
+            infos = [ImageInfo(*row) for row in zip(*columns, strict=True)]
+            rows = zip(indices.tolist(), self.keys(facts), fields, infos, offsets, strict=True)
+            yield from (each for row, each in enumerate(rows) if row not in failed and each[2])
 
-
-class _OpenedSet:
-    """One opening of the set: manifest, index, and the shards as they are used."""
-
-    def __init__(self, path: str) -> None:
-        self.manifest = manifest = read_manifest(path)
-        index = path + INDEX_SUFFIX
+    def _open_files(self) -> Opening:
+        path, manifest = self.path, read_manifest(self.path)
+        if any(not shard.name for shard in manifest.shards):
+            raise ContainerError(f"{path}{MANIFEST_SUFFIX} has a shard without a name")
         try:
-            self.index = open_index(index, manifest)
+            index = open_index(path + INDEX_SUFFIX, manifest)
         except IofastError:
             raise
         except OSError as error:
-            raise ContainerError(f"{index} cannot be read: {because(error)}") from None
-        folder = path[: path.rindex("/") + 1]
+            raise ContainerError(f"{path}{INDEX_SUFFIX} cannot be read: {because(error)}") from None
+        folder, opened = path[: path.rindex("/") + 1], _identity(path)
         paths = [folder + shard.name for shard in manifest.shards]
-        if any(not shard.name for shard in manifest.shards):
-            raise ContainerError(f"{path}{MANIFEST_SUFFIX} has a shard without a name")
-        opened = _identity(path)
 
         def check(number: int, status: os.stat_result) -> None:
             if _identity(path) != opened:
                 raise ContainerError(f"{path} was replaced by another dataset since it was opened")
             _check_shard(manifest, paths[number], number, status)
 
-        self.files = OpenFiles(paths, check)
-        self._ends = np.cumsum([shard.count for shard in manifest.shards], dtype=np.int64)
-        self._sizes = np.array([shard.size for shard in manifest.shards] or [0], np.uint64)
-
-    def is_stale(self) -> bool:
-        """Never: each shard is checked when it is opened."""
-        return False
-
-    def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The shard of each record: the manifest has their counts."""
-        return np.searchsorted(self._ends, indices, "right").astype(np.uint32)
-
-    def sizes(self) -> NDArray[np.uint64]:
-        """Bytes of each shard; of an empty set, one file without bytes."""
-        return self._sizes
+        return Opening(manifest, index, OpenFiles(paths, check))
 
 
 def _check_there(manifest: Manifest, path: str, number: int) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from iofast import owned
+from iofast.containers.index import Layout
 from iofast.containers.manifest import Description, Manifest, Shard
 from iofast.containers.shards import MANIFEST_SUFFIX
-from iofast.containers.writeback import Writeback
-from iofast.containers.writer import INDEX_SUFFIX, Finished, IndexedWriter, Section
+from iofast.containers.writer import INDEX_SUFFIX, Finished, Section, Writer
 from iofast.record import ImageInfo, format_key
 
 _PIECES = 512  # of one system call; Linux takes 1024
+_WRITEBACK = 16 << 20  # bytes after which the disk begins to write them, so that the final fsync has little left to do
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -28,20 +29,20 @@ class EncodedRecord(NamedTuple):
     offsets: Mapping[str, int]
 
 
-class ShardWriter(IndexedWriter):
+class ShardWriter(Writer):
     """Write the set `name` (`train.tar`) into `folder`. A finished shard is made durable at once.
 
     Staged shards have the numbers of their sections; `files` maps them to their final names.
     """
 
-    suffix: str
     is_stored = False  # whether finished shards are in an object store, under names that count empty ones
 
-    def __init__(self, folder: str | os.PathLike[str], name: str, key_width: int) -> None:
-        super().__init__(folder, name, key_width)
+    def __init__(self, folder: str | os.PathLike[str], name: str, description: Description, key_width: int) -> None:
+        super().__init__(folder, name, description, key_width)
+        self.stem, self.suffix = os.path.splitext(name)
         self.size = 0  # bytes of the open shard so far
         self._fd = -1
-        self._writeback: Writeback | None = None
+        self._begun = 0  # bytes that the disk is writing, or has written
 
     @property
     def files(self) -> dict[str, str]:
@@ -54,7 +55,7 @@ class ShardWriter(IndexedWriter):
         """The final names of shards with records of these splits."""
         totals, numbers, names = Counter(splits), Counter[str](), []
         for split in splits:
-            names.append(self._name(self.name.removesuffix(self.suffix), split, numbers[split], totals[split]))
+            names.append(self._name(split, numbers[split], totals[split]))
             numbers[split] += 1
         return names
 
@@ -64,8 +65,8 @@ class ShardWriter(IndexedWriter):
 
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:
         """See `Writer.size_with`."""
-        size = self.size + self._encode(format_key(position, self.key_width), fields, info).length
-        return size + len(self._closing(size))
+        size = self.size + self.encode(format_key(position, self.key_width), fields, info).length
+        return size + len(self.closing(size))
 
     def abort(self) -> None:
         """Close the open shard. Finished shards stay for a later `resume`."""
@@ -74,36 +75,36 @@ class ShardWriter(IndexedWriter):
             self._fd = -1
 
     @abstractmethod
-    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
+    def encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
         """The bytes of a record, a function of the arguments only."""
 
-    @abstractmethod
-    def _closing(self, size: int) -> bytes:
+    def closing(self, size: int) -> bytes:  # noqa: ARG002
         """The closing bytes of a shard whose records have `size` bytes."""
+        return b""
 
     @abstractmethod
-    def _name(self, stem: str, split: str, number: int, total: int) -> str:
+    def _name(self, split: str, number: int, total: int) -> str:
         """The final name of shard `number` of `total` of a split."""
 
     def _begin(self, section: Section) -> None:
         self._remove(section)
-        self.size = 0
+        self.size = self._begun = 0
         self._fd = os.open(self.staged(section), _FLAGS, 0o666)
-        self._writeback = Writeback(self._fd)
 
     def _append(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Mapping[str, int]:
-        encoded = self._encode(key, fields, info)
+        encoded = self.encode(key, fields, info)
         write(self._fd, encoded.pieces)
         offsets = {name: self.size + offset for name, offset in encoded.offsets.items()}
         self.size += encoded.length
-        if self._writeback is not None:
-            self._writeback.wrote(self.size)
+        if self.size - self._begun >= _WRITEBACK and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, self._begun, self.size - self._begun, os.POSIX_FADV_DONTNEED)
+            self._begun = self.size
         return offsets
 
     def _end(self, section: Section) -> tuple[int, dict[str, object]]:
         path, is_empty = self.staged(section), not len(self._rows)
         if not is_empty:
-            closing = self._closing(self.size)
+            closing = self.closing(self.size)
             write(self._fd, [closing])
             self.size += len(closing)
             os.fsync(self._fd)
@@ -126,14 +127,23 @@ class ShardWriter(IndexedWriter):
         return (status.st_size, status.st_mtime_ns) == (members["size"], members["changed"])
 
     def _remove(self, section: Section) -> None:
-        for path in (self._rows_file(section), self.staged(section)):
-            path.unlink(missing_ok=True)
+        super()._remove(section)
+        self.staged(section).unlink(missing_ok=True)
 
-    def _finish(self, done: Sequence[Finished], description: Description) -> Manifest:
+    def _finish(self, done: Sequence[Finished]) -> Manifest:
         shards = tuple(Shard(name, each.count, each.size) for each, name in self._named(done))
-        manifest = self._described(done, description, shards, (each.columns() for each in done))
-        with owned.writing(self.folder / (self.name + MANIFEST_SUFFIX)) as file:
-            file.write(manifest.to_json())
+        with (self.folder / (self.name + INDEX_SUFFIX)).open("wb") as file:
+
+            def write_at(offset: int, data: memoryview) -> None:
+                file.seek(offset)
+                file.write(data)
+
+            manifest = self._indexed(self._manifest(done, shards), (each.columns() for each in done), write_at)
+            file.truncate(Layout(manifest.count, manifest.fields).size)  # which pads it
+            file.flush()
+            os.fsync(file.fileno())
+        with owned.writing(self.folder / (self.name + MANIFEST_SUFFIX)) as out:
+            out.write(manifest.to_json())
         return manifest
 
 

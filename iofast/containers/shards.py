@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from iofast.containers.any_bytes import open_bytes
-from iofast.containers.columns_file import ALIGN
 from iofast.containers.file_bytes import FileBytes, retried
-from iofast.containers.index_view import IndexView
+from iofast.containers.index import BLOCK, IndexView, Layout
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import MARKER
 from iofast.errors import ContainerError, OptionError, SourceMissingError, StorageError, UnfinishedError
@@ -139,10 +138,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 def open_index(path: str | os.PathLike[str], manifest: Manifest) -> IndexView:
     """Open `<DST>.index`; nothing is read yet. Raises `ContainerError`."""
     where = os.fspath(path)
-    starts = [0]
-    for size, _ in manifest.index:
-        starts.append(starts[-1] + size + -size % ALIGN)
-    return IndexView(open_bytes(where), manifest, lambda piece: (starts[piece], manifest.index[piece][0]), where)
+    data, expected = open_bytes(where), Layout(manifest.count, manifest.fields).size
+    if len(data) != expected:
+        raise ContainerError(f"{where}: expected {expected} bytes, found {len(data)}")
+    return IndexView(data, manifest, lambda block: block * BLOCK, where)
 
 
 def _braces(pattern: str) -> Iterator[str]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from iofast.containers.base import Entry
-from iofast.containers.container_suffixes import TAR
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
-from iofast.containers.tar_members import BLOCK, TarFile
-from iofast.errors import ContainerError, IofastError, because
+from iofast.containers.tar_members import BLOCK
 from iofast.record import ImageInfo
 
 RECORD = 20 * BLOCK  # what tar programs pad an archive to
@@ -23,52 +20,10 @@ _MTIME = b"%011o\0" % MTIME
 _FIXED = sum(_MODE_IDS) + sum(_MTIME) + sum(b" " * 8) + sum(_REST)
 
 
-class TarReader(ShardReader):
-    """Random access to a set of tar shards that iofast wrote; see `ShardReader`."""
-
-    container = "tar"
-
-    def walk(self, shard: int) -> Iterator[Entry]:
-        """The members of a shard; see `Reader.walk`.
-
-        Everything between payloads is compared with the expected bytes; differences are raised after the last member.
-        """
-        files = self._files()
-        try:
-            file = files.anew(shard)
-        except IofastError:
-            raise
-        except OSError as error:
-            raise ContainerError(f"{files.paths[shard]} cannot be read: {because(error)}") from None
-        tar, size, end, strange = TarFile(file), len(file), 0, list[int]()
-        for member in tar.members():
-            expected = header(member.name, member.size) if member.name.isascii() else b""
-            if member.offset != end + BLOCK or not expected or _differs(tar, end, expected):
-                strange.append(end)
-            yield Entry(member.name, member.offset, member.size)
-            stop = member.offset + member.size
-            end = stop + -stop % BLOCK
-            tar.read(stop, end - stop + BLOCK)  # together with the next header, so that nothing is read twice
-            strange += [stop] if _differs(tar, stop, bytes(end - stop)) else []
-        last = closing(end)
-        strange += [end] if size != end + len(last) or _differs(tar, end, last) else []
-        if strange:
-            places = f"{len(strange)} place{'' if len(strange) == 1 else 's'}, the first at offset {strange[0]}"
-            raise ContainerError(f"{file.path}: headers, padding or end are not as they were written in {places}")
-
-
-def _differs(tar: TarFile, offset: int, expected: bytes) -> bool:
-    if tar.read(offset, len(expected)) == expected:
-        return False
-    return not tar.fetch_again(offset, len(expected)) or tar.read(offset, len(expected)) != expected
-
-
 class TarWriter(ShardWriter):
     """Writes a set of tar shards; see `ShardWriter`."""
 
-    suffix = TAR
-
-    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:  # noqa: ARG002
+    def encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:  # noqa: ARG002
         pieces: list[bytes] = []
         offsets, at = {}, 0
         for name in sorted(fields):
@@ -79,11 +34,19 @@ class TarWriter(ShardWriter):
             at += BLOCK + len(payload) + padding
         return EncodedRecord(pieces, at, offsets)
 
-    def _closing(self, size: int) -> bytes:
-        return closing(size)
+    def closing(self, size: int) -> bytes:
+        """Zeros; see `ShardWriter.closing`."""
+        return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
 
-    def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002
-        return f"{stem_with(stem, split)}-{number:06d}{TAR}"
+    def _name(self, split: str, number: int, total: int) -> str:  # noqa: ARG002
+        return f"{stem_with(self.stem, split)}-{number:06d}{self.suffix}"
+
+
+class TarReader(ShardReader):
+    """Random access to a set of tar shards that iofast wrote; see `ShardReader`."""
+
+    container = "tar"
+    writer = TarWriter
 
 
 def header(name: str, size: int) -> bytes:
@@ -91,8 +54,3 @@ def header(name: str, size: int) -> bytes:
     text, octal = name.encode("ascii"), b"%011o\0" % size
     checksum = b"%06o\0 " % (_FIXED + sum(text) + sum(octal))
     return b"".join((text.ljust(100, b"\0"), _MODE_IDS, octal, _MTIME, checksum, _REST))
-
-
-def closing(size: int) -> bytes:
-    """The end of an archive whose members have `size` bytes."""
-    return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)

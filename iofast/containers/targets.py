@@ -58,12 +58,12 @@ def meant(suffix: str) -> str | None:
 
 
 def writer_of(target: Target, description: Description, key_width: int = KEY_WIDTH, name: str = "") -> Writer:
-    """The writer of an acquired target, or of a part of it called `name`; `finish` must get the same `description`."""
-    folder, name = target.partial, name or target.path.name
+    """The writer of an acquired target, or of a part of it called `name`."""
+    kind: type[Writer]
     if isinstance(target, FolderTarget):
-        return FolderWriter(folder, name, key_width, description.classes)
-    if target.path.suffix == LMDB:
-        return LmdbWriter(folder, name, key_width)
-    if target.path.suffix in TFRECORD:
-        return tfrecord.TfrecordWriter(folder, name, description, key_width)
-    return tar.TarWriter(folder, name, key_width)
+        kind = FolderWriter
+    elif target.path.suffix == LMDB:
+        kind = LmdbWriter
+    else:
+        kind = tfrecord.TfrecordWriter if target.path.suffix in TFRECORD else tar.TarWriter
+    return kind(target.partial, name or target.path.name, description, key_width)

@@ -1,4 +1,4 @@
-"""The interface of every writer, and what all of them do: check records, note where they lie, write the index.
+"""What all writers do: check records, note where they lie, write the index. A subclass stores records in its format.
 
 A container is written in sections of consecutive positions: a shard, or one transaction of an LMDB file. A finished
 section is durable, and a file of columns `rows-NNNNNN` beside it says what it has. So a later run goes on after the
@@ -10,24 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iofast.containers.columns import FACTS, RowsBuilder, fields_in, in_pieces, places_in
-from iofast.containers.columns_file import ALIGN, Arrays, encode, load, read_header, store
-from iofast.containers.file_bytes import FileBytes
+from iofast.containers.columns import FACTS, RowsBuilder, fields_in
+from iofast.containers.columns_file import Arrays, load, store
 from iofast.containers.fingerprint import Fingerprint
-from iofast.containers.manifest import (
-    MAX_COUNT,
-    MAX_FIELDS,
-    WHOLE,
-    Description,
-    Manifest,
-    Shard,
-    check_split_name,
-)
+from iofast.containers.index import IndexWriter, Layout
+from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Description, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError, IofastError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, LABEL_FIELD, LONGEST_SIDE, MAX_PAYLOAD, ImageInfo, check_field, format_key
@@ -56,6 +48,7 @@ class Finished:
     rows: Path
     count: int
     size: int
+    fields: Sequence[str]
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def columns(self) -> Arrays:
@@ -71,67 +64,21 @@ class Writer(ABC):
     only `abort` may be called.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], name: str, key_width: int = KEY_WIDTH) -> None:
-        self.folder, self.name, self.key_width = Path(folder), name, key_width
+    def __init__(
+        self, folder: str | os.PathLike[str], name: str, description: Description, key_width: int = KEY_WIDTH
+    ) -> None:
+        self.folder, self.name, self.description, self.key_width = Path(folder), name, description, key_width
         self.finished: dict[int, Finished] = {}
         self._section: Section | None = None
+        self._rows = RowsBuilder()
+        self._fields: set[str] = set()  # legal names that occurred
+        self._last = -1
 
-    @abstractmethod
     def resume(self, sections: Iterable[Section]) -> list[Section]:
         """Find those of the sections that an earlier run finished, remove the rest of its work on them.
 
         Returns those that are left.
         """
-
-    @abstractmethod
-    def begin(self, section: Section) -> None:
-        """Begin a section. Sections of one writer come in the order of their positions."""
-
-    @abstractmethod
-    def write(
-        self, position: int, fields: Mapping[str, bytes], info: ImageInfo, crcs: Mapping[str, int] | None = None
-    ) -> None:
-        """Append the record of `position`, greater than any before. `crcs`: CRC32C of each payload, if known."""
-
-    @abstractmethod
-    def commit(self, notes: Mapping[str, object] | None = None) -> Finished:
-        """Finish the section: its records are durable when this returns."""
-
-    @abstractmethod
-    def finish(self, description: Description) -> Manifest | None:
-        """Write index and manifest of all finished sections, make everything durable, and close."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close all files. Finished sections stay for a later `resume`."""
-
-    @property
-    @abstractmethod
-    def files(self) -> dict[str, str]:
-        """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn errors of the system into `TargetError`."""
-        try:
-            yield
-        except IofastError:
-            raise
-        except OSError as error:
-            raise TargetError(f"{self.folder / self.name} cannot be written: {because(error)}") from None
-
-
-class IndexedWriter(Writer):
-    """The Writer of a container with an index. A subclass stores records in its format."""
-
-    def __init__(self, folder: str | os.PathLike[str], name: str, key_width: int = KEY_WIDTH) -> None:
-        super().__init__(folder, name, key_width)
-        self._rows = RowsBuilder()
-        self._fields: set[str] = set()
-        self._last = -1
-
-    def resume(self, sections: Iterable[Section]) -> list[Section]:
-        """See `Writer.resume`."""
         left = []
         with self._errors():
             for section in sections:
@@ -145,7 +92,7 @@ class IndexedWriter(Writer):
         return left
 
     def begin(self, section: Section) -> None:
-        """See `Writer.begin`."""
+        """Begin a section. Sections of one writer come in the order of their positions."""
         if self._section is not None:
             raise ContainerError(f"{self.name}: section {self._section.number} is not finished yet")
         check_split_name(section.split)
@@ -156,7 +103,7 @@ class IndexedWriter(Writer):
     def write(
         self, position: int, fields: Mapping[str, bytes], info: ImageInfo, crcs: Mapping[str, int] | None = None
     ) -> None:
-        """See `Writer.write`."""
+        """Append the record of `position`, greater than any before. `crcs`: CRC32C of each payload, if known."""
         if self._section is None:
             raise ContainerError(f"{self.name}: the writer is closed, or no section was begun")
         key = format_key(position, self.key_width)
@@ -164,7 +111,7 @@ class IndexedWriter(Writer):
             if position <= self._last:
                 raise ContainerError(f"its position does not follow {self._last}, the one before")
             self._check_fields(fields)
-            _check_payloads(fields, info)
+            self._check_payloads(fields, info)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
         if crcs is None:
@@ -178,31 +125,37 @@ class IndexedWriter(Writer):
         )
 
     def commit(self, notes: Mapping[str, object] | None = None) -> Finished:
-        """See `Writer.commit`."""
+        """Finish the section: its records are durable when this returns."""
         section = self._section
         if section is None:
             raise ContainerError(f"{self.name}: no section was begun")
         with self._errors():
             size, about = self._end(section)
-            members = {**about, "section": list(section), "size": size, "shape": self._shape(), "notes": notes or {}}
-            rows = self._rows_file(section)
-            members["count"] = len(self._rows)
-            store(rows, members, self._rows.arrays())
+            members = {"section": list(section), "size": size, "shape": self._shape(), "notes": notes or {}}
+            rows, columns = self._rows_file(section), self._rows.arrays()
+            store(rows, {**members, **about, "count": len(self._rows)}, columns)
             self._commit(section)
-        done = Finished(section, rows, len(self._rows), size, notes or {})
+        done = Finished(section, rows, len(self._rows), size, fields_in(columns), notes or {})
         self.finished[section.number] = done
         self._section, self._rows = None, RowsBuilder()
         return done
 
-    def finish(self, description: Description) -> Manifest:
-        """See `Writer.finish`."""
+    def finish(self) -> Manifest:
+        """Write index and manifest of all finished sections, make everything durable, and close."""
         if self._section is not None:
             self.commit()
         with self._errors():
-            done = [self.finished[number] for number in sorted(self.finished)]
-            manifest = self._finish(done, description)
+            manifest = self._finish([self.finished[number] for number in sorted(self.finished)])
         self.abort()
         return manifest
+
+    def abort(self) -> None:  # noqa: B027 - a folder has nothing open
+        """Close all files. Finished sections stay for a later `resume`."""
+
+    @property
+    @abstractmethod
+    def files(self) -> dict[str, str]:
+        """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
 
     @abstractmethod
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:
@@ -216,20 +169,20 @@ class IndexedWriter(Writer):
     def _append(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Mapping[str, int]:
         """Write one record; the offset of each payload in the section's file, if that is known yet."""
 
-    @abstractmethod
-    def _end(self, section: Section) -> tuple[int, dict[str, object]]:
+    def _end(self, section: Section) -> tuple[int, dict[str, object]]:  # noqa: ARG002
         """End a section before its rows are stored: bytes of its file, and what a resumed run compares."""
+        return 0, {}
 
-    def _commit(self, section: Section) -> None:
+    def _commit(self, section: Section) -> None:  # noqa: B027 - shards are valid before
         """Make a section valid after its rows are stored."""
 
     @abstractmethod
-    def _finish(self, done: Sequence[Finished], description: Description) -> Manifest:
+    def _finish(self, done: Sequence[Finished]) -> Manifest:
         """Write index and manifest."""
 
-    @abstractmethod
     def _remove(self, section: Section) -> None:
         """Remove what an unfinished run left of a section."""
+        self._rows_file(section).unlink(missing_ok=True)
 
     def _is_valid(self, section: Section, members: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Whether the files of a section are those that its rows describe."""
@@ -248,8 +201,9 @@ class IndexedWriter(Writer):
             members, columns = load(rows)
             known = members["section"] == list(section) and members["shape"] == self._shape()
             if known and all(name in columns for name in FACTS) and self._is_valid(section, members):
-                self._fields.update(fields_in(columns))
-                return Finished(section, rows, int(members["count"]), int(members["size"]), dict(members["notes"]))
+                fields, notes = fields_in(columns), dict(members["notes"])
+                self._fields.update(fields)
+                return Finished(section, rows, int(members["count"]), int(members["size"]), fields, notes)
         return None
 
     def _check_fields(self, fields: Mapping[str, bytes]) -> None:
@@ -261,77 +215,67 @@ class IndexedWriter(Writer):
         if len(self._fields) + len(new) > MAX_FIELDS:
             raise ContainerError(f"a container has at most {MAX_FIELDS} fields")
 
-    def _described(
-        self, done: Sequence[Finished], description: Description, shards: tuple[Shard, ...], columns: Iterator[Arrays]
-    ) -> Manifest:
-        """Write the index of these sections, whose `columns` come in their order; returns the manifest."""
-        summary = _Summary(self.key_width, description)
-        pieces = []
-        with (self.folder / (self.name + INDEX_SUFFIX)).open("wb") as file:
-            for _, piece in in_pieces(summary.seen(columns)):
-                file.write(bytes(-file.tell() % ALIGN))
-                start = file.tell()
-                file.writelines(encode({}, piece))
-                pieces.append((start, file.tell() - start))
-            if not pieces:  # a reader refuses an empty file
-                file.write(bytes(ALIGN))
-            file.flush()
-            os.fsync(file.fileno())
-        written = FileBytes(os.fspath(self.folder / (self.name + INDEX_SUFFIX)))
-        seals = tuple(
-            (size, read_header(lambda first, stop: written[first:stop], start, size, self.name).seal)
-            for start, size in pieces
-        )
-        return summary.manifest(done, shards, seals)
+    def _check_payloads(self, fields: Mapping[str, bytes], info: ImageInfo) -> None:
+        for name, payload in fields.items():
+            if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
+                raise ContainerError(f"field {name} must be up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
+        if not (0 <= info.width <= LONGEST_SIDE and 0 <= info.height <= LONGEST_SIDE and 1 <= info.orientation <= 8):
+            raise ContainerError(f"{info.width}×{info.height}, orientation {info.orientation} cannot be indexed")
+        classes = self.description.classes
+        if classes is not None and info.label >= len(classes):
+            raise ContainerError(f"it has label {info.label}, but there are {len(classes)} classes")
+        if not -1 <= info.label < 1 << 31:
+            raise ContainerError(f"label {info.label} is not −1 … 2³¹−1")
+        text = fields.get(LABEL_FIELD)
+        if (b"" if text is None else text) != (b"" if info.label == -1 else b"%d" % info.label):
+            raise ContainerError(f"its label is {info.label} but its field {LABEL_FIELD} is {text!r:.40}")
 
-
-class _Summary:
-    """What a manifest says of all records, from their columns as they pass."""
-
-    def __init__(self, key_width: int, description: Description) -> None:
-        self._key_width, self._description = key_width, description
-        self._fingerprint = Fingerprint(key_width)
-        self._fields: set[str] = set()
-        self._top = self._last = -1
-
-    def seen(self, parts: Iterator[Arrays]) -> Iterator[Arrays]:
-        """Pass the columns on."""
-        for columns in parts:
-            if not len(columns["position"]):
-                continue
-            names = fields_in(columns)
-            self._fields.update(names)
-            self._top = max(self._top, int(columns["label"].max()))
-            position = columns["position"]
-            if int(position[0]) <= self._last or (position[1:] <= position[:-1]).any():
-                raise ContainerError(f"positions do not rise after {self._last}")
-            self._last = int(position[-1])
-            self._fingerprint.add(position, {name: places_in(columns, name) for name in names})
-            yield columns
-
-    def manifest(
-        self, done: Sequence[Finished], shards: tuple[Shard, ...], index: tuple[tuple[int, str], ...]
-    ) -> Manifest:
-        """The manifest. Raises `ContainerError` if there are fewer classes than labels."""
-        description = self._description
-        if description.classes is not None and self._top >= len(description.classes):
-            raise ContainerError(f"a record has label {self._top}, but there are {len(description.classes)} classes")
-        count = sum(each.count for each in done)
+    def _manifest(self, done: Sequence[Finished], shards: tuple[Shard, ...]) -> Manifest:
+        """The manifest of these sections, with zeros in place of the fingerprint and the checksums of the index."""
+        description, count = self.description, sum(each.count for each in done)
         if count > MAX_COUNT:
             raise ContainerError(f"a container holds at most {MAX_COUNT} records")
+        fields = tuple(sorted({name for each in done for name in each.fields}))
         return Manifest(
             count=count,
-            fields=tuple(sorted(self._fields)),
+            fields=fields,
             splits=_ranges(done) or {WHOLE: ((0, 0),)},
-            fingerprint=str(self._fingerprint),
+            fingerprint=f"sha256:{'0' * 64}",
             shards=shards,
             classes=description.classes,
             class_order=description.class_order,
             recipe=dict(description.recipe or {}),
             seed=description.seed,
-            key_width=self._key_width,
-            index=index,
+            key_width=self.key_width,
+            index=dict.fromkeys(Layout(count, fields).starts, "0" * 8),
         )
+
+    def _indexed(
+        self, manifest: Manifest, columns: Iterable[Arrays], write: Callable[[int, memoryview], object]
+    ) -> Manifest:
+        """Write the index of all records, whose `columns` come in their order; return the completed manifest."""
+        index = IndexWriter(Layout(manifest.count, manifest.fields), write)
+        fingerprint, last = Fingerprint(self.key_width), -1
+        for part in columns:
+            position = part["position"]
+            if not len(position):
+                continue
+            if int(position[0]) <= last or (position[1:] <= position[:-1]).any():
+                raise ContainerError(f"positions do not rise after {last}")
+            last = int(position[-1])
+            fingerprint.add(part)
+            index.add(part)
+        return replace(manifest, fingerprint=str(fingerprint), index=index.sums())
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of the system into `TargetError`."""
+        try:
+            yield
+        except IofastError:
+            raise
+        except OSError as error:
+            raise TargetError(f"{self.folder / self.name} cannot be written: {because(error)}") from None
 
 
 def _ranges(done: Sequence[Finished]) -> dict[str, tuple[tuple[int, int], ...]]:
@@ -345,16 +289,3 @@ def _ranges(done: Sequence[Finished]) -> dict[str, tuple[tuple[int, int], ...]]:
             ranges[split] = (*own[:-1], (own[-1][0], stop)) if split == last else (*own, (first, stop))
             first, last = stop, split
     return ranges
-
-
-def _check_payloads(fields: Mapping[str, bytes], info: ImageInfo) -> None:
-    for name, payload in fields.items():
-        if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
-            raise ContainerError(f"field {name} must be up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
-    if not (0 <= info.width <= LONGEST_SIDE and 0 <= info.height <= LONGEST_SIDE and 1 <= info.orientation <= 8):
-        raise ContainerError(f"{info.width}×{info.height}, orientation {info.orientation} cannot be indexed")
-    if not -1 <= info.label < 1 << 31:
-        raise ContainerError(f"label {info.label} is not −1 … 2³¹−1")
-    text = fields.get(LABEL_FIELD)
-    if (b"" if text is None else text) != (b"" if info.label == -1 else b"%d" % info.label):
-        raise ContainerError(f"its label is {info.label} but its field {LABEL_FIELD} is {text!r:.40}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import stored_stamps
-from iofast.containers.columns import type_of, usual_of
+from iofast.containers.columns import lacking
 from iofast.containers.columns_file import Arrays
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
@@ -42,8 +42,8 @@ class ForeignIndex(CachedIndex):
     """Columns with one row per record.
 
     `arrays` has the columns of an index of iofast (`containers.columns`), without checksums in most formats; `format`
-    of the image (see `FORMATS`); and `starts`, the number of records before each file. A scan sets `fingerprint` only
-    if the format defines one; `open_index` sets `state`, `stamps` and `scanned`.
+    of the image (see `FORMATS`); and `starts`, the number of records before each file. `open_index` sets
+    `fingerprint`, `state`, `stamps` and `scanned`.
     """
 
     arrays: Arrays = field(repr=False)
@@ -206,8 +206,7 @@ def joined(files: Sequence[Arrays]) -> Arrays:
         raise ContainerError(f"{sum(counts)} records are too many")
     arrays: Arrays = {"starts": np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)}
     for name in dict.fromkeys(name for own in files for name in own if name != "position"):
-        none = (usual_of(name), type_of(name)) if name != "format" else (0, np.uint8)
-        own = [each[name] if name in each else np.full(count, *none) for each, count in zip(files, counts, strict=True)]
+        own = [each[name] if name in each else lacking(name, count) for each, count in zip(files, counts, strict=True)]
         arrays[name] = np.concatenate(own)
     return arrays
 
@@ -235,7 +234,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
     if len(index) > MAX_RECORDS or len(index.fields) > MAX_FIELDS:
         raise ContainerError(f"{where}: {len(index)} records of {len(index.fields)} fields are too many")
     whole = replace(index, state=state, stamps=before, scanned=(began, time.time_ns()))
-    return replace(whole, fingerprint=index.fingerprint or _fingerprint(index))
+    return replace(whole, fingerprint=_fingerprint(index))
 
 
 def _fingerprint(index: ForeignIndex) -> str:

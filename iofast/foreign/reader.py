@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, dense
-from iofast.containers.columns import ABSENT, FieldPlaces, columns_of, first_of, places_in
+from iofast.containers.columns import ABSENT, columns_of
+from iofast.containers.located import locate_in
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, OptionError
 from iofast.foreign.cached_index import FORMATS, ForeignIndex, Format, open_index, reopen_index
@@ -128,26 +129,10 @@ class ForeignReader(FilesReader):
     def _located(self, fields: Sequence[str], indices: NDArray[np.int64]) -> Located:
         """Return each record's place of the first of `fields` that it has."""
         index, indices = self._open(), dense(indices, len(self), self.path)
-        nothing = np.zeros(len(indices), np.uint64)
-        places = FieldPlaces(nothing > 0, nothing, nothing, nothing.astype(np.uint32))
-        kind = np.zeros(len(indices), np.uint8)
-        for name in fields:
-            own = places_in({each: index.arrays[each][indices] for each in columns_of(name)}, name)
-            if name in RAW_FIELDS:
-                kind[own.there & ~places.there] = 1 + RAW_FIELDS.index(name)
-            places = first_of(places, own)
-        return Located(
-            indices=indices,
-            label=index.arrays["label"][indices],
-            width=index.arrays["width"][indices],
-            height=index.arrays["height"][indices],
-            orientation=index.arrays["orientation"][indices],
-            file=np.where(places.there, index.files_of(indices), np.uint32(ABSENT)),
-            offset=places.offset,
-            length=places.length,
-            kind=kind,
-            crc=places.crc if self.format.has_checksums else None,
-        )
+        names = ("label", "width", "height", "orientation", *(each for name in fields for each in columns_of(name)))
+        columns = {name: index.arrays[name][indices] for name in names}
+        located, _ = locate_in(columns, fields, indices, index.files_of(indices))
+        return located if self.format.has_checksums else located._replace(crc=None)
 
     def _unplaced_fields(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
         """The fields of one record that are made from the index."""

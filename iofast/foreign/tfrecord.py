@@ -23,15 +23,12 @@ from numpy.typing import NDArray
 
 from iofast.bars import open_bar
 from iofast.containers.any_bytes import open_bytes, stored_stamps
-from iofast.containers.columns import FieldPlaces, RowsBuilder, fields_in, places_in
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import RowsBuilder, fields_in
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
 from iofast.foreign.cached_index import (
-    FORMATS,
     MAX_NAMES,
     ForeignIndex,
     Format,
@@ -44,9 +41,9 @@ from iofast.foreign.cached_index import (
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tfrecord_features import FeatureNames, Understood, understand
 from iofast.kernel import Header, crc32c, read_header
-from iofast.record import JSON_FIELD, KEY_WIDTH, LABEL_FIELD, ImageInfo
+from iofast.record import ImageInfo
 from iofast.remote.urls import is_url
-from iofast.source.arrays import Strings, steps
+from iofast.source.arrays import Strings
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
 from iofast.source.table import Cells
@@ -86,7 +83,6 @@ class TfrecordFiles(Format):
             class_order=order,
             left_out=(*self._left_out(files, labelled=bool((arrays["label"] >= 0).any())), *warnings),
             names_seen=few_names(rows.features for rows in files),
-            fingerprint=str(_fingerprint(arrays, fields, json)),
         )
 
     def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
@@ -221,24 +217,3 @@ def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | 
     names = [texts.get(label) for label in range(top + 1)] if top + 1 == len(texts) else []
     whole = [name for name in names if name is not None and len(name) <= MAX_CLASS_NAME]
     return tuple(whole) if whole and len(set(whole)) == top + 1 else None
-
-
-def _fingerprint(arrays: Arrays, fields: Sequence[str], json: Strings) -> Fingerprint:
-    """The fingerprint of docs/format.md 2.2, so that a converted container has the same one."""
-    digest = Fingerprint(KEY_WIDTH)
-    for rows in steps(len(json)):
-        own = {name: column[rows] for name, column in arrays.items() if name != "starts"}
-        found = {name: places_in(own, name) for name in fields}
-        found[LABEL_FIELD] = _made([b"%d" % label if label >= 0 else b"" for label in own["label"].tolist()])
-        found[JSON_FIELD] = _made([json[row] for row in range(rows.start, rows.stop)])
-        if (image := found.pop(IMAGE_FIELD, None)) is not None:
-            for number in np.unique(own["format"]).tolist():
-                found[FORMATS[number]] = image._replace(there=image.there & (own["format"] == number))
-        digest.add(np.arange(rows.start, rows.stop, dtype=np.uint64), dict(sorted(found.items())))
-    return digest
-
-
-def _made(payloads: Sequence[bytes]) -> FieldPlaces:
-    """The lengths and checksums of payloads that are in no file; an empty one is none."""
-    length, crc = (np.array([sum_of(each) for each in payloads]) for sum_of in (len, crc32c))
-    return FieldPlaces(length > 0, np.zeros(len(length), np.uint64), length.astype(np.uint64), crc.astype(np.uint32))

@@ -1,34 +1,31 @@
 """Copy the records of a container as they are: `pack` with format=keep and check=end, which `iofast convert` calls.
 
 No payload byte changes. Order, splits, classes, recipe and keys stay; a key that is not a position goes into `json`.
-One process reads and writes, because nothing is decoded.
+This process reads and writes, because nothing is decoded.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from dataclasses import asdict, fields, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from iofast.containers.base import Reader
 from iofast.containers.folder_writer import FolderTarget
-from iofast.containers.identity import require_elsewhere, state_of
+from iofast.containers.identity import left_out, require_elsewhere, state_of
 from iofast.containers.manifest import Description
-from iofast.containers.publish import PLAN, Target, require_free
+from iofast.containers.publish import Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
-from iofast.containers.targets import writer_of
-from iofast.containers.writer import TRANSACTION_BYTES
-from iofast.errors import SourceError, TargetError
-from iofast.opening import open_reader
+from iofast.containers.writer import TRANSACTION_BYTES, Section
+from iofast.errors import SourceError
 from iofast.packing.options import PackOptions
-from iofast.packing.plan import PackPlan, load_plan
-from iofast.packing.progress import PackProgress
-from iofast.packing.records import RecordSource
-from iofast.packing.report import PackReport, completed, published
+from iofast.packing.plan import PackPlan, shards
+from iofast.packing.pool import Done
+from iofast.packing.records import Records
 from iofast.record import key_width
 from iofast.version import __version__
 
@@ -41,108 +38,65 @@ def is_copy(options: PackOptions) -> bool:
     return options.format == "keep" and options.check == "end" and given <= set(_OF_COPIES)
 
 
-def copy(source: str | os.PathLike[str], place: Target, options: PackOptions, progress: PackProgress) -> PackReport:
-    """Copy all records of `source`. Called again after an interruption, it goes on after the last finished section.
+class CopyWork:
+    """The copying of all records of a reader of `source`; see `work.PackWork`.
 
-    Raises `ContainerError` for a damaged payload, and a field that cannot be stored.
+    Raises `SourceError` if a folder would get no file. `results` raise `ContainerError` for a damaged payload.
     """
-    started = time.monotonic()
-    with open_reader(source, options.foreign) as reader:
+
+    def __init__(self, reader: Reader, source: str, place: Target, options: PackOptions) -> None:
         require_elsewhere(reader, source, place)
-        records = RecordSource(reader)
         if not len(reader) and isinstance(place, FolderTarget):
-            raise SourceError(f"{os.fspath(source)} contains no record")
-        with place:
-            plan = _plan(reader, source, place, options)
-            if place.interrupted:
-                return completed(place, started)
-            try:
-                report = _write(place, records, plan, progress, partial(_report, source, place, reader, started))
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"interrupted; {place.going_on}") from None
-            except TargetError as error:
-                raise TargetError(f"{error}; {place.going_on}") from None
-            except BaseException:
-                place.discard()
-                raise
-        warnings = records.warnings()
-        for warning in warnings:
-            progress.warn(warning)
-        return replace(report, warnings=tuple(warnings))
+            raise SourceError(f"{source} contains no record")
+        self.options, self._reader, self._source = options, reader, source
+        self._records = Records(reader)
+        self.key_width = self._records.key_width or key_width(len(reader))
+        settings = {"copy of": os.path.abspath(source), "iofast": __version__, **shards(options, place)}
+        self.plan = PackPlan(len(reader), tuple(reader.manifest.ranges()), state_of(reader, source), settings)
 
+    def results(self, _: object, sections: Sequence[Section]) -> Iterator[Done]:
+        """The records of these sections, one at a time."""
+        for section in sections:
+            for record in self._records.read(section.start, section.stop):
+                yield Done(section.start, 1, (record,), (), sum(map(len, record.fields.values())), 0)
 
-def _plan(reader: Reader, source: str | os.PathLike[str], place: Target, options: PackOptions) -> PackPlan:
-    """The plan of this copy; an earlier run's work with another one is removed."""
-    size = sum(shard.size for shard in reader.manifest.shards)
-    limit = shard_bytes(options.shard_size, place) if isinstance(place, ShardTarget) else TRANSACTION_BYTES
-    step = options.shard_records or max(1, int(limit / max(1.0, size / max(1, len(reader)) + 2048)))
-    settings = {"copy of": os.path.abspath(source), "iofast": __version__}
-    ranges = tuple(reader.manifest.ranges())
-    plan = PackPlan(len(reader), ranges, state_of(reader, source), settings, step)
-    old = load_plan(place)
-    if place.interrupted:
-        if old == plan:
-            return plan
-        place.complete()  # of another command
-        place.acquire()
-    elif old is not None and "copy of" not in old.settings:
-        raise TargetError(f"{place.partial} holds the work of a pack that was interrupted: finish or delete it")
-    if old != plan:
-        place.clear()
-        try:
-            require_free(place.partial, size)
-        except TargetError:
-            place.discard()
-            raise
-        place.note(PLAN, asdict(plan))
-    return plan
+    def path(self, position: int) -> str:
+        """The name of a record, for messages."""
+        return self._reader.name(position)
 
+    def description(self) -> Description:
+        """The description for the container's writer."""
+        manifest = self._reader.manifest
+        return Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
 
-def _write(
-    place: Target, records: RecordSource, plan: PackPlan, progress: PackProgress, report: Callable[[int], PackReport]
-) -> PackReport:
-    """Write the sections that no earlier run finished, and publish. `report` gets how many records the others have."""
-    manifest, sections = records.reader.manifest, plan.sections()
-    description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
-    writer = writer_of(place, description, records.key_width or key_width(plan.images))
-    try:
-        left = writer.resume(sections)
-        done = left[0].start if left else plan.images
-        copies = records.records(done=done)
-        progress.begin(plan.images, done)
-        for section in (each for each in sections if each.start >= done):
-            writer.begin(section)
-            for _ in range(section.start, section.stop):
-                index, position, payloads, info = next(copies)
-                writer.write(position if records.key_width else index, payloads, info)
-                progress.step(1, sum(map(len, payloads.values())), 0)
-            writer.commit({"failed": [], "left_out": 0, "bytes_in": 0})
-        writer.finish(description)
-        return published(place, writer.files, report(done))
-    finally:
-        writer.abort()
-        progress.end()
+    def section_records(self, target: Target) -> int:
+        """How many records a section gets: about a shard of the wanted size, or a transaction of LMDB."""
+        limit = shard_bytes(self.options.shard_size, target) if isinstance(target, ShardTarget) else TRANSACTION_BYTES
+        return self.options.shard_records or max(1, int(limit / (self._size / max(1, len(self._reader)) + 2048)))
 
+    def require_space(self, target: Target) -> None:
+        """Raise `TargetError` unless the disk can take everything; files in `<DST>.partial/` already count."""
+        staged = sum(entry.stat().st_size for entry in os.scandir(target.partial))
+        require_free(target.partial, self._size - staged)
 
-def _report(source: str | os.PathLike[str], place: Target, reader: Reader, started: float, resumed: int) -> PackReport:
-    manifest = reader.manifest
-    return PackReport(
-        source=os.fspath(source),
-        target=os.fspath(place.path),
-        images=len(reader),
-        packed=len(reader),
-        failed=0,
-        classes=None if manifest.classes is None else len(manifest.classes),
-        unlabelled=_unlabelled(reader),
-        splits={name: sum(stop - start for start, stop in own) for name, own in manifest.splits.items()},
-        bytes_in=sum(shard.size for shard in manifest.shards),
-        bytes_out=0,
-        seconds=time.monotonic() - started,
-        workers=1,
-        resumed=resumed,
-    )
+    def facts(self) -> dict[str, Any]:
+        """The members of `PackReport` that the source determines."""
+        manifest = self._reader.manifest
+        return {
+            "source": self._source,
+            "images": len(self._reader),
+            "classes": None if manifest.classes is None else len(manifest.classes),
+            "unlabelled": int((self._reader.labels(np.arange(len(self._reader), dtype=np.int64)) < 0).sum()),
+            "splits": {name: sum(stop - start for start, stop in own) for name, own in manifest.splits.items()},
+            "warnings": self.warnings,
+        }
 
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not copied, in words."""
+        return (*left_out(self._reader), *self._records.not_stored())
 
-def _unlabelled(reader: Reader) -> int:
-    """How many records have no label."""
-    return int((reader.labels(np.arange(len(reader), dtype=np.int64)) < 0).sum())
+    @property
+    def _size(self) -> int:
+        """Bytes of all files, about those of all payloads."""
+        return sum(shard.size for shard in self._reader.manifest.shards)

@@ -4,76 +4,55 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from iofast.containers.publish import existing_folder
-from iofast.packing import estimate
-from iofast.packing.child import ChunkJob
-from iofast.packing.failures import Failures
-from iofast.packing.pack_work import PackWork
-from iofast.packing.pool import Done, WorkerPool
+from iofast.packing.estimate import container_size, spread
+from iofast.packing.pack_run import PackRun
 from iofast.packing.report import Estimate, PackReport
+from iofast.packing.work import PackWork
 
 _SAMPLE = 64  # images per worker: a fraction of a second for photographs, half a minute for the very largest
 _START_UP = 0.3  # seconds until the first image, on any machine of today
 
 
-def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
+def forecast(run: PackRun) -> PackReport:
     """The report of a dry run, with its `estimate`. Nothing is written beside the target."""
+    work, path, workers = run.work, run.target.path, run.pool.count
+    assert isinstance(work, PackWork)  # a copy is no dry run
     images = len(work.source)
-    sample = estimate.spread(images, _SAMPLE * work.workers)
-    failures = Failures(images, images, target)
-    pace = _Pace()
-    for done in pool.results(work.setup(), _jobs(work, sample)):
-        pace.note(done)
-        for failure in work.failures(done):
-            failures.add(failure)
-    good = max(1, len(sample) - len(failures) - pace.left_out)
-    payload = pace.bytes_out / good
-    admitted = images - images * pace.left_out // len(sample)
-    size = estimate.Room(target.suffix).container(admitted, payload)
+    sample = spread(images, _SAMPLE * workers)
+    size = max(1, min(work.chunk, len(sample) // (8 * workers)))  # so small that all workers end at about the same time
+    jobs = (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
+    run.failures.allowed = images
+    bytes_in = bytes_out = left_out = 0
+    times = [time.monotonic()]
+    for done in run.pool.results(work.setup, jobs):
+        times.append(time.monotonic())
+        bytes_in += done.bytes_in
+        bytes_out += sum(len(payload) for record in done.records for payload in record.fields.values())
+        left_out += done.left_out
+        run.note_failures(done)
+    good = max(1, len(sample) - len(run.failures) - left_out)
+    admitted = images - images * left_out // len(sample)
+    total = container_size(path.suffix, admitted, bytes_out / good)
     expected = Estimate(
         sample=len(sample),
-        bytes_out=size,
-        seconds=_START_UP + images / pace.rate(len(sample)),
-        bytes_peak=size,
-        bytes_free=shutil.disk_usage(existing_folder(target.parent)).free,
+        bytes_out=total,
+        seconds=_START_UP + images / _rate(times, len(sample)),
+        bytes_peak=total,
+        bytes_free=shutil.disk_usage(existing_folder(path.parent)).free,
     )
-    return replace(
-        work.report(target, failures, (), 0, 0),
-        left_out=pace.left_out,
-        bytes_in=int(pace.bytes_in / good * admitted),
-        errors_file=None,
-        estimate=expected,
-    )
+    bytes_in = int(bytes_in / good * admitted)
+    return replace(run.report(()), left_out=left_out, bytes_in=bytes_in, errors_file=None, estimate=expected)
 
 
-def _jobs(work: PackWork, sample: list[int]) -> Iterator[ChunkJob]:
-    """The sample in jobs so small that all workers end at about the same time."""
-    size = max(1, min(work.chunk, len(sample) // (8 * work.workers)))
-    return (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
+def _rate(times: list[float], images: int) -> float:
+    """Images per second, of `images` in jobs that ended at `times[1:]`, begun at `times[0]`.
 
-
-class _Pace:
-    """Sums of finished jobs. The clock starts with the first one, when all workers have started."""
-
-    def __init__(self) -> None:
-        self.bytes_in = self.bytes_out = self.left_out = 0
-        self._jobs = 0
-        self._created = self._first = self._last = time.monotonic()
-
-    def note(self, done: Done) -> None:
-        self._last = time.monotonic()
-        self._first = self._last if self._jobs == 0 else self._first
-        self._jobs += 1
-        self.bytes_in += done.bytes_in
-        self.bytes_out += sum(len(payload) for record in done.records for payload in record.fields.values())
-        self.left_out += done.left_out
-
-    def rate(self, images: int) -> float:
-        """Images per second, of `images` in all the jobs."""
-        if self._jobs < 4:
-            return images / max(1e-6, self._last - self._created)
-        return images * (self._jobs - 1) / self._jobs / max(1e-6, self._last - self._first)
+    The clock starts with the end of the first job, when all workers have started, unless there are few jobs.
+    """
+    jobs = len(times) - 1
+    if jobs < 4:
+        return images / max(1e-6, times[-1] - times[0])
+    return images * (jobs - 1) / jobs / max(1e-6, times[-1] - times[1])

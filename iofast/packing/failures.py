@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from iofast import owned
 from iofast.errors import ErrorBudgetError, TargetError
@@ -16,48 +16,35 @@ from iofast.record import format_key
 ERRORS = ".errors.jsonl"  # the suffix of the list, beside the container
 
 
-class PackFailure(NamedTuple):
-    """One image that failed: its position in the packing order, its path as `printable` gives it, and the reason."""
-
-    position: int
-    path: str
-    reason: str
-
-
 class Failures:
     """The failures of the run that packs the container at `path`, at most `allowed` of its `images`."""
 
     def __init__(self, images: int, allowed: int, path: Path) -> None:
-        self._images, self._allowed, self._path = images, allowed, path
+        self.allowed, self._images, self._path = allowed, images, path
         self.file = beside(path, ERRORS)
-        self._found: dict[int, PackFailure] = {}
+        self._found: dict[int, tuple[str, str]] = {}  # position -> path as `printable` gives it, reason
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def __iter__(self) -> Iterator[PackFailure]:
-        return (failure for _, failure in sorted(self._found.items()))
-
-    def add(self, failure: PackFailure) -> None:
+    def add(self, position: int, path: str, reason: str) -> None:
         """Count one. Raises `ErrorBudgetError` above the budget, after writing the file."""
-        self._found[failure.position] = failure
-        if len(self._found) > self._allowed:
+        self._found[position] = path, reason
+        if len(self._found) > self.allowed:
             self.save()
             raise ErrorBudgetError(
-                f"{len(self._found):,} of {self._images:,} images failed: expected at most {self._allowed:,}, found "
-                f"{failure.path!r}: {failure.reason} (all are listed in {self.file})"
+                f"{len(self._found):,} of {self._images:,} images failed: expected at most {self.allowed:,}, found "
+                f"{path!r}: {reason} (all are listed in {self.file})"
             )
 
     def load(self) -> None:
         """Load the list that a finished run has saved."""
         for value in read_lines(self.file):
-            position = value["key"]
-            self._found[position] = PackFailure(position, str(value.get("path")), str(value.get("reason")))
+            self._found[value["key"]] = str(value.get("path")), str(value.get("reason"))
 
     def causes(self) -> Mapping[str, int]:
         """Numbers of failed images by cause (the reason without details in brackets), most frequent first."""
-        causes = (failure.reason.split(" (", 1)[0] for failure in self)
-        return dict(Counter(causes).most_common())
+        return dict(Counter(reason.split(" (", 1)[0] for _, (_, reason) in sorted(self._found.items())).most_common())
 
     def save(self) -> Path | None:
         """Replace the file by one JSON object per failed image, in packing order; return it. Without any, remove it.
@@ -69,8 +56,8 @@ class Failures:
                 self.file.unlink(missing_ok=True)
                 return None
             with owned.writing(self.file, drafts=beside(self._path, ".partial")) as draft:
-                for each in self:
-                    line = {"key": format_key(each.position), "path": each.path, "reason": each.reason}
+                for position, (path, reason) in sorted(self._found.items()):
+                    line = {"key": format_key(position), "path": path, "reason": reason}
                     draft.write(json.dumps(line).encode("ascii") + b"\n")
         except OSError as error:
             raise TargetError(f"the list {self.file} cannot be written: {error.strerror or error}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from iofast.record import ImageInfo
@@ -22,12 +22,12 @@ Message = dict[str, Any]
 
 
 class PackedRecord(NamedTuple):
-    """One packed record. `crcs`: CRC32C of each payload."""
+    """One packed record. `crcs`: CRC32C of each payload; None if they are not known."""
 
     position: int
     info: ImageInfo
     fields: dict[str, bytes]
-    crcs: dict[str, int]
+    crcs: Mapping[str, int] | None
 
     @classmethod
     def of(cls, position: int, info: ImageInfo, fields: dict[str, bytes]) -> PackedRecord:
@@ -48,7 +48,7 @@ def described(records: Sequence[PackedRecord]) -> tuple[list[object], list[bytes
     rows: list[object] = []
     payloads: list[bytes] = []
     for record in records:
-        fields = [(name, len(payload), record.crcs[name]) for name, payload in record.fields.items()]
+        fields = [(name, len(payload), (record.crcs or {})[name]) for name, payload in record.fields.items()]
         info = record.info
         rows.append((record.position, info.label, info.width, info.height, info.orientation, fields))
         payloads += record.fields.values()

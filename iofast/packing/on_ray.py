@@ -14,8 +14,9 @@ from iofast.containers.shards import is_pattern
 from iofast.errors import IofastError, OptionError, TargetError, WorkerError, reason_of
 from iofast.machine import cores
 from iofast.packing.options import RAY, PackOptions
+from iofast.packing.pack_run import images_of
 from iofast.packing.part import PackPart
-from iofast.packing.parts import PackParts
+from iofast.packing.parts import PackParts, missing_parts
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
@@ -25,21 +26,20 @@ _Pack = Callable[..., PackReport]
 _STORE = 100 << 20  # bytes of a local Ray's object store, which holds only reports; Ray's default is 30 % of memory
 
 
-def pack_on_ray(parts: PackParts, pack: _Pack, pool: WorkerPool, progress: PackProgress) -> PackReport:
+def pack_on_ray(parts: PackParts, pack: _Pack) -> PackReport:
     """Pack all missing parts, each by `pack` in a task, and join them. Raises errors of tasks as without Ray."""
     try:
         import ray
     except ImportError:
         raise OptionError("on=ray needs Ray, which is not installed: pip install 'iofast[ray]'") from None
-    started, resumed, processors = time.monotonic(), 0, 0
+    started, resumed, processors, progress = time.monotonic(), 0, 0, parts.progress
     if not parts.place.interrupted:
-        work, going_on = parts.work(None), parts.place.going_on
-        count = work.plan.parts or 1
-        missing, sections = [PackPart(number, count) for number in parts.missing(work)], work.sections()
-        resumed = len(work.source) - sum(each.stop - each.start for part in missing for each in part.of(sections))
-        progress.begin(len(work.source), resumed)
+        plan, going_on = parts.work(None).plan, parts.place.going_on
+        missing = [PackPart(number, plan.parts or 1) for number in missing_parts(parts.place, plan)]
+        resumed = plan.images - sum(images_of(part.of(plan.sections())) for part in missing)
+        progress.begin(plan.images, resumed)
         try:
-            processors = _pack_all(ray, parts, pack, missing, progress) if missing else 0
+            processors = _pack_all(ray, parts, pack, missing) if missing else 0
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; {going_on}") from None
         except (ray.exceptions.RayError, ConnectionError) as error:  # the latter from a client of a cluster
@@ -49,11 +49,11 @@ def pack_on_ray(parts: PackParts, pack: _Pack, pool: WorkerPool, progress: PackP
             raise WorkerError(f"Ray failed ({type(cause).__name__}: {reason_of(cause)}); {going_on}") from error
         finally:
             progress.end()
-    report = parts.finish(pool, progress)
+    report = parts.finish()
     return replace(report, seconds=time.monotonic() - started, workers=processors or report.workers, resumed=resumed)
 
 
-def _pack_all(ray: Any, parts: PackParts, pack: _Pack, missing: list[PackPart], progress: PackProgress) -> int:
+def _pack_all(ray: Any, parts: PackParts, pack: _Pack, missing: list[PackPart]) -> int:
     """Pack the parts. Returns the number of processors of the cluster."""
     workers, failed = parts.options.ray_cpus or 1, 0
     folder, target = os.getcwd(), os.path.abspath(parts.place.path)  # tasks have another working directory
@@ -71,7 +71,7 @@ def _pack_all(ray: Any, parts: PackParts, pack: _Pack, missing: list[PackPart], 
         while left:
             (done,), left = ray.wait(left)
             report = ray.get(done)
-            progress.step(report.images, report.bytes_in, failed := failed + report.failed)
+            parts.progress.step(report.images, report.bytes_in, failed := failed + report.failed)
         return int(ray.cluster_resources().get("CPU", 0))
     finally:
         for each in left:  # after an error; they would hold locks

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from iofast.arguments import check_integer
 from iofast.choices import MAX_SEED
+from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.option import described, parse_size
-from iofast.packing.effects import require_effects
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, PackPart
-from iofast.packing.pool import MAX_WORKERS, check_workers
+from iofast.packing.pool import MAX_WORKERS
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
 from iofast.source import SourceOptions
@@ -32,23 +33,14 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
+        _require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
         self.allowed_errors(1)
-        if self.max_pixels < 1:
-            raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
-        if self.shuffle is not None and not 0 <= self.shuffle <= MAX_SEED:
-            raise OptionError(f"shuffle must be a seed of 0 to {MAX_SEED}, found {self.shuffle}")
-        if self.workers is not None:
-            check_workers(self.workers)
-        if self.split_seed is not None and not (isinstance(self.split_seed, int) and 0 <= self.split_seed <= MAX_SEED):
-            raise OptionError(f"split_seed must be 0 to {MAX_SEED}, found {self.split_seed!r}")
-        if self.label_base not in (0, 1):
-            raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
+        for name, (least, most) in _LIMITS.items():
+            if given[name] is not None:
+                check_integer(name, given[name], least, most)
         self.shares()
         if self.shard_size is not None:
             parse_size(self.shard_size)
-        if self.shard_records is not None and not (isinstance(self.shard_records, int) and self.shard_records >= 1):
-            raise OptionError(f"shard_records must be 1 or more, found {self.shard_records!r}")
         if self.shard_size is not None and self.shard_records is not None:
             raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
         self._check_parts()
@@ -62,14 +54,10 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             PackPart.parse(self.part, {})
         if self.part is not None and self.finish:
             raise OptionError("part packs one part, finish=True joins all: give one of them, or finish_when_complete")
-        if self.finish_when_complete and self.part is None:
-            raise OptionError("finish_when_complete=True has no effect: expected part= beside it; leave it out")
         if self.dry_run and (self.part is not None or self.finish):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
 
     def _check_cluster(self) -> None:
-        if self.ray_cpus is not None and not 1 <= self.ray_cpus <= MAX_WORKERS:
-            raise OptionError(f"ray_cpus must be 1 to {MAX_WORKERS}, found {self.ray_cpus}")
         if self.on is None:
             return
         if self.on != RAY and not (isinstance(self.on, str) and self.on.startswith(f"{RAY}://")):
@@ -204,10 +192,48 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
     return checked
 
 
+def _require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> None:
+    """Raise `OptionError` for one of the `given` options that has no effect beside the others."""
+    kept = recipe.format == "keep"
+    # with "keep", these options still encode images
+    encodes = kept and (recipe.mode, recipe.icc, recipe.background) != ("none", None, None)
+    formats = f"format={recipe.format}" + (", which changes no pixel here" if kept else "")
+    npy = "icc background pad_color reducing_gap"
+    needs: tuple[tuple[str, str, bool, str], ...] = (  # options, expected beside them, whether so, found
+        ("quality", "format=jpeg or webp", recipe.format in ("jpeg", "webp") or encodes, formats),
+        ("subsampling", "format=jpeg", recipe.format == "jpeg" or encodes, formats),
+        ("restart", "format=jpeg or keep", recipe.format == "jpeg" or kept, formats),
+        ("check", "format=keep", kept, formats),
+        (npy, "a format other than npy", recipe.format != "npy", "format=npy, which changes no value"),
+        ("filter only_shrink reducing_gap", "resize=", recipe.size is not None, "none"),
+        ("pad_color mask_fill", "mode=pad", recipe.mode == "pad", f"mode={recipe.mode}"),
+        ("box_format", "boxes=", given["boxes"] is not None, "none"),
+        ("split_seed", "split=", given["split"] is not None, "none"),
+        ("ray_cpus", "on=", given["on"] is not None, "none"),
+        ("finish_when_complete", "part=", given["part"] is not None, "none"),
+    )
+    for names, expected, met, found in needs:
+        for name in () if met else names.split():
+            value = given[name]
+            if value is not None and value is not False:  # 0 is a value
+                raise OptionError(
+                    f"{name}={value} has no effect: expected {expected} beside it, found {found}; leave it out"
+                )
+
+
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "
 _USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 RAY = "ray"  # a value of `on`; with "://host:port" it names a cluster
+_LIMITS = {  # whole numbers
+    "max_pixels": (1, 1 << 62),
+    "shuffle": (0, MAX_SEED),
+    "split_seed": (0, MAX_SEED),
+    "workers": (1, MAX_WORKERS),
+    "ray_cpus": (1, MAX_WORKERS),
+    "shard_records": (1, MAX_COUNT),
+    "label_base": (0, 1),
+}
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software

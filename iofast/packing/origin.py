@@ -41,11 +41,7 @@ class Origin(ABC):
     """Reads the samples of one source."""
 
     waiting: Callable[[], object] | None = None  # called now and then while `read` waits for an object store
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether `begin` may be called for the next chunk, too, before the present one is read."""
-        return False
+    overlaps = False  # whether `begin` may be called for the next chunk, too, before the present one is read
 
     def begin(self, images: Sequence[Image]) -> None:  # noqa: B027 - files need no preparation
         """Prepare to read these, one after another. Raises `SourceError` if no sample can be read any more.
@@ -57,9 +53,9 @@ class Origin(ABC):
     def read(self, image: Image) -> ReadSample:
         """Read one sample. Raises `DecodeError`, `OSError`; `StorageError` if no sample can be read any more."""
 
-    def blame(self, image: Image, reason: str) -> str:  # noqa: ARG002 - the path names a file
-        """The reason of a failure, with the place of the sample if its path does not name it."""
-        return reason
+    def place(self, image: Image) -> str:  # noqa: ARG002 - the path names a file
+        """Where the sample lies, for the reason of a failure, if its path does not name it."""
+        return ""
 
     def check(self) -> None:  # noqa: B027 - `read` checks each file
         """Raise `SourceError` if the source changed since it was listed."""
@@ -72,11 +68,6 @@ class FileOrigin(Origin):
         self._root = root
         self._ahead: Ahead | None = None
         self._numbers: dict[tuple[int, int], int] = {}  # (position, file) -> number of an object that is fetched ahead
-
-    @property
-    def overlaps(self) -> bool:
-        """See `Origin.overlaps`."""
-        return self._ahead is not None
 
     def begin(self, images: Sequence[Image]) -> None:
         """Begin to fetch the objects of these, in the order of `read`. See `Origin.begin`."""
@@ -94,7 +85,7 @@ class FileOrigin(Origin):
             return
         from iofast.remote.ahead import Ahead  # here: workers of files start without object stores
 
-        self._ahead = self._ahead or Ahead(MOST_AHEAD)
+        self._ahead, self.overlaps = self._ahead or Ahead(MOST_AHEAD), True
         numbers = self._ahead.add(wanted for _, _, wanted in objects)
         self._numbers |= {(position, file): at for at, (position, file, _) in zip(numbers, objects, strict=True)}
 
@@ -186,9 +177,7 @@ class RecordOrigin(Origin):
     def read(self, image: Image) -> ReadSample:
         """See `Origin.read`. A payload that contradicts its checksum is a `DecodeError`."""
         self._open()
-        fields = self._ahead.pop(image.place, None)
-        if fields is None:
-            fields = self._alone(image.place)
+        fields = self._ahead.pop(image.place, None) or self._alone(image.place)
         if isinstance(fields, DecodeError):
             raise fields
         name = image_field(fields) or next((name for name in OTHER_IMAGES if name in fields), None)
@@ -197,20 +186,16 @@ class RecordOrigin(Origin):
         data = fields.pop(name)
         if name in RAW_FIELDS:
             data = self._as_ppm(name, data, image.place)
-        path = self._path(fields.get(JSON_FIELD))
-        row = image if path is None else image._replace(path=path)
-        return ReadSample(data, self._beside(fields, image), row, self._upright)
+        members = _members(fields[JSON_FIELD]) if self._ours and JSON_FIELD in fields else None
+        row = image._replace(path=_path(members) or image.path)
+        return ReadSample(data, self._beside(fields, image, members), row, self._upright)
 
-    def blame(self, image: Image, reason: str) -> str:
-        """See `Origin.blame`."""
-        name = self._name
+    def place(self, image: Image) -> str:
+        """See `Origin.place`."""
         if self._reader is not None:
             with contextlib.suppress(IofastError, OSError):  # the name itself may be damaged
-                name = self._reader.name(image.place)
-        path = self._path_at(image.place)
-        words = [f"in {name}"] if name not in reason else []
-        words += [f"from {path}"] if path else []
-        return f"{reason} ({', '.join(words)})" if words else reason
+                return str(self._reader.name(image.place))
+        return self._name
 
     def check(self) -> None:
         """See `Origin.check`."""
@@ -265,32 +250,14 @@ class RecordOrigin(Origin):
             raise DecodeError(f"the record has {len(data)} bytes of raw pixels ({width}×{height} as {name})")
         return b"P6\n%d %d\n255\n" % (width, height) + data
 
-    def _path_at(self, place: int) -> str | None:
-        """The path of a record whose other fields could not be read."""
-        if self._reader is None or not self._ours or JSON_FIELD not in self._reader.manifest.fields:
-            return None
-        with contextlib.suppress(IofastError, OSError):
-            return self._path(self._reader.values(np.array([place], np.int64), JSON_FIELD, failed={})[0])
-        return None
-
-    def _path(self, text: bytes | None) -> str | None:
-        """The path in `json`, if iofast wrote it; None if only the key is known."""
-        if not self._ours or text is None:
-            return None
-        path = _members(text).get("path")
-        try:
-            return path if isinstance(path, str) and path and path.encode() else None
-        except UnicodeEncodeError:  # half a surrogate pair
-            return None
-
-    def _beside(self, fields: Mapping[str, bytes], image: Image) -> dict[str, bytes]:
-        """The fields beside the image, by their names in the new container."""
+    def _beside(self, fields: Mapping[str, bytes], image: Image, members: Mapping[str, Any] | None) -> dict[str, bytes]:
+        """The fields beside the image, by their names in the new container. `members`: those of our own `json`."""
         beside: dict[str, bytes] = {}
         for name, payload in fields.items():
             goal = self._fields.get(name)
             if goal is None or (name == LABEL_FIELD and image.label >= 0):
                 continue
-            if name == JSON_FIELD and self._ours and (members := _members(payload)) and not set(members) - JSON_MEMBERS:
+            if name == JSON_FIELD and members and not set(members) - JSON_MEMBERS:
                 continue  # packing writes all of it anew
             if goal in beside:
                 names = ", ".join(sorted(fields))
@@ -337,3 +304,12 @@ def _members(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _path(members: Mapping[str, Any] | None) -> str | None:
+    """The path in a `json` of ours, None without one that can be stored."""
+    path = (members or {}).get("path")
+    try:
+        return path if isinstance(path, str) and path.encode() else None
+    except UnicodeEncodeError:  # half a surrogate pair
+        return None

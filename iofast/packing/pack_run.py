@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -10,6 +12,7 @@ from iofast.containers.publish import PLAN, Target
 from iofast.containers.targets import writer_of
 from iofast.containers.writer import Finished, Section, Writer
 from iofast.errors import (
+    ContainerError,
     ErrorBudgetError,
     ObjectConflictError,
     ObjectMissingError,
@@ -18,28 +21,29 @@ from iofast.errors import (
     TargetError,
     because,
 )
-from iofast.packing import estimate
-from iofast.packing.failures import Failures, PackFailure
-from iofast.packing.pack_work import PackWork
+from iofast.packing.copying import CopyWork
+from iofast.packing.failures import Failures
 from iofast.packing.plan import load_plan
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport, completed, published
+from iofast.packing.work import PackWork
 
 
 @dataclass(slots=True)
 class PackRun:
     """One run of packing, with its target locked."""
 
-    work: PackWork
+    work: PackWork | CopyWork
     target: Target
     pool: WorkerPool
     progress: PackProgress
-    failures: Failures = field(init=False)
+    started: float = field(default_factory=time.monotonic)
     resumed: int = 0  # images in sections that an earlier run finished
+    failures: Failures = field(init=False)
 
     def __post_init__(self) -> None:
-        images = len(self.work.source)
+        images = self.work.plan.images
         self.failures = Failures(images, self.work.options.allowed_errors(images), self.target.path)
 
     def write(self) -> PackReport:
@@ -47,78 +51,99 @@ class PackRun:
         with self.explained():
             self._begin_or_resume()
             if self.target.interrupted:
-                return completed(self.target, self.work.started)
-            estimate.require_space(self.work, self.target)
-            writer = writer_of(self.target, self.work.description(), self.work.key_width)
+                return completed(self.target, self.started)
             try:
-                self.fill(writer, self.work.sections())
-                return self.publish(writer)
-            finally:
-                writer.abort()
+                return self._filled()
+            except ContainerError:  # a record that cannot be stored, or is damaged in a container that is copied
+                self.target.discard()
+                raise
+
+    def _filled(self) -> PackReport:
+        writer = writer_of(self.target, self.work.description(), self.work.key_width)
+        try:
+            self.fill(writer, self.work.plan.sections())
+            return self.publish(writer)
+        finally:
+            writer.abort()
 
     def fill(self, writer: Writer, sections: Sequence[Section]) -> None:
         """Write those of the sections that no earlier run has finished."""
-        progress, left = self.progress, writer.resume(sections)
+        left = writer.resume(sections)
         for each in writer.finished.values():
             self.count(each)
-        self.resumed = sum(len(range(*section[2:])) for section in sections) - sum(len(range(*s[2:])) for s in left)
-        progress.begin(sum(len(range(*section[2:])) for section in sections), self.resumed)
+        self.resumed = images_of(sections) - images_of(left)
+        self.progress.begin(images_of(sections), self.resumed)
         try:
             self.pack(writer, left)
         finally:
-            progress.end()
+            self.progress.end()
 
     def pack(self, writer: Writer, sections: Sequence[Section]) -> None:
         """Write these sections."""
-        work = self.work
-        results = self.pool.results(work.setup(), work.jobs(sections))
-        try:
-            for section in sections:
-                self._write(writer, section, results)
-            if sections:
-                work.origin().check()
-        finally:
-            results.close()  # type: ignore[attr-defined] # a generator
+        results = self.work.results(self.pool, sections)
+        for section in sections:
+            self._write(writer, section, results)
+        next(results, None)  # what the source checks at its end
 
     def _write(self, writer: Writer, section: Section, results: Iterator[Done]) -> None:
         """Write one section from the next results."""
-        work, failed, left_out, bytes_in = self.work, list[PackFailure](), 0, 0
+        failed, left_out, bytes_in, left = list[list[object]](), 0, 0, section.stop - section.start
         writer.begin(section)
-        for positions in work.chunks(section):
+        while left:
             done = next(results)
             for position, info, fields, crcs in done.records:
-                extra = work.source.extra(position)  # columns of a list, which no worker has
-                known = None if extra.keys() - fields.keys() else crcs
-                writer.write(position, {**extra, **fields}, info, known)
-            failed += work.failures(done)
-            for failure in failed[len(failed) - len(done.failed) :]:
-                self.failures.add(failure)
-            left_out, bytes_in = left_out + done.left_out, bytes_in + done.bytes_in
-            self.progress.step(len(positions), done.bytes_in, len(self.failures))
-        writer.commit({"failed": [list(each) for each in failed], "left_out": left_out, "bytes_in": bytes_in})
+                writer.write(position, fields, info, crcs)
+            failed += self.note_failures(done)
+            left, left_out, bytes_in = left - done.images, left_out + done.left_out, bytes_in + done.bytes_in
+            self.progress.step(done.images, done.bytes_in, len(self.failures))
+        writer.commit({"failed": failed, "left_out": left_out, "bytes_in": bytes_in})
+
+    def note_failures(self, done: Done) -> list[list[object]]:
+        """Count the failed images of a chunk; returns position, path and reason of each."""
+        rows = [(position, self.work.path(position), reason) for position, reason in done.failed]
+        for row in rows:
+            self.failures.add(*row)
+        return [list(row) for row in rows]
 
     def count(self, done: Finished) -> None:
         """Count the failures of a section that an earlier run finished."""
         for position, path, reason in done.notes["failed"]:
-            self.failures.add(PackFailure(position, path, reason))
+            self.failures.add(position, path, reason)
 
     def publish(self, writer: Writer) -> PackReport:
         """Finish the container of all sections, and publish it."""
-        work, target = self.work, self.target
         done = [writer.finished[number] for number in sorted(writer.finished)]
         self.check_any(done)
-        writer.finish(work.description())
+        writer.finish()
         self.failures.save()
-        return published(target, writer.files, work.report(target.path, self.failures, done, 0, self.resumed))
+        return published(self.target, writer.files, self.report(done))
 
     def check_any(self, done: Sequence[Finished]) -> None:
-        """Raise `SourceError` if no section has a record."""
-        if sum(each.count for each in done):
+        """Raise `SourceError` if no image of the source has become a record."""
+        failed, images = len(self.failures), self.work.plan.images
+        if sum(each.count for each in done) or not images:
             return
-        failed, images = len(self.failures), len(self.work.source)
         if failed == images:
             raise SourceError(f"no image of {failed:,} could be packed: see {self.failures.save()}")
         raise SourceError(f"no image of {images:,} is left: min_size and max_aspect admit none")
+
+    def report(self, done: Sequence[Finished], size: int = 0) -> PackReport:
+        """The report of finished sections, whose container has `size` bytes."""
+        failures = self.failures
+        return PackReport(
+            **self.work.facts(),
+            target=os.fspath(self.target.path),
+            packed=sum(each.count for each in done),
+            failed=len(failures),
+            left_out=sum(each.notes["left_out"] for each in done),
+            bytes_in=sum(each.notes["bytes_in"] for each in done),
+            bytes_out=size,
+            seconds=time.monotonic() - self.started,
+            workers=self.pool.count,
+            resumed=self.resumed,
+            errors=failures.causes(),
+            errors_file=os.fspath(failures.file) if failures else None,
+        )
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
@@ -148,10 +173,22 @@ class PackRun:
         if old is not None:
             work.plan.check_same(old, target.partial)
             work.plan = replace(work.plan, records=old.records)
+            if not target.interrupted:
+                work.require_space(target)
             return
         if target.interrupted:  # finished by another command than `pack`
             target.complete()
             target.acquire()
         target.clear()
-        work.plan = replace(work.plan, records=estimate.section_records(work, target))
+        work.plan = replace(work.plan, records=work.section_records(target))
+        try:
+            work.require_space(target)
+        except TargetError:
+            target.discard()
+            raise
         target.note(PLAN, asdict(work.plan))
+
+
+def images_of(sections: Sequence[Section]) -> int:
+    """The number of positions in these sections."""
+    return sum(each.stop - each.start for each in sections)

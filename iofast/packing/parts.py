@@ -19,15 +19,14 @@ from iofast.containers.publish import PLAN, Target
 from iofast.containers.targets import target_of, writer_of
 from iofast.containers.writer import Section, Writer
 from iofast.errors import BusyError, ContainerError, TargetError
-from iofast.packing import estimate
 from iofast.packing.options import PackOptions
-from iofast.packing.pack_run import PackRun
-from iofast.packing.pack_work import PackWork
+from iofast.packing.pack_run import PackRun, images_of
 from iofast.packing.part import PackPart, missing_words, parts_of
-from iofast.packing.plan import PackPlan, load_plan
+from iofast.packing.plan import PackPlan, load_plan, shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport, completed
+from iofast.packing.work import PackWork
 from iofast.source import stored
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
@@ -43,7 +42,8 @@ class PackParts:
     place: Target
     options: PackOptions
     planned: Callable[[], PackWork]
-    settings: Mapping[str, object]  # of the plan
+    pool: WorkerPool
+    progress: PackProgress
 
     def work(self, count: int | None) -> PackWork:
         """The work of the whole run in `count` parts. The first process makes the plan.
@@ -74,33 +74,29 @@ class PackParts:
             raise TargetError(f"{self.place.path} is published, except for cleaning up: finish=True ends that")
         if old is None:
             return None
-        expected = old.parts or 1 if count is None else count
-        PackPlan(old.images, old.splits, old.source, self.settings, parts=expected).check_same(old, self.place.partial)
+        expected = replace(old, settings=self._settings, parts=old.parts or 1 if count is None else count)
+        expected.check_same(old, self.place.partial)
         return load_work(self.sources, self.options, old, self.place.partial / LISTING)
 
-    def pack(self, part: PackPart, pool: WorkerPool, progress: PackProgress) -> PackReport:
+    def pack(self, part: PackPart) -> PackReport:
         """Pack one part, or return the report of an earlier run that has packed it."""
         work = self.work(part.total)
-        work.workers = pool.count
+        sections = part.of(work.plan.sections())
         place = self._locked(part)
-        packing = PackRun(work, place, pool, progress)
+        packing = PackRun(work, place, self.pool, self.progress)
         writer = self.writer(part, work)
         try:
             with packing.explained():
-                packing.fill(writer, part.of(work.sections()))
+                packing.fill(writer, sections)
         finally:
             writer.abort()
             place.release()
-        done = writer.finished.values()
-        report = work.report(self.place.path, packing.failures, done, sum(each.size for each in done), packing.resumed)
-        images = sum(len(range(*section[2:])) for section in part.of(work.sections()))
-        return replace(report, images=images, errors_file=None, part=part, missing=self.missing(work))
+        done = [*writer.finished.values()]
+        report = packing.report(done, sum(each.size for each in done))
+        missing = missing_parts(self.place, work.plan)
+        return replace(report, images=images_of(sections), errors_file=None, part=part, missing=missing)
 
-    def missing(self, work: PackWork) -> tuple[int, ...]:
-        """The numbers of the parts that are not finished."""
-        return missing_parts(self.place, work.plan)
-
-    def finish(self, pool: WorkerPool, progress: PackProgress) -> PackReport:
+    def finish(self) -> PackReport:
         """Join all parts and publish the result. Raises `TargetError` if one is missing."""
         place = self.place
         with place:
@@ -110,8 +106,7 @@ class PackParts:
             if work is None:
                 place.discard()
                 raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
-            work.workers = pool.count
-            packing = PackRun(work, place, pool, progress)
+            packing = PackRun(work, place, self.pool, self.progress)
             writer = writer_of(place, work.description(), work.key_width)
             try:
                 with packing.explained():
@@ -128,13 +123,16 @@ class PackParts:
             return writer_of(self.place, work.description(), work.key_width)
         folder = folder_of(part, self.place)
         folder.mkdir(0o700, exist_ok=True)
-        return LmdbWriter(folder, self.place.path.name, work.key_width)
+        return LmdbWriter(folder, self.place.path.name, work.description(), work.key_width)
+
+    @property
+    def _settings(self) -> Mapping[str, object]:
+        return shared_settings(self.sources, self.options, self.place)
 
     def _join(self, writer: Writer, work: PackWork) -> None:
         """Take over the sections of all parts; of an LMDB file, copy those that are not copied yet."""
-        count = work.plan.parts or 1
-        missing, sections = self.missing(work), work.sections()
-        left = writer.resume(sections)
+        count, sections = work.plan.parts or 1, work.plan.sections()
+        missing, left = missing_parts(self.place, work.plan), writer.resume(sections)
         if not missing and isinstance(writer, LmdbWriter):
             for part in (PackPart(number, count) for number in range(1, count + 1)):
                 _copy(writer, self.writer(part, work), [each for each in part.of(sections) if each in left])
@@ -168,8 +166,8 @@ class PackParts:
         """Make the plan, and store it with the listing."""
         place, work = self.place, self.planned()
         place.clear()
-        work.plan = replace(work.plan, settings=self.settings, records=estimate.section_records(work, place))
-        parts = min(len(work.sections()), _MOST_PARTS) if count is None else count
+        work.plan = replace(work.plan, settings=self._settings, records=work.section_records(place))
+        parts = min(len(work.plan.sections()), _MOST_PARTS) if count is None else count
         work.plan = replace(work.plan, parts=parts)
         store(place.partial / LISTING, *stored.parts(work.source))
         place.note(PLAN, asdict(work.plan))
@@ -188,7 +186,7 @@ def load_work(
         source = stored.source_of(stored.root_of(sources[0], members["kind"]), members, arrays)
     except (OSError, ContainerError, LookupError, TypeError) as error:
         raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
-    return PackWork(sources, source, options, plan, 1, estimate.mean_size_in_memory(source, options.recipe()))
+    return PackWork(sources, source, options, plan)
 
 
 def _copy(writer: LmdbWriter, part: Writer, sections: Sequence[Section]) -> None:

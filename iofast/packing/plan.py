@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from iofast import kernel
@@ -21,7 +20,7 @@ from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_option
 from iofast.version import __version__
 
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +54,26 @@ class PackPlan:
                 found.append(Section(len(found), name, start, min(start + step, last)))
         return found
 
-    def check_same(self, old: PackPlan, folder: Path) -> None:
+    def check_same(self, old: PackPlan, folder: object) -> None:
         """Raise `TargetError`, naming the difference, if work begun with the plan `old` cannot be resumed."""
         if self.parts != old.parts:
+            found, expected = ("without parts" if n is None else f"in {n:,} parts" for n in (old.parts, self.parts))
             raise TargetError(
-                f"{folder} holds the work of a run {_in_parts(old.parts)}, expected one {_in_parts(self.parts)}: "
+                f"{folder} holds the work of a run {found}, expected one {expected}: "
                 "go on as it began, or delete the folder to start anew"
             )
-        for name in sorted({*self.settings, *old.settings}):
-            now, then = self.settings.get(name), old.settings.get(name)
-            if now != then:
-                raise _other(folder, f"{as_option(name, then)}, not {now}")
+        names = sorted({*self.settings, *old.settings})
+        pairs = [(name, self.settings.get(name), old.settings.get(name)) for name in names]
+        differences = [f"{as_option(name, then)}, not {now}" for name, now, then in pairs if now != then]
         if self.images != old.images:
-            raise _other(folder, f"{old.images:,} images, not {self.images:,}")
+            differences.append(f"{old.images:,} images, not {self.images:,}")
         if self.source != old.source:
-            raise _other(folder, "the source as it was before it changed (names, labels, splits or files)")
+            differences.append("the source as it was before it changed (names, labels, splits or files)")
+        if differences:
+            raise TargetError(
+                f"{folder} holds the work of a run with {differences[0]}: give that command again to resume it, "
+                "or delete the folder to start anew"
+            )
 
 
 def load_plan(place: Target) -> PackPlan | None:
@@ -94,12 +98,21 @@ def recipe(options: PackOptions) -> dict[str, object]:
     return {**options.shaping(), **software}
 
 
+def shards(options: PackOptions, place: Target) -> dict[str, object]:
+    """The settings of a set of shards; none for other targets."""
+    if not isinstance(place, ShardTarget):
+        return {}
+    return {"shard_size": shard_bytes(options.shard_size, place), "shard_records": options.shard_records}
+
+
 def settings(options: PackOptions, place: Target) -> dict[str, object]:
     """The settings that must be equal when a run is resumed."""
-    chosen: dict[str, object] = {"shuffle": options.shuffle, "class_order": options.class_order}
-    if isinstance(place, ShardTarget):
-        chosen |= {"shard_size": shard_bytes(options.shard_size, place), "shard_records": options.shard_records}
-    return {**recipe(options), **chosen}
+    return {
+        **recipe(options),
+        "shuffle": options.shuffle,
+        "class_order": options.class_order,
+        **shards(options, place),
+    }
 
 
 def shared_settings(sources: Sequence[str], options: PackOptions, place: Target) -> dict[str, object]:
@@ -107,14 +120,3 @@ def shared_settings(sources: Sequence[str], options: PackOptions, place: Target)
     columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column", "only")}
     named = ", ".join(os.path.basename(os.path.abspath(source)) for source in sources)
     return {**settings(options, place), **columns, "source": named}
-
-
-def _in_parts(count: int | None) -> str:
-    return "without parts" if count is None else f"in {count:,} parts"
-
-
-def _other(folder: Path, difference: str) -> TargetError:
-    return TargetError(
-        f"{folder} holds the work of a run with {difference}: give that command again to resume it, "
-        "or delete the folder to start anew"
-    )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from iofast.errors import IofastError, OptionError, SourceError, StorageError, WorkerError
-from iofast.packing.child import PIPE, Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
+from iofast.packing.child import PIPE, Child, ChunkJob, can_fork, cause_of_death, default_command, start_worker
 from iofast.packing.messages import Message, PackedRecord, records_of
 
 MAX_WORKERS = 1024
@@ -36,31 +36,38 @@ def check_workers(count: int) -> None:
 
 
 class Done(NamedTuple):
-    """A finished chunk: its records, (position, reason) of failures, and the bytes of its files.
+    """A finished chunk of `images`: its records, (position, reason) of failures, and the bytes of its files.
 
     `left_out`: the number of images that `min_size` and `max_aspect` do not admit.
     """
 
     chunk: int
-    records: tuple[PackedRecord, ...]
+    images: int
+    records: Sequence[PackedRecord]
     failed: tuple[tuple[int, str], ...]
     bytes_in: int
     left_out: int
 
 
 class WorkerPool:
-    """`count` workers, which run during a `with` block.
+    """`count` workers, which run during a `with` block: from its begin, or if `idle` from when there is work.
 
     With `fork` they are forks of this process if it has no threads; replacements of dead workers are new processes.
     This module imports little: workers start before the rest of packing is imported, so that both imports overlap.
     """
 
     def __init__(
-        self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE, fork: bool = False
+        self,
+        count: int,
+        command: Sequence[str] | None = None,
+        *,
+        silence: float = SILENCE,
+        fork: bool = False,
+        idle: bool = False,
     ) -> None:
         check_workers(count)
         self.count, self._command, self._silence = count, tuple(command or default_command()), silence
-        self._fork = fork
+        self._fork, self._idle = fork, idle
         self._workers: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._again: deque[ChunkJob] = deque()
@@ -74,7 +81,7 @@ class WorkerPool:
         """Start the processes. They import while this process scans the source; `results` gives them chunks."""
         forks = self._fork and can_fork()
         for _ in range(self.count):
-            self._spare.append(fork() if forks else spawn(self._command))
+            self._spare.append(start_worker(None if forks else self._command))
 
     def results(self, setup: Mapping[str, object], jobs: Iterator[ChunkJob]) -> Iterator[Done]:
         """Do all `jobs`; yield each chunk in their order. `setup` is the set-up message of `worker.Worker`.
@@ -87,6 +94,8 @@ class WorkerPool:
         self._held.clear()
         for worker in self._workers:  # workers of an earlier call need perhaps another set-up
             worker.has_setup = False
+        if not self._workers and not self._spare:
+            self.start()
         for worker in self._spare:
             self._join(worker)
         self._spare = []
@@ -115,7 +124,8 @@ class WorkerPool:
 
     def __enter__(self) -> Self:
         try:
-            self.start()
+            if not self._idle:
+                self.start()
         except BaseException:
             self.close()
             raise
@@ -201,13 +211,15 @@ class WorkerPool:
         if message["done"] != job.chunk:
             raise WorkerError(f"a worker answered for chunk {message['done']}, expected {job.chunk}")
         failed = tuple((position, reason) for position, reason in message["failed"])
-        records = tuple(records_of(message["records"], payloads))
-        self._held[job.chunk] = Done(job.chunk, records, failed, message["bytes_in"], message["left_out"])
+        records = records_of(message["records"], payloads)
+        self._held[job.chunk] = Done(
+            job.chunk, len(job.images), records, failed, message["bytes_in"], message["left_out"]
+        )
 
     def _replace(self, worker: Child) -> None:
         """Replace a dead worker. Its chunks are repeated, the one in progress image by image."""
         worker.kill()  # its pipe is closed, but it may still run
-        code = worker.process.wait()
+        code = worker.wait() or 0
         for stream in (worker.answers, worker.feed):
             if stream in self._selector.get_map():
                 self._selector.unregister(stream)
@@ -222,21 +234,4 @@ class WorkerPool:
         worker.close()
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
             raise WorkerError(f"workers die without doing anything: {cause}{f': {line}' if line else ''}")
-        self._join(spawn(self._command))
-
-
-class IdlePool(WorkerPool):
-    """A pool that starts no process, for runs whose images are transcoded elsewhere."""
-
-    def start(self) -> None:
-        """Start nothing."""
-
-    def results(
-        self,
-        setup: Mapping[str, object],  # noqa: ARG002
-        jobs: Iterator[ChunkJob],
-    ) -> Iterator[Done]:
-        """Raise `WorkerError` for a job: nothing here can transcode images."""
-        if next(jobs, None) is not None:
-            raise WorkerError("no worker was started to transcode images")
-        return iter(())
+        self._join(start_worker(self._command))

@@ -30,20 +30,17 @@ class PackProgress:
     def end(self) -> None:
         """End; called once, also after an error."""
 
-    def conclude(self, advice: str) -> None:
-        """Show one line after a run that succeeded."""
-
 
 class PackBar(PackProgress):
     """A bar on stderr, in a terminal or notebook, with images/s, MB/s and the time left. It vanishes at the end."""
 
     def __init__(self, *, visible: bool = True) -> None:
-        self._visible = visible and can_show()
+        self.visible = visible and can_show()
         self._bar: tqdm[NoReturn] | None = None
         self._bytes = 0
 
     def begin(self, images: int, done: int) -> None:
-        if self._visible:
+        if self.visible:
             self._bar = open_bar(images, " images", initial=done)
 
     def step(self, images: int, size: int, failed: int) -> None:
@@ -58,10 +55,6 @@ class PackBar(PackProgress):
     def end(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-    def conclude(self, advice: str) -> None:
-        if self._visible and advice:
-            print(f"next: {advice}", file=sys.stderr)  # noqa: T201 - asked for by `progress`
 
 
 class Bar(PackBar):

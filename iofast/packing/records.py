@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +12,9 @@ from iofast import kernel
 from iofast.containers.base import Located, Reader
 from iofast.containers.changed import follow
 from iofast.containers.columns import ABSENT
-from iofast.containers.identity import is_ours, left_out
+from iofast.containers.identity import is_ours
 from iofast.errors import ContainerError
+from iofast.packing.messages import PackedRecord
 from iofast.record import (
     FIELD_OF_FORMAT,
     IMAGE_FIELDS,
@@ -35,94 +34,64 @@ STEP = 65_536  # rows of the index that are read together
 _MAX_KEY = 20  # digits
 
 
-class CopiedRecord(NamedTuple):
-    """One record of a copy. `position` is the number in its key, -1 if the key is not a position."""
+class Records:
+    """The records of a reader, read in slices.
 
-    place: int  # dense index in the source
-    position: int
-    fields: dict[str, bytes]
-    info: ImageInfo
-
-
-class RecordSource:
-    """The records of a reader, read in slices. `dropped` counts the fields that cannot be stored, by name.
-
-    `key_width` is the length of the keys if all are rising positions. Otherwise it is 0, and the `json` of each record
-    gets its old key.
+    `key_width` is the length of the keys if all are rising positions. Otherwise it is 0, positions are dense indices,
+    and the `json` of each record gets its old key.
     """
 
     def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.own = is_ours(reader)
-        self.key_width = reader.manifest.key_width if self.own else _key_width(reader)
-        self.dropped: Counter[str] = Counter()
+        self._reader, self._own = reader, is_ours(reader)
+        self.key_width = reader.manifest.key_width if self._own else _key_width(reader)
 
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def records(self, indices: NDArray[np.int64] | None = None, done: int = 0) -> Iterator[CopiedRecord]:
-        """These records (default: all), in this order, without the first `done`, which are already copied.
-
-        Raises `ContainerError` for a damaged payload.
-        """
-        every = np.arange(len(self.reader), dtype=np.int64) if indices is None else indices
-        for start in range(0, done, STEP):
-            self._pass_over(every[start : min(start + STEP, done)])
-        for start in range(done, len(every), STEP):
-            part = every[start : start + STEP]
-            columns = self.reader.columns(part)
-            keys = self.reader.keys(columns)
+    def read(self, start: int, stop: int) -> Iterator[PackedRecord]:
+        """The records of these dense indices. Raises `ContainerError` for a damaged payload."""
+        for part in _parts(start, stop):
+            columns = self._reader.columns(part)
+            keys = self._reader.keys(columns)
             for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
                 for row, payloads in enumerate(self._payloads(part[first:last]), first):
-                    header = None if self.own else self._header(columns, row, payloads)
+                    header = None if self._own else self._header(columns, row, payloads)
                     info = _info(columns, row)
-                    fields = payloads if self.own else self._legal(payloads, info, keys[row], header)
-                    position = int(keys[row]) if self.key_width else -1
-                    yield CopiedRecord(int(part[row]), position, fields, info)
+                    fields = payloads if self._own else self._legal(payloads, info, keys[row], header)
+                    position = int(keys[row]) if self.key_width else int(part[row])
+                    yield PackedRecord(position, info, fields, None)
 
-    def _pass_over(self, indices: NDArray[np.int64]) -> None:
-        """Count the dropped fields of records that are already copied."""
-        for name in self.reader.manifest.fields if not self.own else ():
-            if is_stored(name):
+    def not_stored(self) -> list[str]:
+        """What no container stores, in words."""
+        lines = []
+        for name in sorted(self._reader.manifest.fields):
+            if self._own or is_stored(name):
                 continue
-            try:
-                self.dropped[name] += int((self.reader.locate(indices, name).file != ABSENT).sum())
-            except KeyError:  # in no file
-                self.dropped[name] += sum(value is not None for value in self.reader.values(indices, name))
+            number = sum(self._having(name, part) for part in _parts(0, len(self._reader)))
+            pickled = name.rpartition(".")[2] in PICKLED
+            why = "is pickled data, which is never stored or loaded" if pickled else "is not a legal name"
+            lines.append(f"field {name!r} of {number:,} records {why}: left out")
+        return lines
 
-    def size(self) -> int:
-        """Bytes of all files, about those of all payloads."""
-        return sum(shard.size for shard in self.reader.manifest.shards)
-
-    def warnings(self) -> list[str]:
-        """What was not copied, in words."""
-        return left_out(self.reader) + [
-            f"field {name!r} of {number:,} records is pickled data, which is never stored or loaded: left out"
-            if name.rpartition(".")[2] in PICKLED
-            else f"field {name!r} of {number:,} records is not a legal name: left out"
-            for name, number in sorted(self.dropped.items())
-        ]
+    def _having(self, name: str, indices: NDArray[np.int64]) -> int:
+        """How many of these records have the field."""
+        try:
+            return int((self._reader.locate(indices, name).file != ABSENT).sum())
+        except KeyError:  # in no file
+            return sum(value is not None for value in self._reader.values(indices, name))
 
     def _payloads(self, indices: NDArray[np.int64]) -> list[dict[str, bytes]]:
-        if self.reader.renames:
-            return [dict(self.reader.record(index).fields) for index in indices.tolist()]
-        return self.reader.all_values(indices)
+        if self._reader.renames:
+            return [dict(self._reader.record(index).fields) for index in indices.tolist()]
+        return self._reader.all_values(indices)
 
     def _header(self, columns: Located, row: int, payloads: Mapping[str, bytes]) -> kernel.Header | None:
         """The header of a record's image, or None; without a checksum, `columns` is updated from it."""
         image = image_field(payloads)
-        return None if image not in IMAGE_FIELDS else follow(self.reader, columns, row, payloads[image])
+        return None if image not in IMAGE_FIELDS else follow(self._reader, columns, row, payloads[image])
 
     def _legal(
         self, payloads: Mapping[str, bytes], info: ImageInfo, key: str, header: kernel.Header | None
     ) -> dict[str, bytes]:
         """Fields of another program as ours: label in `cls`, image under its format's name, key in `json`."""
-        fields = {}
-        for name, payload in payloads.items():
-            if is_stored(name):
-                fields[name] = payload
-            else:
-                self.dropped[name] += 1
+        fields = {name: payload for name, payload in payloads.items() if is_stored(name)}
         _name_image(fields, header)
         label = fields.pop(LABEL_FIELD, None)
         if info.label >= 0:
@@ -136,6 +105,11 @@ class RecordSource:
         return fields
 
 
+def _parts(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
+    """The dense indices [start, stop), `STEP` at a time."""
+    return (np.arange(at, min(at + STEP, stop), dtype=np.int64) for at in range(start, stop, STEP))
+
+
 def _info(columns: Located, row: int) -> ImageInfo:
     return ImageInfo(*(int(own[row]) for own in (columns.label, columns.width, columns.height, columns.orientation)))
 
@@ -143,8 +117,7 @@ def _info(columns: Located, row: int) -> ImageInfo:
 def _key_width(reader: Reader) -> int:
     """The length of another program's keys if all are positions as in docs/format.md; else 0."""
     width, last = 0, -1
-    for start in range(0, len(reader), STEP):
-        indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
+    for indices in _parts(0, len(reader)):
         for key in reader.keys(reader.columns(indices)):
             width = width or len(key)
             if len(key) != width or width > _MAX_KEY or not (key.isascii() and key.isdigit()) or int(key) <= last:

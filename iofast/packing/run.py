@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,27 +12,27 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
+from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.opening import is_container
+from iofast.opening import is_container, open_reader
 from iofast.option import check_names, takes_options
-from iofast.packing import estimate
-from iofast.packing.copying import copy, is_copy
+from iofast.packing.copying import CopyWork, is_copy
 from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
-from iofast.packing.pack_work import PackWork
 from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
-from iofast.packing.plan import PackPlan, settings, shared_settings
-from iofast.packing.pool import IdlePool, WorkerPool
+from iofast.packing.plan import PackPlan, settings
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackBar, PackProgress
 from iofast.packing.report import PackReport
+from iofast.packing.work import PackWork
 from iofast.remote.urls import is_url, require_text
 
 FilePath = str | os.PathLike[str]
@@ -71,10 +72,11 @@ def pack(source: Sources, target: FilePath, options: PackOptions | None = None, 
     check_names("pack", PackOptions, keywords)
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
     progress = PackBar() if options.progress else PackProgress()
-    pool_of = IdlePool if options.on is not None or options.finish else WorkerPool
-    with pool_of(cores() if options.workers is None else options.workers) as pool:
+    idle = options.on is not None or options.finish
+    with WorkerPool(cores() if options.workers is None else options.workers, idle=idle) as pool:
         report = run(source, target, options, progress, pool)
-    progress.conclude(report.next_step)
+    if isinstance(progress, PackBar) and progress.visible and report.next_step:
+        print(f"next: {report.next_step}", file=sys.stderr)  # noqa: T201 - asked for by `progress`
     return report
 
 
@@ -97,58 +99,56 @@ def run(
     if is_url(target):
         return _run_to_store(sources, os.fspath(target), options, progress, pool)
     place = target_of(target, overwrite=options.overwrite)
-    _check_paths(sources, place)
-    _check_possible(options, place)
+    _check(sources, options, place)
     if not place.interrupted:
         place.check_free()
+    planned = partial(_planned, sources, place, options, progress)
     if options.part is not None or options.finish or options.on is not None:
-        return _run_parts(sources, place, options, progress, pool)
+        return _run_parts(PackParts(sources, place, options, planned, pool, progress))
     if is_copy(options) and len(sources) == 1 and is_container(sources[0]):
-        return copy(sources[0], place, options, progress)
-    work = _planned(sources, place, options, progress, pool.count)
-    work.started = started  # include the scan
+        with open_reader(sources[0], options.foreign) as reader, place:
+            work = _copying(reader, sources[0], options, place, progress)
+            return PackRun(work, place, pool, progress, started).write()
+    packing = PackRun(planned(), place, pool, progress, started)  # `started`: include the scan
     if options.dry_run:
-        return forecast(work, place.path, pool)
+        return forecast(packing)
     with place:
-        return PackRun(work, place, pool, progress).write()
+        return packing.write()
 
 
-def _planned(
-    sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress, workers: int
-) -> PackWork:
+def _planned(sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress) -> PackWork:
     """Plan the work from the present source and target."""
     images = listed(sources, options, place)
-    for warning in (*images.warnings, *options.sample_recipe().check_fields(images.columns)):
+    for warning in (*images.warnings, *options.sample_recipe().check_fields(images.fields, images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, place))
-    mean = estimate.mean_size_in_memory(images, options.recipe())
-    return PackWork(sources, images, options, plan, workers, mean)
+    return PackWork(sources, images, options, plan)
 
 
-def _run_parts(
-    sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress, pool: WorkerPool
-) -> PackReport:
+def _copying(reader: Reader, source: str, options: PackOptions, place: Target, progress: PackProgress) -> CopyWork:
+    """The copying of all records of a reader."""
+    work = CopyWork(reader, source, place, options)
+    for warning in work.warnings:
+        progress.warn(warning)
+    return work
+
+
+def _run_parts(parts: PackParts) -> PackReport:
     """Pack one part, join all parts, or both; or all of it on a cluster."""
-    parts = PackParts(
-        sources,
-        place,
-        options,
-        lambda: _planned(sources, place, options, progress, pool.count),
-        shared_settings(sources, options, place),
-    )
+    options = parts.options
     if options.on is not None:
         from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
 
-        return pack_on_ray(parts, run, pool, progress)
-    if options.part is not None:
-        report = parts.pack(PackPart.parse(options.part, os.environ), pool, progress)
-        if report.missing or not options.finish_when_complete:
-            return report
-        try:
-            return parts.finish(pool, progress)
-        except BusyError:  # another run, whose part was the last as well, finishes it
-            return report
-    return parts.finish(pool, progress)
+        return pack_on_ray(parts, run)
+    if options.part is None:
+        return parts.finish()
+    report = parts.pack(PackPart.parse(options.part, os.environ))
+    if report.missing or not options.finish_when_complete:
+        return report
+    try:
+        return parts.finish()
+    except BusyError:  # another run, whose part was the last as well, finishes it
+        return report
 
 
 def _run_to_store(
@@ -160,9 +160,8 @@ def _run_to_store(
 
     with work_folder() as folder:
         place = StoreTarget(url, folder, options)
-        _check_paths(sources, place)
-        _check_possible(options, place)
-        planned = partial(_planned, sources, place, options, progress, pool.count)
+        _check(sources, options, place)
+        planned = partial(_planned, sources, place, options, progress)
         run = StoreRun(sources, place, options, planned, pool, progress)
         return run.dry_run() if options.dry_run else run.run()
 
@@ -175,7 +174,8 @@ def _listed(source: Sources) -> list[FilePath]:
     return found
 
 
-def _check_paths(given: Sequence[str], place: Target) -> None:
+def _check(given: Sequence[str], options: PackOptions, place: Target) -> None:
+    """Raise for sources and options that do not fit the target."""
     if "" in given:  # `Path` would take it for the current folder
         raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
     place.check_folder()
@@ -184,9 +184,6 @@ def _check_paths(given: Sequence[str], place: Target) -> None:
             raise TargetError(
                 f"{place.path} lies inside the source {source}: the next scan would find it; put it outside"
             )
-
-
-def _check_possible(options: PackOptions, place: Target) -> None:
     recipe = options.recipe()
     shard_bytes(options.shard_size, place)
     if options.shard_records is not None and not isinstance(place, ShardTarget):
@@ -199,8 +196,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
             "leave it out"
         )
-    if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
-        raise OptionError(
-            f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
-            "`iofast doctor` shows the reason"
-        )
+    if kernel.backend != "native":
+        from iofast.kernel.without_native import check_recipe
+
+        check_recipe(recipe)

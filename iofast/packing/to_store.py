@@ -12,13 +12,15 @@ import os
 import posixpath
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from iofast import owned
-from iofast.containers.columns_file import ALIGN, store
+from iofast.containers.columns_file import store
+from iofast.containers.index import Layout
 from iofast.containers.locked_folder import LockedFolder
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_writer import ShardWriter
@@ -27,19 +29,19 @@ from iofast.containers.targets import writer_of
 from iofast.containers.writer import INDEX_SUFFIX, Finished, Section
 from iofast.errors import BusyError, IofastError, ObjectMissingError, TargetError, because
 from iofast.option import parse_size
-from iofast.packing import estimate
+from iofast.packing.copying import CopyWork
 from iofast.packing.dry_run import forecast
 from iofast.packing.failures import ERRORS, beside
 from iofast.packing.options import PackOptions
-from iofast.packing.pack_run import PackRun
-from iofast.packing.pack_work import PackWork
+from iofast.packing.pack_run import PackRun, images_of
 from iofast.packing.part import PackPart, missing_words, parts_of
 from iofast.packing.parts import LISTING, load_work
-from iofast.packing.plan import PackPlan, shared_settings
+from iofast.packing.plan import shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.packing.store_target import StoredPlan, StoreTarget
+from iofast.packing.work import PackWork
 from iofast.remote import requests
 from iofast.source import stored
 
@@ -56,6 +58,7 @@ class StoreRun:
     planned: Callable[[], PackWork]
     pool: WorkerPool
     progress: PackProgress
+    _started: float = field(default_factory=time.monotonic, init=False)
     _joined: bool = field(default=False, init=False)  # another run has begun, and may be at work
     _stopped: bool = field(default=False, init=False)
 
@@ -77,7 +80,7 @@ class StoreRun:
     def dry_run(self) -> PackReport:
         """The forecast of a dry run. Nothing is written into the store."""
         self.target.replaced_shards(self.target.manifest_info())
-        report = forecast(self.planned(), self.target.path, self.pool)
+        report = forecast(self._of(self.planned()))
         expected = report.estimate
         if expected is not None:  # a shard that is sent, and one that is packed
             shard = parse_size(self.options.shard_size or SHARD_SIZE)
@@ -95,10 +98,10 @@ class StoreRun:
         writer = writer_of(target, work.description(), work.key_width)
         assert isinstance(writer, ShardWriter)  # no other suffix is accepted
         writer.is_stored = True
-        sections = work.sections()
+        sections = work.plan.sections()
         mine = [*(sections if part is None else part.of(sections))]
         left = self._lacking(mine)
-        packing.resumed = _images(mine) - _images(left)
+        packing.resumed = images_of(mine) - images_of(left)
         if options.finish and left:
             count = work.plan.parts or 1
             lost = missing_words(parts_of(sections, left, count), count)
@@ -116,7 +119,7 @@ class StoreRun:
         writer.resume(mine)
         lacking = parts_of(sections, missing, part.total)
         report = self._report(packing, writer)
-        return replace(report, images=_images(mine), errors_file=None, part=part, missing=lacking)
+        return replace(report, images=images_of(mine), errors_file=None, part=part, missing=lacking)
 
     def _work(self, count: int | None) -> PackWork | None:
         """The work of the run that the store has, or of a new one; None for a run that has published its set."""
@@ -128,16 +131,13 @@ class StoreRun:
             if options.finish:
                 raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
             work = self.planned()
-            plan = replace(work.plan, settings=settings, records=estimate.section_records(work, target), parts=count)
-            work.plan = plan
+            work.plan = replace(work.plan, settings=settings, records=work.section_records(target), parts=count)
             store(listing, *stored.parts(work.source))
-            if target.begin(StoredPlan(secrets.token_hex(8), plan, "" if old is None else old.etag, shards)):
+            if target.begin(StoredPlan(secrets.token_hex(8), work.plan, "" if old is None else old.etag, shards)):
                 return work
         plan = found.plan
-        expected = PackPlan(
-            plan.images, plan.splits, plan.source, settings, parts=plan.parts if count is None else count
-        )
-        expected.check_same(plan, Path(f"{target.url}.partial"))
+        expected = replace(plan, settings=settings, parts=plan.parts if count is None else count)
+        expected.check_same(plan, f"{target.url}.partial")
         target.begun, self._joined = found, True
         data = target.get(target.work_key(LISTING))
         if data is None:
@@ -147,15 +147,15 @@ class StoreRun:
 
     def _pack(self, packing: PackRun, writer: ShardWriter, mine: Sequence[Section], left: Sequence[Section]) -> None:
         """Pack the sections that are left; while one is sent, the next one is packed."""
-        names = writer.names([each.split for each in packing.work.sections()])
+        names = writer.names([each.split for each in packing.work.plan.sections()])
         start = random.randrange(len(left)) if left and self._joined else 0  # else both would pack the same
         sending: Future[bool] | None = None
-        self.progress.begin(_images(mine), packing.resumed)
+        self.progress.begin(images_of(mine), packing.resumed)
         with ThreadPoolExecutor(1, "iofast-uploads") as uploads:
             try:
                 for section in (*left[start:], *left[:start]):
                     if self.target.get(self.target.work_key(_rows_name(section))) is not None:  # of another machine
-                        self.progress.step(_images([section]), 0, len(packing.failures))
+                        self.progress.step(images_of([section]), 0, len(packing.failures))
                         continue
                     packing.pack(writer, [section])
                     if sending is not None and not sending.result():
@@ -191,7 +191,7 @@ class StoreRun:
     def _publish(self, packing: PackRun, writer: ShardWriter) -> PackReport:
         """Write index and manifest from the rows of all sections. Another machine may do the same at the same time."""
         target, work = self.target, packing.work
-        sections = work.sections()
+        sections = work.plan.sections()
         with contextlib.suppress(ObjectMissingError):  # published meanwhile
             self._receive_rows(sections)
         lost, sizes = writer.resume(sections), target.sizes()
@@ -202,7 +202,7 @@ class StoreRun:
         packing = self._of(work, packing.resumed)
         report = self._report(packing, writer)
         packing.check_any([*writer.finished.values()])
-        manifest = writer.finish(work.description())
+        manifest = writer.finish()
         for shard in manifest.shards:
             if sizes.get(shard.name) != shard.size:
                 where = target.store.url(shard.name)
@@ -218,16 +218,16 @@ class StoreRun:
 
     def _published(self, packing: PackRun) -> PackReport:
         """The report of a set that this run, or another machine, has published before."""
-        target, work, manifest = self.target, packing.work, self.target.manifest()
+        target, manifest = self.target, self.target.manifest()
         if manifest is None:
             raise TargetError(f"{target.url}.partial/ was removed by another program: there is no finished set")
         target.clean_up(manifest)
-        packing = self._of(work, packing.resumed)
+        packing = self._of(packing.work, packing.resumed)
         if (listed := target.get(target.key(ERRORS))) is not None:
             packing.failures.file.write_bytes(listed)
             packing.failures.load()
-        report = work.report(target.path, packing.failures, (), _size(manifest), packing.resumed)
-        left_out = len(work.source) - manifest.count - len(packing.failures)
+        report = packing.report((), _size(manifest))
+        left_out = report.images - manifest.count - len(packing.failures)
         return replace(report, packed=manifest.count, left_out=left_out)
 
     def _report(self, packing: PackRun, writer: ShardWriter) -> PackReport:
@@ -235,12 +235,10 @@ class StoreRun:
         done = [*writer.finished.values()]
         for each in done:
             packing.count(each)
-        size = sum(each.size for each in done)
-        return packing.work.report(self.target.path, packing.failures, done, size, packing.resumed)
+        return packing.report(done, sum(each.size for each in done))
 
-    def _of(self, work: PackWork, resumed: int = 0) -> PackRun:
-        work.workers = self.pool.count
-        return PackRun(work, self.target, self.pool, self.progress, resumed)
+    def _of(self, work: PackWork | CopyWork, resumed: int = 0) -> PackRun:
+        return PackRun(work, self.target, self.pool, self.progress, self._started, resumed)
 
     def _lacking(self, sections: Sequence[Section]) -> list[Section]:
         """Those of the sections that the store does not have."""
@@ -258,15 +256,9 @@ class StoreRun:
         requests.run(requests.each(receive, [*sections], _REQUESTS))
 
 
-def _images(sections: Iterable[Section]) -> int:
-    return sum(each.stop - each.start for each in sections)
-
-
 def _size(manifest: Manifest) -> int:
     """Bytes of all objects of a set but its list of errors."""
-    index = 0
-    for size, _ in manifest.index:  # each begins at a multiple of ALIGN
-        index += -index % ALIGN + size
+    index = Layout(manifest.count, manifest.fields).size
     return sum(shard.size for shard in manifest.shards) + index + len(manifest.to_json())
 
 

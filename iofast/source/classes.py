@@ -8,7 +8,7 @@ from pathlib import Path
 
 from iofast.errors import SourceError, unreadable
 from iofast.source.listing import few, printable
-from iofast.source.look_alikes import alike, check_alike
+from iofast.source.look_alikes import alike
 from iofast.source.text_files import lines
 
 CLASS_FILE = "classes.txt"
@@ -25,7 +25,12 @@ def order_classes(names: Collection[str], class_order: str, root: Path | None) -
     With the order `file`, `classes.txt` in `root` must list all of `names`, and may list others.
     """
     ordered, warnings = _ordered(names, class_order, root)
-    return ordered, warnings + check_alike(ordered)
+    seen: dict[str, str] = {}
+    pairs = [(seen[alike(name)], name) for name in ordered if seen.setdefault(alike(name), name) != name]
+    if pairs:  # with escapes because they may print the same
+        more = f" and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
+        warnings.append(f"classes that look alike are different classes: {pairs[0][0]!a} and {pairs[0][1]!a}{more}")
+    return ordered, warnings
 
 
 def _ordered(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:

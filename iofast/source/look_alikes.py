@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import unicodedata
-from collections.abc import Iterable
 
 from iofast.source.listing import printable
 
@@ -13,18 +12,8 @@ _LOOKS = 100_000  # names of a folder that are compared with a missing one
 
 
 def alike(name: str) -> str:
-    """The form that names have in common if they look alike."""
+    """Return the form that names have in common if they look alike."""
     return unicodedata.normalize("NFC", name).strip().casefold()
-
-
-def check_alike(names: Iterable[str]) -> list[str]:
-    """A warning about classes that look alike, with escapes because they may print the same."""
-    seen: dict[str, str] = {}
-    pairs = [(seen[alike(name)], name) for name in names if seen.setdefault(alike(name), name) != name]
-    if not pairs:
-        return []
-    more = f" and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
-    return [f"classes that look alike are different classes: {pairs[0][0]!a} and {pairs[0][1]!a}{more}"]
 
 
 def instead_of(path: bytes) -> str:

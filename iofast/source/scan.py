@@ -7,7 +7,6 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, few, range
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.metadata import Metadata, usable
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.walk import Ancestors, Folder, FoundImages, LocalTree, SourceTree, Walk
+from iofast.source.walk import Ancestors, Folder, LocalTree, SourceTree, Walk, joined
 
 # Folders that are parts of a data set and no classes, in lower case: those of VOC, YOLO, Cityscapes and the like.
 PART_FOLDERS = (
@@ -31,26 +30,182 @@ PART_FOLDERS = (
 )
 
 
-class SplitImages(NamedTuple):
-    """One split: its images by class folder; those of a flat folder have the class ""."""
-
-    split: str
-    groups: dict[str, FoundImages]
-
-    @property
-    def total(self) -> int:
-        return sum(images.total for images in self.groups.values())
+Groups = dict[str, bytes]  # class folder -> paths of its images, each followed by a NUL; "" without class folders
 
 
 @dataclass(slots=True)
 class _Scan:
     """One scan of a folder, with its warnings so far. `beside`: the folder that may contain a file of classes."""
 
-    root: Path | str
+    tree: SourceTree
     beside: Path
     options: SourceOptions
     walk: Walk
     warnings: list[str] = field(default_factory=list)
+
+    def source(self) -> Source:
+        """The listing. Raises `SourceError`, `OptionError`."""
+        root, options, sides = self.tree.root, self.options, parse_sides(self.options.fields)
+        found = self._found([side.suffix for side in sides], arrays=False)
+        if not any(map(_filled, found.values())):  # beside other images, `.npy` files are features, masks or depths
+            found = self._found([side.suffix for side in sides], arrays=True)
+        splits = {split: groups for split, groups in found.items() if _filled(groups)}
+        if not splits:
+            raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {self._nothing()}")
+        if empty := [split for split in found if split not in splits]:
+            self.warnings.append(f"splits without images left out: {few(empty)}")
+        if (described := self._described(splits)) is not None:
+            return described
+        if options.mask_columns or options.file_columns:
+            raise OptionError(
+                f"mask and file columns are a manifest's, found the folder {root}: name suffixes with fields="
+            )
+        if column := options.path_column or options.label_column or options.split_column:
+            raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
+        classes = self._classes(splits)
+        numbers = {"": -1} | {name: label for label, name in enumerate(classes or ())}
+        parts = [(label, own[name]) for own in splits.values() for name, label in numbers.items() if name in own]
+        paths = Strings.split(b"".join(images for _, images in parts))
+        columns, attached = attach(paths, sides, self.walk.sides)
+        return Source(
+            root=root,
+            kind="flat" if classes is None else "classes",
+            classes=None if classes is None else check_distinct(classes, root),
+            splits=ranges((split, sum(map(_count, groups.values()))) for split, groups in splits.items()),
+            paths=paths,
+            listed_labels=np.repeat(
+                np.array([label for label, _ in parts], np.int32), [_count(own) for _, own in parts]
+            ),
+            watched=self.walk.watched(),
+            class_order=options.class_order,
+            columns=columns,
+            objects=self.tree.versions(paths, columns),
+            warnings=(*self.warnings, *self.walk.warnings(), *attached),
+            notes=tuple(self.walk.notes()),
+        )
+
+    def _found(self, suffixes: list[str], *, arrays: bool) -> dict[str, Groups]:
+        """Walk the tree: the images of each split."""
+        self.walk, self.warnings = Walk(self.tree, arrays=arrays, sides={suffix: {} for suffix in suffixes}), []
+        return dict(self._splits())
+
+    def _nothing(self) -> str:
+        """What a tree without images has."""
+        shards = next((suffix for suffix in (TAR, *TFRECORD) if suffix in self.walk.unusual.other), None)
+        hint = "" if shards is None else f"; a pattern names shards: '{self.tree.root}/*{shards}'"
+        return self.walk.found() + hint
+
+    def _described(self, found: dict[str, Groups]) -> Source | None:
+        """The images with what metadata files say about them, None without such files. Raises `SourceError`."""
+        names, splits = sorted(self.walk.metadata), [split for split in found if split != WHOLE]
+        labelled = any(set(groups) - {""} for groups in found.values())
+        is_local = isinstance(self.tree.root, Path) and not self.options.fields
+        used = usable(self.beside, names, splits, self.options, labelled=labelled) if is_local else []
+        if unused := [name for name in names if name not in used]:
+            self.walk.lines.append(f"metadata files not read (pack one itself to use it as a list): {few(unused)}")
+        if not used:
+            return None
+        walk = Walk(self.tree, arrays=self.walk.arrays, lines=self.walk.lines)  # again: folders are no classes here
+        images = b"".join(walk.images(place, ()) for place in splits or [""])
+        for name in ("", *used, *([CLASS_FILE] if self.options.class_order == "file" else [])):
+            walk.watch(self.beside / name)
+        source = Metadata(self.beside, used, images, bool(splits)).read(self.options)
+        warnings = (*source.warnings, *walk.warnings())
+        return replace(source, watched=walk.watched(), warnings=warnings, notes=tuple(walk.notes()))
+
+    def _splits(self) -> Iterator[tuple[str, Groups]]:
+        top = self._listed("", ())
+        splits = [name for name in top.folders if name in SPLIT_ORDER]
+        others = [name for name in top.folders if name not in SPLIT_ORDER]
+        if alike := [name for name in others if name.lower() in SPLIT_ORDER]:
+            self.warnings.append(f"folders {few(alike)} taken as classes: splits are written in lower case")
+        beside = {name: self.walk.images(name, top.ancestors) for name in others} if splits else {}
+        if not splits or _filled(beside):
+            groups = self._groups("", top, beside)
+            self._check_mixed([name for name, images in groups.items() if images])
+            yield WHOLE, groups
+            return
+        if beside:
+            self.warnings.append(f"folders without images beside the splits {few(splits)} left out: {few(beside)}")
+        if top.images:
+            self.warnings.append(f"images beside the splits {few(splits)} left out: {len(top.images):,}")
+        for name in sorted(splits, key=split_rank):
+            yield name, self._groups(name, self._listed(name, top.ancestors), {})
+
+    def _check_mixed(self, classes: list[str]) -> None:
+        """Warn about a class folder with the name of a split, since it may be one. Raises `SourceError` for several."""
+        splits = [name for name in classes if name in SPLIT_ORDER]
+        others = [name for name in classes if name not in SPLIT_ORDER]
+        if len(splits) > 1:
+            raise SourceError(
+                f"folders of images beside splits: expected only splits or only classes, found the splits "
+                f"{few(splits)}, and {few(others)} ({self.tree.root}); move the others away, pack the folder of one "
+                "split, or name paths and splits in a manifest (--split-column)"
+            )
+        if splits:
+            self.warnings.append(
+                f"folder {few(splits)} taken as a class, not as a split: images are in {few(others)} beside it, too"
+            )
+
+    def _listed(self, prefix: str, ancestors: Ancestors) -> Folder:
+        folder = self.walk.folder(prefix, ancestors)
+        if folder is None:
+            raise SourceError(f"{os.path.join(self.tree.root, prefix)} is a link to a folder above it")
+        return folder
+
+    def _groups(self, prefix: str, folder: Folder, known: Groups) -> Groups:
+        """The images of one split by class folder, or all under "" without class folders. `known` need no listing."""
+        before = f"{prefix}/" if prefix else ""
+        groups = {
+            name: known[name] if name in known else self.walk.images(before + name, folder.ancestors)
+            for name in folder.folders
+        }
+        if _filled(groups):
+            if folder.images:
+                count = f"{len(folder.images):,}"
+                self.warnings.append(f"images in {before or 'the root'} beside class folders left out: {count}")
+            return groups
+        if groups and folder.images:
+            where = before or "the root"
+            self.warnings.append(f"images in {where} taken as a flat folder: no image in subfolders {few(groups)}")
+        return {"": joined(prefix, folder.images)} if folder.images or not groups else groups
+
+    def _classes(self, found: dict[str, Groups]) -> list[str] | None:
+        """The class folders of all splits in order, None if all splits are flat."""
+        names = {name for groups in found.values() for name in groups} - {""}
+        if not names:
+            if self.options.class_order == "file":
+                raise SourceError(
+                    f"class order 'file' needs class folders to match {CLASS_FILE}: {self.tree.root} has none"
+                )
+            return None
+        if self.options.class_order == "file":
+            self.walk.watch(self.beside / CLASS_FILE)
+        ordered, warnings = order_classes(names, self.options.class_order, self.beside)
+        self.warnings += warnings
+        filled = {name for groups in found.values() for name, images in groups.items() if images}
+        if parts := sorted(name for name in filled if name.lower() in PART_FOLDERS):
+            self.warnings.append(
+                f"folders {few(parts)} taken as classes, though such folders usually have the images and the masks "
+                "of one data set: pack the folder of images alone, or a list of paths, labels and masks (--mask-column)"
+            )
+        if names - filled:
+            self.warnings.append(
+                f"class folders without images: {few(sorted(names - filled))} (their numbers are kept)"
+            )
+        first, groups = next(iter(found.items()))
+        if first == "train" and "" not in groups and (unseen := names - set(groups)):
+            self.warnings.append(f"classes that 'train' lacks: {few(sorted(unseen))}")
+        return ordered
+
+
+def _count(images: bytes) -> int:
+    """The number of paths."""
+    return images.count(0)
+
+
+def _filled(groups: Groups) -> bool:
+    return any(groups.values())
 
 
 def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Source:
@@ -87,6 +242,10 @@ def _scan_url(url: str, options: SourceOptions) -> Source:
         return _scan_tree(ObjectTree(str(place)), folder, options)
 
 
+def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source:
+    return _Scan(tree, beside, options, Walk(tree)).source()
+
+
 def _check_suffix(place: Path | RemotePath) -> None:
     """Raise `SourceError` for a container."""
     if os.path.splitext(str(place))[1].lower() in OPENED:
@@ -94,155 +253,3 @@ def _check_suffix(place: Path | RemotePath) -> None:
         raise SourceError(
             f"source {place} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): {reason}"
         )
-
-
-def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source:
-    root = tree.root
-    sides = parse_sides(options.fields)
-    suffixes = [side.suffix for side in sides]
-    scan = _Scan(root, beside, options, Walk(tree, sides={suffix: {} for suffix in suffixes}))
-    splits = list(_splits(scan))
-    if not any(part.total for part in splits):  # beside other images, `.npy` files are features, masks or depths
-        scan = _Scan(root, beside, options, Walk(tree, arrays=True, sides={suffix: {} for suffix in suffixes}))
-        splits = list(_splits(scan))
-    parts = [part for part in splits if part.total]
-    if not parts:
-        shards = next((suffix for suffix in (TAR, *TFRECORD) if suffix in scan.walk.unusual.other), None)
-        hint = "" if shards is None else f"; a pattern names shards: '{root}/*{shards}'"
-        raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}{hint}")
-    if len(parts) < len(splits):
-        scan.warnings.append(f"splits without images left out: {few(part.split for part in splits if not part.total)}")
-    if (described := _described(scan, parts)) is not None:
-        return described
-    if options.mask_columns or options.file_columns:
-        raise OptionError(
-            f"mask and file columns are a manifest's, found the folder {root}: name suffixes with fields="
-        )
-    if column := options.path_column or options.label_column or options.split_column:
-        raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
-    classes = _classes(scan, parts)
-    numbers = {"": -1} | {name: label for label, name in enumerate(classes or ())}
-    groups = [(label, part.groups[name]) for part in parts for name, label in numbers.items() if name in part.groups]
-    paths = Strings.split(b"".join(images.blob for _, images in groups))
-    labels = np.array([label for label, _ in groups], np.int32)
-    columns, attached = attach(paths, sides, scan.walk.sides)
-    return Source(
-        root=root,
-        kind="flat" if classes is None else "classes",
-        classes=None if classes is None else check_distinct(classes, root),
-        splits=ranges((part.split, part.total) for part in parts),
-        paths=paths,
-        listed_labels=np.repeat(labels, [images.total for _, images in groups]),
-        watched=scan.walk.watched(),
-        class_order=options.class_order,
-        columns=columns,
-        objects=tree.versions(paths, columns),
-        warnings=(*scan.warnings, *scan.walk.warnings(), *attached),
-        notes=tuple(scan.walk.notes()),
-    )
-
-
-def _described(scan: _Scan, parts: list[SplitImages]) -> Source | None:
-    """The images with what metadata files say about them, None without such files. Raises `SourceError`."""
-    names = sorted(scan.walk.metadata)
-    splits = [part.split for part in parts if part.split != WHOLE]
-    labelled = any(set(part.groups) - {""} for part in parts)
-    is_local = isinstance(scan.root, Path) and not scan.options.fields
-    used = usable(scan.beside, names, splits, scan.options, labelled=labelled) if is_local else []
-    if unused := [name for name in names if name not in used]:
-        scan.walk.lines.append(f"metadata files not read (pack one itself to use it as a list): {few(unused)}")
-    if not used:
-        return None
-    walk = Walk(scan.walk.tree, arrays=scan.walk.arrays, lines=scan.walk.lines)  # again: folders are no classes here
-    images = b"".join(walk.images(place, ()).blob for place in splits or [""])
-    for name in ("", *used, *([CLASS_FILE] if scan.options.class_order == "file" else [])):
-        walk.watch(scan.beside / name)
-    source = Metadata(scan.beside, used, images, bool(splits)).read(scan.options)
-    warnings = (*source.warnings, *walk.warnings())
-    return replace(source, watched=walk.watched(), warnings=warnings, notes=tuple(walk.notes()))
-
-
-def _splits(scan: _Scan) -> Iterator[SplitImages]:
-    top = _listed(scan, "", ())
-    splits = [name for name in top.folders if name in SPLIT_ORDER]
-    others = [name for name in top.folders if name not in SPLIT_ORDER]
-    if alike := [name for name in others if name.lower() in SPLIT_ORDER]:
-        scan.warnings.append(f"folders {few(alike)} taken as classes: splits are written in lower case")
-    beside = {name: scan.walk.images(name, top.ancestors) for name in others} if splits else {}
-    if not splits or any(images.total for images in beside.values()):
-        groups = _groups(scan, "", top, beside)
-        _check_mixed(scan, [name for name, images in groups.items() if images.total])
-        yield SplitImages(WHOLE, groups)
-        return
-    if beside:
-        scan.warnings.append(f"folders without images beside the splits {few(splits)} left out: {few(beside)}")
-    if top.images:
-        scan.warnings.append(f"images beside the splits {few(splits)} left out: {len(top.images):,}")
-    for name in sorted(splits, key=split_rank):
-        yield SplitImages(name, _groups(scan, name, _listed(scan, name, top.ancestors), {}))
-
-
-def _check_mixed(scan: _Scan, classes: list[str]) -> None:
-    """Warn about a class folder with the name of a split, since it may be one. Raises `SourceError` for several."""
-    splits = [name for name in classes if name in SPLIT_ORDER]
-    others = [name for name in classes if name not in SPLIT_ORDER]
-    if len(splits) > 1:
-        raise SourceError(
-            f"folders of images beside splits: expected only splits or only classes, found the splits {few(splits)}, "
-            f"and {few(others)} ({scan.root}); move the others away, pack the folder of one split, or name paths and "
-            "splits in a manifest (--split-column)"
-        )
-    if splits:
-        scan.warnings.append(
-            f"folder {few(splits)} taken as a class, not as a split: images are in {few(others)} beside it, too"
-        )
-
-
-def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
-    folder = scan.walk.folder(prefix, ancestors)
-    if folder is None:
-        raise SourceError(f"{os.path.join(scan.root, prefix)} is a link to a folder above it")
-    return folder
-
-
-def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, FoundImages]) -> dict[str, FoundImages]:
-    """The images of one split by class folder, or all under "" without class folders. `known` need no listing."""
-    loose = FoundImages.of(prefix, folder.images)
-    groups = {
-        name: known[name]
-        if name in known
-        else scan.walk.images(f"{prefix}/{name}" if prefix else name, folder.ancestors)
-        for name in folder.folders
-    }
-    where = f"{prefix}/" if prefix else "the root"
-    if any(images.total for images in groups.values()):
-        if loose.total:
-            scan.warnings.append(f"images in {where} beside class folders left out: {loose.total:,}")
-        return groups
-    if groups and loose.total:
-        scan.warnings.append(f"images in {where} taken as a flat folder: no image in subfolders {few(groups)}")
-    return {"": loose} if loose.total or not groups else groups
-
-
-def _classes(scan: _Scan, parts: list[SplitImages]) -> list[str] | None:
-    """The class folders of all splits in order, None if all splits are flat."""
-    names = {name for part in parts for name in part.groups} - {""}
-    if not names:
-        if scan.options.class_order == "file":
-            raise SourceError(f"class order 'file' needs class folders to match {CLASS_FILE}: {scan.root} has none")
-        return None
-    if scan.options.class_order == "file":
-        scan.walk.watch(scan.beside / CLASS_FILE)
-    ordered, warnings = order_classes(names, scan.options.class_order, scan.beside)
-    scan.warnings += warnings
-    filled = {name for part in parts for name, images in part.groups.items() if images.total}
-    if parts_of_it := sorted(name for name in filled if name.lower() in PART_FOLDERS):
-        scan.warnings.append(
-            f"folders {few(parts_of_it)} taken as classes, though such folders usually have the images and the masks "
-            "of one data set: pack the folder of images alone, or a list of paths, labels and masks (--mask-column)"
-        )
-    if names - filled:
-        scan.warnings.append(f"class folders without images: {few(sorted(names - filled))} (their numbers are kept)")
-    if parts[0].split == "train" and "" not in parts[0].groups and (unseen := names - set(parts[0].groups)):
-        scan.warnings.append(f"classes that 'train' lacks: {few(sorted(unseen))}")
-    return ordered

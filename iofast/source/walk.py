@@ -41,18 +41,10 @@ class Folder(NamedTuple):
     ancestors: Ancestors  # this folder included
 
 
-class FoundImages(NamedTuple):
-    """Images of one folder or class: their number, and their paths relative to the root, each followed by a NUL."""
-
-    total: int
-    blob: bytes
-
-    @classmethod
-    def of(cls, prefix: str, names: list[str]) -> FoundImages:
-        """The images `names` of the folder whose relative path is `prefix` ("" = the root)."""
-        before = f"{prefix}/" if prefix else ""
-        joined = before + f"\0{before}".join(names) + "\0" if names else ""
-        return cls(len(names), os.fsencode(joined))
+def joined(prefix: str, names: Sequence[str]) -> bytes:
+    """The paths of the files `names` in the folder at `prefix` ("" = the root), each followed by a NUL."""
+    before = f"{prefix}/" if prefix else ""
+    return os.fsencode(before + f"\0{before}".join(names) + "\0" if names else "")
 
 
 class SourceTree(Protocol):
@@ -128,18 +120,17 @@ class Walk:
         images += self.unusual.images(paths, self.tree.beginning, arrays=self.arrays)
         return Folder(sorted(images), sorted(folders), (*ancestors, identity))
 
-    def images(self, prefix: str, ancestors: Ancestors) -> FoundImages:
-        """All images in and below the folder at `prefix`, in torchvision's order."""
-        parts: list[tuple[str, FoundImages]] = []
-        pending = [(prefix, ancestors)]
+    def images(self, prefix: str, ancestors: Ancestors) -> bytes:
+        """All images in and below the folder at `prefix`, in torchvision's order; see `joined`."""
+        parts, pending = list[tuple[str, bytes]](), [(prefix, ancestors)]
         while pending:
             place, above = pending.pop()
             folder = self.folder(place, above)
             if folder is not None:
-                parts.append((place, FoundImages.of(place, folder.images)))
+                parts.append((place, joined(place, folder.images)))
                 pending += [(os.path.join(place, name), folder.ancestors) for name in folder.folders]
         parts.sort(key=lambda part: part[0])
-        return FoundImages(sum(images.total for _, images in parts), b"".join(images.blob for _, images in parts))
+        return b"".join(images for _, images in parts)
 
     def watch(self, path: Path) -> None:
         """Add a file of the root, which may be missing, to those that decide the listing."""

@@ -111,7 +111,7 @@ def test_a_source_that_has_changed_since(tmp_path: Path, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     source, target = images(tmp_path / "set", 30), tmp_path / "out.lmdb"
-    monkeypatch.setattr("iofast.containers.writer.IndexedWriter.finish", interrupted)
+    monkeypatch.setattr("iofast.containers.writer.Writer.finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pack(source, target, workers=1)
     monkeypatch.undo()

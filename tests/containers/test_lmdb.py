@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from lmdb_containers import build, expected, read_all, sample, sections, write
 
-from iofast.containers import columns, index_view, lmdb_writer
+from iofast.containers import index, lmdb_writer
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.containers.manifest import Description
 from iofast.containers.writer import Section
@@ -36,14 +36,17 @@ def test_same_records_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert environment.info()["map_size"] > 1 << 20
 
 
-def test_more_than_one_piece_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (columns, index_view):
-        monkeypatch.setattr(module, "PIECE", 100)
+@pytest.mark.parametrize("held", [1 << 21, 0])
+def test_more_than_one_block_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    for module in (index, lmdb_writer):
+        monkeypatch.setattr(module, "BLOCK", 640)
+    monkeypatch.setattr(index, "HELD", held)
     texts = {150: {"txt": b"t"}}
     records = [(i * 2, {"jpg": b"%d" % i} | texts.get(i, {}), ImageInfo(), "all") for i in range(250)]
     build(tmp_path / "x", records)
     reader = LmdbReader(tmp_path / "x")
-    assert len(reader.manifest.index) == 3
+    with lmdb.open(str(tmp_path / "x"), subdir=False, readonly=True, lock=False) as environment:
+        assert environment.stat()["entries"] == 250 + 1 + 1 + 22  # of 13,568 bytes
     order = np.random.default_rng(0).permutation(250)
     assert (reader.positions(order) == order * 2).all()
     assert reader.values(order) == [b"%d" % i for i in order.tolist()]
@@ -79,12 +82,12 @@ def _fill_disk(path: Path, answer: multiprocessing.connection.Connection) -> Non
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))
-    writer = LmdbWriter(path.parent, path.name)
+    writer = LmdbWriter(path.parent, path.name, Description())
     writer.begin(Section(0, "all", 0, 100))
     try:
         for position in range(100):
             writer.write(position, {"jpg": bytes(1 << 20)}, ImageInfo())
-        writer.finish(Description())
+        writer.finish()
     except TargetError as error:
         answer.send(str(error))
     writer.abort()
@@ -99,23 +102,23 @@ def test_a_killed_run_goes_on_after_the_last_commit(tmp_path: Path) -> None:
     for kill in range(len(all_sections)):
         folder = tmp_path / str(kill)
         folder.mkdir()
-        first = LmdbWriter(folder, "x")
+        first = LmdbWriter(folder, "x", Description())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LmdbWriter, "_commit", _killed_at(kill, LmdbWriter._commit))
             with pytest.raises(KeyboardInterrupt):
                 write(first, some)
         first.abort()
-        again = LmdbWriter(folder, "x")
+        again = LmdbWriter(folder, "x", Description())
         assert again.resume(all_sections) == all_sections[kill:]
         write(again, some)
         with pytest.MonkeyPatch.context() as patch:  # and once more at the end
             patch.setattr(LmdbWriter, "_placed", _killed_at(0, LmdbWriter._placed))
             with pytest.raises(KeyboardInterrupt):
-                again.finish(Description())
+                again.finish()
         again.abort()
-        last = LmdbWriter(folder, "x")
+        last = LmdbWriter(folder, "x", Description())
         assert last.resume(all_sections) == []
-        assert last.finish(Description()).fingerprint == right.manifest.fingerprint
+        assert last.finish().fingerprint == right.manifest.fingerprint
         assert read_all(LmdbReader(folder / "x")) == expected(some)
 
 
@@ -133,11 +136,11 @@ def _killed_at(count: int, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_far_positions(tmp_path: Path) -> None:
     positions = [(1 << 60) + 3 * number for number in range(50)]  # a float64 cannot tell neighbours apart
-    writer = LmdbWriter(tmp_path, "x.lmdb", key_width=20)
+    writer = LmdbWriter(tmp_path, "x.lmdb", Description(), key_width=20)
     writer.begin(Section(0, "all", 0, 1 << 62))
     for position in positions:
         writer.write(position, {"txt": b"%d" % position}, ImageInfo())
-    writer.finish(Description())
+    writer.finish()
     with LmdbReader(tmp_path / "x.lmdb") as reader:
         assert reader.positions(np.arange(len(reader))).tolist() == positions
         assert reader.record(5).fields == {"txt": b"%d" % positions[5]}

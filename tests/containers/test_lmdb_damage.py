@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import google_crc32c
 import lmdb
@@ -15,8 +16,8 @@ import pytest
 from lmdb_containers import build, compact, copy, expected, put_another, read_all, sample, samples
 
 from iofast.checking import verify
-from iofast.containers import index_view, lmdb_writer
-from iofast.containers.columns_file import read_header
+from iofast.containers import index, lmdb_writer
+from iofast.containers.columns import type_of
 from iofast.containers.lmdb import LmdbReader
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.errors import ContainerError, UnfinishedError
@@ -89,10 +90,15 @@ def test_an_empty_lmdb_is_named(tmp_path: Path) -> None:
 
 
 def test_killed_between_reserving_and_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_writer, "_write_over", lambda *_: None)
-    build(tmp_path / "out", [sample(0)])
+    monkeypatch.setattr(lmdb_writer.LmdbWriter, "_indexed", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "out", [sample(0)])
     with pytest.raises(UnfinishedError, match="never finished"):
         LmdbReader(tmp_path / "out")
+
+
+def _killed(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 # Damage.
@@ -184,17 +190,16 @@ def test_impossible_values_are_refused(
     lmdb_file: Path, tmp_path: Path, column: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large set, whose rows are read one by one, without the checksum of their column."""
-    monkeypatch.setattr(index_view, "HELD", 0)
+    monkeypatch.setattr(index, "HELD", 0)
     path = copy(lmdb_file, tmp_path)
     data = bytearray(path.read_bytes())
     place = Tree(bytes(data), read_meta(bytes(data), "x"), "x").find(b"__iofast__.index.00000000")
     assert place is not None
-    size = LmdbReader(path).manifest.index[0][0]
-    header = read_header(lambda start, stop: bytes(data[start:stop]), place[0], size, "x")
-    own = header.columns[column]
-    data[own.start : own.start + own.dtype.itemsize] = np.array([value], np.int64).astype(own.dtype).tobytes()
+    manifest, dtype = LmdbReader(path).manifest, type_of(column)
+    start = place[0] + index.Layout(manifest.count, manifest.fields).starts[column]
+    data[start : start + dtype.itemsize] = np.array([value], np.int64).astype(dtype).tobytes()
     path.write_bytes(data)
     field = column.rpartition(".")[0] or None
     with pytest.raises(ContainerError, match=r"record 0 (outside: file 0, offset|is impossible)"):
         LmdbReader(path).locate(np.array([1, 0]), field)
-    assert any(f"the column {column} of records 0 to 299" in problem.reason for problem in verify(path).problems)
+    assert any(f"the column {column} of the index" in problem.reason for problem in verify(path).problems)

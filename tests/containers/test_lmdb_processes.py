@@ -146,12 +146,12 @@ from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.manifest import Description
 from iofast.containers.writer import Section
 from iofast.record import ImageInfo
-rng, writer = random.Random(0), LmdbWriter(*sys.argv[1:])
+rng, writer = random.Random(0), LmdbWriter(*sys.argv[1:], Description())
 writer.begin(Section(0, "all", 0, 3000))
 for i in range(3000):
     fields = {"jpg": rng.randbytes(rng.choice((10, 1900, 2100, 9000))), "cls": b"1"}
     writer.write(i, fields, ImageInfo(1))
-writer.finish(Description())
+writer.finish()
 """
     for byte in ("85", "170"):
         environment = {**os.environ, "MALLOC_PERTURB_": byte}

@@ -126,7 +126,7 @@ def test_every_truncation_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version must be 3, found 1, of an earlier iofast: remove it and pack again"),
+        ({"version": 1}, "version must be 4, found 1, of an earlier iofast: remove it and pack again"),
         ({"version": True}, "found True"),
         ({"format": "webdataset"}, '"format": "iofast"'),
         ({"count": -1}, "count must be an integer"),

@@ -158,7 +158,7 @@ class TestPartialFolder:
 class TestBesideTheTarget:
     @pytest.mark.parametrize("name", NAMES[1:])
     def test_a_manifest_that_names_other_files(self, images: Path, shared: Path, name: str) -> None:
-        from iofast.containers.sealed import seal
+        from iofast.containers.manifest import seal
 
         pack(images, shared / name, workers=1)
         file = shared / f"{name}.manifest"

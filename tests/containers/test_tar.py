@@ -99,7 +99,7 @@ def test_an_unfinished_set(tar_set: Path, tmp_path: Path) -> None:
 
 
 def test_a_writer_refuses(tmp_path: Path) -> None:
-    writer, section = TarWriter(tmp_path, "x.tar", 8), Section(0, "all", 0, 10)
+    writer, section = TarWriter(tmp_path, "x.tar", Description(), 8), Section(0, "all", 0, 10)
     writer.begin(section)
     with pytest.raises(ContainerError, match="section 0 is not finished yet"):
         writer.begin(section._replace(number=1))
@@ -109,20 +109,20 @@ def test_a_writer_refuses(tmp_path: Path) -> None:
 def test_a_killed_run_keeps_its_full_shards(tmp_path: Path) -> None:
     """One whose shard has another size or time, or whose rows are damaged or of other sections, is written again."""
     some = [sample(i, 200, "train" if i < 30 else "val") for i in range(60)]
-    writer = TarWriter(tmp_path, "x.tar", 8)
+    writer = TarWriter(tmp_path, "x.tar", Description(), 8)
     write(writer, some, 10)
     every = sections(some, 10)
-    assert TarWriter(tmp_path, "x.tar", 8).resume(every) == []
+    assert TarWriter(tmp_path, "x.tar", Description(), 8).resume(every) == []
     (tmp_path / "shard-000000.tar").write_bytes((tmp_path / "shard-000000.tar").read_bytes())
     (tmp_path / "shard-000001.tar").write_bytes(b"short")
     (tmp_path / "rows-000002").write_bytes((tmp_path / "rows-000002").read_bytes()[:-1] + b"x")
     moved = [*every[:4], every[4]._replace(stop=every[4].stop + 1)]
-    assert TarWriter(tmp_path, "x.tar", 8).resume(moved) == [every[0], every[1], every[2], moved[4]]
+    assert TarWriter(tmp_path, "x.tar", Description(), 8).resume(moved) == [every[0], every[1], every[2], moved[4]]
     assert not (tmp_path / "shard-000001.tar").exists()
-    again = TarWriter(tmp_path, "x.tar", 8)
+    again = TarWriter(tmp_path, "x.tar", Description(), 8)
     again.resume(every)
     write(again, some, 10)
-    assert again.finish(Description()).count == 60
+    assert again.finish().count == 60
 
 
 ALTERED = [("jpg.offset", 1 << 47), ("jpg.length", 1 << 31), ("label", -2), ("width", 1 << 30), ("position", 1 << 60)]
@@ -145,7 +145,7 @@ def test_a_set_of_an_earlier_version(tmp_path: Path, name: str) -> None:
         writer.write({"txt": "one"})
     file = tmp_path / {"x.lmdb": name, "x.tar": "x.tar.manifest"}[name]
     data = file.read_bytes()
-    assert data.count(b'"version":3') == 1
-    file.write_bytes(data.replace(b'"version":3', b'"version":2'))
-    with pytest.raises(ContainerError, match="found 2, of an earlier iofast: remove it and pack again"):
+    assert data.count(b'"version":4') == 1
+    file.write_bytes(data.replace(b'"version":4', b'"version":3'))
+    with pytest.raises(ContainerError, match="found 3, of an earlier iofast: remove it and pack again"):
         open_reader(tmp_path / name)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 from lmdb_containers import Fields, expected, samples
@@ -20,7 +19,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand
 from iofast.containers.tfrecord import TfrecordReader
-from iofast.containers.tfrecord_framing import FOOT, HEAD, frames, read_data, unmask
+from iofast.containers.tfrecord_framing import frames, read_data
 from iofast.errors import TargetError
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
@@ -85,16 +84,6 @@ def test_without_splits_classes_or_images(tmp_path: Path) -> None:
     with TfrecordReader(tmp_path / "a.tfrecords") as reader:
         assert list(reader) == expected(written)
         assert reader.locate(np.arange(2)).label.tolist() == [0, -1]  # the base is for others
-
-
-def test_places_of_whole_records(tfrecord_set: Path) -> None:
-    with TfrecordReader(tfrecord_set) as reader:
-        for number, shard in enumerate(shards(tfrecord_set)):
-            whole, places = shard.read_bytes(), list(reader.examples(number))
-            assert len(places) == reader.manifest.shards[number].count
-            for offset, length in places:
-                data = whole[offset : offset + length]
-                assert google_crc32c.value(data[HEAD:-FOOT]) == unmask(int.from_bytes(data[-FOOT:], "little"))
 
 
 def test_read_without_the_manifest_as_a_foreign_set(

@@ -12,6 +12,7 @@ from lmdb_containers import expected, sample, samples
 from tar_sets import build, contents, shards
 
 from iofast.containers import shard_writer
+from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 from iofast.containers.writer import Section
@@ -74,24 +75,11 @@ def test_what_a_writer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     writer = TfrecordWriter(tmp_path, "out.tfrecord", Description(classes=("a",)), 8)
     writer.begin(Section(0, "all", 0, 10))
     writer.write(0, {"cls": b"0"}, ImageInfo(0))
-    with pytest.raises(ContainerError, match="other class names or another label base"):
-        writer.finish(Description(classes=("b",)))
-    monkeypatch.setattr("iofast.containers.tfrecord_writer.MAX_DATA", 100_000)
-    with pytest.raises(ContainerError, match="record 1 has 100128 bytes, more than one TFRecord can hold: 100000"):
+    monkeypatch.setattr("iofast.containers.tfrecord_framing.MAX_DATA", 100_000)
+    with pytest.raises(ContainerError, match="a TFRecord of 100143 bytes is longer than protobuf allows, 100000"):
         writer.write(1, {"jpg": bytes(100_000)}, ImageInfo())
     writer.write(1, {"jpg": b"z"}, ImageInfo())  # nothing of the illegal record is left
-    assert writer.finish(Description(classes=("a",))).count == 2
-
-
-def test_whole_records_that_the_manifest_does_not_count(tfrecord_set: Path, tmp_path: Path) -> None:
-    for name, each in contents(tfrecord_set.parent).items():
-        (tmp_path / name).write_bytes(each)
-    reader = TfrecordReader(tmp_path / "out.tfrecord")
-    shard = shards(tmp_path / "out.tfrecord")[0]
-    places = list(reader.examples(0))
-    shard.write_bytes(shard.read_bytes()[: places[-1][0]])
-    with pytest.raises(ContainerError, match=f"{shard} has {len(places) - 1} records, expected {len(places)}"):
-        list(reader.examples(0))
+    assert writer.finish().count == 2
 
 
 def test_damaged_shards(tfrecord_set: Path, tmp_path: Path) -> None:
@@ -104,11 +92,11 @@ def test_damaged_shards(tfrecord_set: Path, tmp_path: Path) -> None:
     for byte in range(0, len(whole), 1499):
         first.write_bytes(whole[:byte] + bytes([whole[byte] ^ 8]) + whole[byte + 1 :])
         reader = TfrecordReader(copy)
+        failed: Failures = {}
         for field in ("jpg", "cls", "json"):
-            values = reader.values(np.arange(count), field, failed={})
+            values = reader.values(np.arange(count), field, failed=failed)
             assert all(value in (None, record.fields[field]) for value, record in zip(values, records, strict=False))
-        with pytest.raises(ContainerError, match=str(first)):
-            list(reader.walk(0))
+        assert failed or list(reader.differences(0))
     first.write_bytes(whole[:-1])
     with pytest.raises(ContainerError, match=f"{first} was cut off"):
         TfrecordReader(copy)

@@ -1,9 +1,9 @@
-"""The Example codec against protobuf: what we write it reads, what it writes we read, and damage is refused alike."""
+"""The Example codec against protobuf: what we write it reads, what it writes we read, and damage never misleads us."""
 
 from __future__ import annotations
 
-import math
 import random
+import struct
 from typing import Any
 
 import google_crc32c
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tfrecord_messages import Example, values
 
 from iofast.containers import tfrecord_example
-from iofast.containers.tfrecord_example import FeatureKind, encode, floats, integers, parse
+from iofast.containers.tfrecord_example import FeatureKind, encode, integers, parse
 from iofast.errors import ContainerError
 
 NAMES = {
@@ -56,7 +56,9 @@ def ours(data: bytes) -> dict[str, tuple[str, list[Any]]]:
         if feature.kind == FeatureKind.BYTES:
             own = [data[span.start : span.stop] for span in feature.spans]
         elif feature.kind == FeatureKind.FLOATS:
-            own = floats(data, feature)
+            own = [
+                number for at, stop in feature.spans for number in struct.unpack(f"<{(stop - at) // 4}f", data[at:stop])
+            ]
         elif feature.kind == FeatureKind.INTEGERS:
             own = integers(data, feature)
         found[name] = (NAMES[feature.kind], own)
@@ -121,14 +123,15 @@ PIECES = st.recursive(
 
 
 def agrees(data: bytes) -> bool:
-    """Whether protobuf takes these bytes; ours must give the same values, or refuse both."""
+    """Whether ours takes these bytes: then protobuf takes them, too, with the same values."""
+    try:
+        found = ours(data)
+    except (ContainerError, struct.error):  # numbers are decoded when they are used
+        return False
     try:
         theirs = values(Example.FromString(data))
     except ProtobufError:
-        with pytest.raises(ContainerError):
-            ours(data)
-        return False
-    found = ours(data)
+        return False  # not to be relied on: UTF-8 and numbers that nobody decoded
     for each in (found, theirs):  # protobuf's implementations differ in what an entry of a map means that has no key
         each.pop("", None)
     assert same(found) == same(theirs)
@@ -165,10 +168,9 @@ def test_damaged_bytes_mean_the_same_to_both(content: dict[str, tuple[str, list[
         field(3, b"\x08\1") + field(3, b"\x08\2"),  # merged
         field(3, b"\x08\1") + field(1, field(1, b"x")),  # the later list counts
         field(3, b"\x08\1") + field(1, field(1, b"x")) + field(3, b"\x08\2"),
-        field(9, b"unknown") + field(3, field(7, b"") + b"\x08\1\x10\1\x11abcdefgh\x15abcd") + b"\x4b\x08\1\x4c",
+        field(9, b"unknown") + field(3, field(7, b"") + b"\x08\1\x10\1\x11abcdefgh\x15abcd"),
         b"\x08\1",  # a list as a number: unknown
         b"",
-        field(3, b"") + b"\x1b\x23\x08\1\x24\x1c",  # a group in a group
         field(2, field(1, b"\0\0\xc0\x7f")),  # NaN
     ],
 )
@@ -187,15 +189,10 @@ def test_shapes_that_others_write(feature: bytes) -> None:
         (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "more than 32 bits"),
         (b"\x08" + b"\xff" * 11, "more than 64 bits"),
         (b"\x08" + b"\xff" * 9 + b"\x02", "more than 64 bits"),
-        (b"\x0c", "ends no group"),
+        (b"\x0b\x0c", "wire type 3, which proto3"),
         (b"\x0e\0", "wire type 6"),
         (b"\x02\0", "field number 0"),
-        (b"\x0b", "ends nowhere"),
-        (b"\x0b\x14", "did not begin"),
-        (b"\x0b" * 70 + b"\x0c" * 70, "deeper than 64"),
         (example(field(1, b"\xff")), "not UTF-8"),
-        (example(entry("a", field(2, field(1, b"123")))), "no multiple of 4"),
-        (example(entry("a", field(3, field(1, b"\x80")))), "ends within a number"),
     ],
 )
 def test_what_is_refused(data: bytes, message: str) -> None:
@@ -204,31 +201,17 @@ def test_what_is_refused(data: bytes, message: str) -> None:
 
 
 def test_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value counts, but a run of unpacked numbers counts once."""
     monkeypatch.setattr(tfrecord_example, "MAX_PARTS", 100)
-    for feature in (field(1, field(1, b"") * 101), field(3, (b"\x08\1" + field(1, b"\1")) * 60)):
+    for feature in (field(1, field(1, b"") * 101), field(3, b"\x08\1" * 101)):
         with pytest.raises(ContainerError, match="more than 100 features and values"):
             parse(example(entry("a", feature)))
-    unpacked = example(entry("a", field(3, b"\x08\1" * 200)))
-    assert len(parse(unpacked)["a"].spans) == 1
-    assert integers(unpacked, parse(unpacked)["a"]) == [1] * 200
-
-
-def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord_example, "MAX_NUMBERS", 3)
-    data = example(entry("a", field(3, field(1, b"\1" * 4))), entry("b", field(2, field(1, bytes(16)))))
-    with pytest.raises(ContainerError, match="more than 3 integers"):
-        integers(data, parse(data)["a"])
-    with pytest.raises(ContainerError, match="more than 3 floats"):
-        floats(data, parse(data)["b"])
+    with pytest.raises(ContainerError, match="more than 100 features and values"):
+        parse(example(*(entry(f"{number}", field(1, field(1, b"x"))) for number in range(51))))
 
 
 def test_integers_have_64_bits() -> None:
     with pytest.raises(ContainerError, match="does not fit an int64"):
         encode({"a": 1 << 63})
-    assert math.isnan(floats(*_one(field(2, field(1, b"\0\0\xc0\x7f"))))[0])
-
-
-def _one(feature: bytes) -> tuple[bytes, Any]:
-    data = example(entry("a", feature))
-    return data, parse(data)["a"]
+    data = example(entry("a", field(3, field(1, b"\x80"))))
+    with pytest.raises(ContainerError, match="ends nowhere"):
+        integers(data, parse(data)["a"])

@@ -19,7 +19,7 @@ from PIL import Image
 from iofast import FastDataset, open_writer
 from iofast import transforms as T
 from iofast.containers.columns_file import Arrays
-from iofast.containers.index_view import IndexView
+from iofast.containers.index import IndexView
 from iofast.errors import OptionError
 from iofast.order import Balanced, Population
 from iofast.selection import Columns, Selection

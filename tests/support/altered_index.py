@@ -8,22 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from iofast.containers.columns import type_of, usual_of
-from iofast.containers.columns_file import encode, read_header
+from iofast.containers.columns import type_of
+from iofast.containers.index import Layout
 from iofast.containers.shards import read_manifest
+from iofast.kernel import crc32c
 
 
 def alter(container: Path, row: int, values: Mapping[str, int]) -> None:
-    """Give a record of a set of one piece other values in these columns."""
+    """Give a record of a set other values in these columns."""
     index, manifest = container.with_name(f"{container.name}.index"), read_manifest(container)
-    data, ((size, _),) = index.read_bytes(), manifest.index
-    header = read_header(lambda start, stop: data[start:stop], 0, size, "index")
-    columns = {name: np.frombuffer(data, *own[:3]).copy() for name, own in header.columns.items()}
+    data, starts = bytearray(index.read_bytes()), Layout(manifest.count, manifest.fields).starts
+    sums = dict(manifest.index)
     for name, value in values.items():
-        usual = np.arange(manifest.count) if name == "position" else np.full(manifest.count, usual_of(name))
-        columns.setdefault(name, usual.astype(type_of(name)))[row] = value
-    piece = b"".join(encode(header.members, columns))
-    seal = read_header(lambda start, stop: piece[start:stop], 0, len(piece), "index").seal
-    index.write_bytes(piece)
-    changed = replace(manifest, index=((len(piece), seal),))
+        column = np.frombuffer(data, type_of(name), manifest.count, starts[name])
+        column[row] = value
+        sums[name] = f"{crc32c(column.data):08x}"
+    index.write_bytes(data)
+    changed = replace(manifest, index=sums)
     container.with_name(f"{container.name}.manifest").write_bytes(changed.to_json())

@@ -13,7 +13,7 @@ from PIL import Image
 
 from iofast.opening import is_container, open_reader
 from iofast.packing import PackOptions, PackReport
-from iofast.packing.pool import IdlePool, WorkerPool
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 from iofast.record import Record
@@ -116,6 +116,5 @@ def convert(
     **options: Any,
 ) -> PackReport:
     """What `iofast convert` does."""
-    kind = IdlePool if is_container(source) else WorkerPool
-    with kind(1) as pool:
+    with WorkerPool(1, idle=is_container(source)) as pool:
         return run(source, target, PackOptions(format="keep", check="end", **options), progress or Quiet(), pool)

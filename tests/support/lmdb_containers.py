@@ -14,7 +14,7 @@ import numpy as np
 from iofast.containers.columns import ABSENT
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.containers.manifest import Description, Manifest
-from iofast.containers.writer import IndexedWriter, Section
+from iofast.containers.writer import Section, Writer
 from iofast.record import ImageInfo, Record
 
 Fields = dict[str, bytes]
@@ -31,9 +31,9 @@ def sample(position: int, size: int | None = None, split: str = "all") -> Sample
 
 
 def build(path: Path, samples: Sequence[Sample], description: Description | None = None) -> Manifest:
-    writer = LmdbWriter(path.parent, path.name)
+    writer = LmdbWriter(path.parent, path.name, description or Description())
     write(writer, samples)
-    manifest = writer.finish(description or Description())
+    manifest = writer.finish()
     for rows in path.parent.glob("rows-*"):
         rows.unlink()
     return manifest
@@ -49,7 +49,7 @@ def sections(samples: Sequence[Sample], records: int = 25) -> list[Section]:
     return [Section(number, own[0][3], own[0][0], own[-1][0] + 1) for number, own in enumerate(groups)]
 
 
-def write(writer: IndexedWriter, samples: Sequence[Sample], records: int = 25) -> None:
+def write(writer: Writer, samples: Sequence[Sample], records: int = 25) -> None:
     """Write samples in sections of so many, except sections that the writer has finished."""
     for section in sections(samples, records):
         if section.number in writer.finished:

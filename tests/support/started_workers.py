@@ -13,8 +13,12 @@ _MOST = 3
 
 
 @contextmanager
-def shared_pool(count: int) -> Iterator[WorkerPool]:
+def shared_pool(count: int, *, idle: bool) -> Iterator[WorkerPool]:
     """Stands for `WorkerPool(count)`: its workers run on after a call of `pack` without an error."""
+    if idle:
+        with WorkerPool(count, idle=True) as pool:
+            yield pool
+        return
     inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     key = count, os.getcwd(), frozenset(inherited.items())
     pool = _pools.pop(key, None)

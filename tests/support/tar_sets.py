@@ -12,7 +12,6 @@ from lmdb_containers import Sample, sections, write
 from iofast import open_reader
 from iofast.containers.manifest import Description, Manifest
 from iofast.containers.targets import target_of, writer_of
-from iofast.containers.writer import IndexedWriter
 
 CLASSES = Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3)
 SHARD = 25  # samples
@@ -28,11 +27,10 @@ def build(
             target.complete()
             return open_reader(path).manifest
         writer = writer_of(target, description)
-        assert isinstance(writer, IndexedWriter)
         try:
             writer.resume(sections(samples, records))
             write(writer, samples, records)
-            manifest = writer.finish(description)
+            manifest = writer.finish()
         finally:
             writer.abort()
         target.publish(writer.files)

@@ -6,13 +6,14 @@ import json
 import math
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
-from iofast.containers.columns_file import ALIGN, MAGIC
+from iofast.containers.columns import type_of
+from iofast.containers.index import Layout
 
 LAYOUTS = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}  # of `struct`, by bytes
 _POWERS = [1 << bits for bits in (7, 8, 15, 16, 24, 31, 32, 47, 63, 64)]
@@ -72,14 +73,6 @@ def anywhere(chance: random.Random, data: bytes, most: int = 4) -> bytes:
     return bytes(changed)
 
 
-def one_byte(chance: random.Random, data: bytes) -> tuple[int, bytes]:
-    """The place of a changed byte, and the changed data."""
-    at = chance.randrange(len(data))
-    changed = bytearray(data)
-    changed[at] ^= chance.randrange(1, 256)
-    return at, bytes(changed)
-
-
 def value(chance: random.Random, whole: Any) -> Any:
     """A JSON value with one place of it changed."""
     if not isinstance(whole, dict | list) or not whole or chance.random() < 0.05:
@@ -127,38 +120,19 @@ def resealed(sealed: bytes) -> bytes:
     return blank[:place] + b"%08x" % google_crc32c.value(blank.rstrip(b" ")) + blank[place + 8 :]
 
 
-def columns(chance: random.Random, data: bytes) -> bytes:
-    """A columns file with other members, array places or values; of the same length, and all checksums are right."""
-    start = len(MAGIC) + 8
-    length = int.from_bytes(data[len(MAGIC) : start], "little")
-    first = start + length + -(start + length) % ALIGN
-    members = json.loads(data[start : start + length])
-    body = bytearray(data)
-    places = members["arrays"]
-    for _ in range(chance.randint(1, 3)):
-        kind, count, offset, _ = places[chance.choice(sorted(places))]
-        if count:
-            dtype = np.dtype(kind)
-            near = [len(data), count, *np.frombuffer(data, dtype, count, first + offset).tolist()[:4]]
-            at = first + offset + dtype.itemsize * chance.randrange(count)
-            put(body, LAYOUTS[dtype.itemsize], at, number(chance, dtype.itemsize, *near))
-    for place in places.values():
-        size = np.dtype(place[0]).itemsize * place[1]
-        place[3] = f"{google_crc32c.value(bytes(body[first + place[2] : first + place[2] + size])):08x}"
-    changed = members
-    if chance.random() < 0.4:
-        name = chance.choice([each for each in members if each != "crc32c"])
-        changed = {**members, name: value(chance, members[name])}
-    header = resealed(text(chance, changed))
-    if len(header) > length:  # the arrays follow
-        header = resealed(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
-    return bytes(body[:start]) + header.ljust(length) + bytes(body[start + length :])
-
-
-def seal_of(sealed: bytes) -> bytes:
-    """The checksum in sealed JSON, or in the header of a columns file; empty without one."""
-    place = sealed.find(_MARK)
-    return sealed[place + len(_MARK) :][:8] if place >= 0 else b""
+def columns(chance: random.Random, data: bytes, members: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """An index with other values, and its manifest, of `members`, in which all checksums are right."""
+    body, sums, count = bytearray(data), dict(members["index"]), members["count"]
+    starts = Layout(count, members["fields"]).starts
+    for name in some(chance, sorted(starts), 3):
+        dtype = type_of(name)
+        near = [len(data), count, *np.frombuffer(data, dtype, count, starts[name]).tolist()[:4]]
+        at = starts[name] + dtype.itemsize * chance.randrange(count)
+        put(body, LAYOUTS[dtype.itemsize], at, number(chance, dtype.itemsize, *near))
+        column = bytes(body[starts[name] : starts[name] + count * dtype.itemsize])
+        sums[name] = f"{google_crc32c.value(column):08x}"
+    text = json.dumps({**members, "index": sums}, sort_keys=True, separators=(",", ":")).encode()
+    return bytes(body), resealed(text)
 
 
 def some(chance: random.Random, of: Sequence[Any], most: int) -> list[Any]:

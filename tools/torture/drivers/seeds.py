@@ -23,7 +23,7 @@ SUFFIXES = container_sets.SUFFIXES
 
 @dataclass(frozen=True)
 class Seed:
-    """A container: name, files, records in dense order, places (file, offset, length) of manifest and index piece 0."""
+    """A container: name, files, records in dense order, places (file, offset, length) of manifest and index."""
 
     name: str
     files: dict[str, bytes]
@@ -88,8 +88,7 @@ def seed(path: Path) -> Seed:
         places = [(path.name, *(tree.find(key) or (0, 0))) for key in (MANIFEST_KEY, index_key(0))]
     else:
         names = [f"{path.name}.manifest", f"{path.name}.index"]
-        size = json.loads(files[names[0]])["index"][0][0]
-        places = [(names[0], 0, len(files[names[0]])), (names[1], 0, size)]
+        places = [(name, 0, len(files[name])) for name in names]
     with open_reader(path) as reader:
         records = list(reader)
     return Seed(path.name, files, records, places[0], places[1])

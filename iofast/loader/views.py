@@ -1,0 +1,175 @@
+"""The canvas of several views of each image."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.boxes import COLUMNS, fits, output_sizes
+from iofast.choices import Draw
+from iofast.kernel import Payloads
+from iofast.kernel.contract import Kind, Status
+from iofast.loader.canvas import Canvas, RowsToDecode, Storage, laid_out
+from iofast.loader.finishing import TYPES, finish_of, finished, rows_of
+from iofast.loader.plan import SamplePlan
+from iofast.transforms.pipeline import View
+from iofast.work import Work, no_work
+
+_KEPT = 48 << 20  # bytes of scratch memory that a thread keeps: 16 million pixels
+_DRAWN = ("steps", "numbers", "erased", "fills", "noise")  # columns of `Work`; views are not mixed
+
+_scratch = threading.local()  # the pixels of one whole image
+
+
+class Cut(NamedTuple):
+    """What one group of views takes of each of N images: `count` boxes, flips and rows of work."""
+
+    boxes: NDArray[np.int32]  # (N, count, 8)
+    flips: NDArray[np.uint8]  # (N, count)
+    work: Work  # N * count rows, those of an image next to each other
+
+    @classmethod
+    def of(cls, view: View, draw: Draw, widths: NDArray[np.int32], heights: NDArray[np.int32]) -> Cut:
+        """Draw each view by itself, for images of these upright sizes."""
+        size = cast(tuple[int, int], view.pipeline.size)
+        n, count = len(draw), view.count or 1
+        boxes, flips = np.zeros((n, count, COLUMNS), np.int32), np.zeros((n, count), np.uint8)
+        works = []
+        for number in range(count):
+            own = replace(draw, view=f"{view.name} {number}")
+            planned, flips[:, number] = view.pipeline.plan(own, widths, heights)
+            if not view.pipeline.pads:  # another view does, so the kernel would move this window
+                planned[~fits(planned, size)] = 0
+            boxes[:, number] = planned
+            works.append(view.pipeline.work(own, np.full(n, size[1]), np.full(n, size[0]), planned))
+        return cls(boxes, flips, _beside(works))
+
+    def put(self, rows: NDArray[np.intp], other: Cut) -> None:
+        """Replace `rows` by those of `other`."""
+        self.boxes[rows], self.flips[rows] = other.boxes, other.flips
+        count = self.boxes.shape[1]
+        places = (rows[:, None] * count + np.arange(count)).ravel()
+        for name in _DRAWN:
+            getattr(self.work, name)[places] = getattr(other.work, name)
+
+
+def _beside(works: Sequence[Work]) -> Work:
+    """Row i of each, one after the other."""
+    columns = {name: np.stack([getattr(work, name) for work in works], axis=1) for name in _DRAWN}
+    rows = len(works[0]) * len(works)
+    flat = {name: column.reshape(rows, *column.shape[2:]) for name, column in columns.items()}
+    return replace(no_work(rows), **flat)
+
+
+class Several(Canvas):
+    """Several finished views of each image, cut from an image that is decoded once, upright and whole."""
+
+    def __init__(self, plan: SamplePlan, stored: Storage) -> None:
+        super().__init__(plan)
+        self._stored = stored
+        self._views = plan.parts.spec.pipeline.views
+        self._cuts = self._cut(slice(None))
+        self._blocks = self._allocated()
+        self._outs = [
+            rows_of(block.flatten(0, 1)).reshape(-1, len(plan), *block.shape[3:], 3) for block in self._blocks
+        ]
+
+    def _cut(self, rows: NDArray[np.intp] | slice) -> list[Cut]:
+        """What each group of views takes of some rows."""
+        draw, located = self.plan.draw(rows), self.plan.located
+        return [Cut.of(view, draw, located.width[rows], located.height[rows]) for view in self._views]
+
+    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """See `Canvas`: all, with views drawn for their present sizes."""
+        for cut, now in zip(self._cuts, self._cut(rows), strict=True):
+            cut.put(rows, now)
+        return super().fits(rows)
+
+    def _allocated(self) -> list[torch.Tensor]:
+        """(count, N, 3, H, W) for each group, all in one block of memory."""
+        memory, memory_format, dtype = self._stored
+        sizes = [(view.count or 1, len(self.plan), *cast(tuple[int, int], view.pipeline.size)) for view in self._views]
+        counts = [3 * math.prod(size) for size in sizes]
+        parts = zip(torch.split(memory.take((sum(counts),), dtype), counts), sizes, strict=True)
+        return [laid_out(part, size, memory_format) for part, size in parts]
+
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        numbered = enumerate(wanted.rows.tolist())
+        each = ((wanted.source.rows(slice(number, number + 1)), row) for number, row in numbered)
+        return np.array([self._make(wanted.context, source, row) for source, row in each], np.int32)
+
+    def _make(self, context: kernel.Context, source: Payloads, row: int) -> int:
+        """Make all views of one image and return its status."""
+        box, flip = self.plan.boxes[row : row + 1], self.plan.flips[row : row + 1]
+        height, width = output_sizes(box)[0].tolist()
+        whole, status = _scratch_of(3 * width * height).reshape(height, width, 3), np.zeros(1, np.int32)
+        kernel.decode_each(context, source, box, flip, [whole], status)
+        return int(status[0]) or self._cut_out(context, whole, row)
+
+    def _cut_out(self, context: kernel.Context, whole: NDArray[np.uint8], row: int) -> int:
+        """Make all views of one image and return the first status that is not OK."""
+        for view, cut, out in zip(self._views, self._cuts, self._outs, strict=True):
+            count = view.count or 1
+            work = cut.work.rows(slice(row * count, (row + 1) * count))
+            source, status = _in_memory(whole, count), np.zeros(count, np.int32)
+            decode = partial(kernel.decode_batch, context, source, cut.boxes[row], view.with_filter(cut.flips[row]))
+            self._make_views(view, work, out[:, row], partial(decode, status=status, start=0, stop=count))
+            if status.any():
+                return int(status[np.flatnonzero(status)[0]])
+        return int(Status.OK)
+
+    def _make_views(self, view: View, work: Work, out: NDArray[Any], decode: Callable[..., None]) -> None:
+        """Views of one size, into `out` (count, height, width, 3); `decode` takes the array to decode into."""
+        dtype, ops = self._stored.dtype, view.pipeline.ops
+        if dtype == torch.uint8 and not view.pipeline.finishes:
+            decode(out)
+        elif dtype in TYPES:
+            decode(out, finish=finish_of(ops, work, dtype))
+        else:
+            plain = np.zeros(out.shape, np.uint8)
+            decode(plain)
+            images, made = (
+                torch.from_numpy(each).permute(0, 3, 1, 2) for each in (plain, np.zeros(out.shape, "float32"))
+            )
+            out[...] = rows_of(finished(images, ops, work, made))
+
+    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
+        for own, theirs in zip(self._outs, other._outs, strict=True):
+            own[:, rows] = theirs[:, of]
+
+    def images(self) -> dict[str, Any]:
+        """Name of a group -> (N, 3, H, W), or a list of `count` of them."""
+        groups = zip(self._views, self._blocks, strict=True)
+        return {view.name: block[0] if view.count is None else list(block) for view, block in groups}
+
+
+def _scratch_of(size: int) -> NDArray[np.uint8]:
+    """`size` bytes of this thread's own; more than `_KEPT` are not kept."""
+    if size > _KEPT:
+        return np.empty(size, np.uint8)
+    memory = getattr(_scratch, "memory", None)
+    if memory is None or memory.size < size:
+        memory = _scratch.memory = np.empty(size, np.uint8)
+    return cast(NDArray[np.uint8], memory[:size])
+
+
+def _in_memory(whole: NDArray[np.uint8], count: int) -> Payloads:
+    """An upright image in memory, as the source of `count` rows."""
+    height, width = whole.shape[:2]
+    return Payloads(
+        np.full(count, -1, np.int32),
+        np.full(count, whole.ctypes.data, np.uint64),
+        np.full(count, whole.size, np.uint64),
+        None,
+        np.ones(count, np.uint8),
+        np.tile(np.array([Kind.RGB, width, height], np.int32), (count, 1)),
+    )
