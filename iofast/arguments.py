@@ -15,6 +15,9 @@ from iofast.errors import OptionError, shown
 T = TypeVar("T")
 Check = Callable[[str, Any], Any]
 
+MAX_SEED = (1 << 64) - 1
+REPLACEMENTS = 255  # the most of one sample that cannot be decoded
+
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def checked(**checks: Check) -> Callable[[type[T]], type[T]]:

@@ -13,13 +13,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.arguments import MAX_SEED, REPLACEMENTS
 from iofast.errors import OptionError
 
 # The counter of one draw: bits 20-59 position, 12-19 attempt, 0-11 lane. Below these limits no two are equal.
 POSITIONS = 1 << 40
-ATTEMPTS = 1 << 8  # replacements of a sample that cannot be decoded
 LANES = 1 << 12  # numbers drawn under one name
-MAX_SEED = (1 << 64) - 1
 
 _GAMMA_LANES = 1 + 3 * 8  # eight attempts
 
@@ -50,7 +49,7 @@ class Draw:
         if not 0 <= self.seed <= MAX_SEED or self.epoch < 0:
             raise OptionError(f"seed must be 0 to {MAX_SEED} and epoch 0 or more, found {self.seed} and {self.epoch}")
         positions = _checked("positions", self.positions, POSITIONS)
-        attempts = _checked("attempts", self.attempts, ATTEMPTS)
+        attempts = _checked("attempts", self.attempts, REPLACEMENTS + 1)
         counters = (positions << _POSITION_BITS) + (attempts << _LANE_BITS) + 1
         object.__setattr__(self, "_counters", counters.astype(np.uint64).reshape(-1, 1))
 

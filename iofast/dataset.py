@@ -197,11 +197,11 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         if not isinstance(other, FastDataset) or not self._gives_samples_like(other):
             return super().__add__(other)
         parts = _parts(self) + _parts(other)
-        both = copy(self)
-        both.path, both.split = [name for _, name in parts], None
-        both.reader = JoinedReader([reader for reader, _ in parts], both.path, splits=False)
-        both._selection = self._selection.followed_by(other._selection, len(self.reader))
-        return both
+        joined = copy(self)
+        joined.path, joined.split = [name for _, name in parts], None
+        joined.reader = JoinedReader([reader for reader, _ in parts], joined.path, splits=False)
+        joined._selection = self._selection.followed_by(other._selection, len(self.reader))
+        return joined
 
     def __getitem__(self, index: int) -> Any:
         return self.__getitems__([operator.index(index)])[0]  # NumPy would round 1.5 down

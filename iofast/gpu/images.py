@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.gpu.stages import NOTHING, Sizes, Wanted, clear, prepare
+from iofast.gpu.stages import NOTHING, Output, Sizes, clear, prepare
 from iofast.gpu.structs import IMAGE
 from iofast.gpu.transfer import Bus
 from iofast.kernel.contract import Finish
@@ -89,7 +89,7 @@ def make(
     shape = (count, 3, height, width)
     out = torch.empty(shape, dtype=dtype, device=bus.device, memory_format=memory_format)
     memory = _DeviceMemory(bus)
-    prepared = prepare(memory, Wanted(images.size, _strides(out), finish), images.table, images.sizes, _given(images))
+    prepared = prepare(memory, Output(images.size, _strides(out), finish), images.table, images.sizes, _given(images))
     clear(memory)
     batch = prepared.batch
     batch["images"] = memory.put({"images": images.table})["images"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.gpu.stages import HostMemory, Sizes, Wanted, prepare, run_on_host
+from iofast.gpu.stages import HostMemory, Output, Sizes, prepare, run_on_host
 from iofast.gpu.structs import DAMAGED, FILE, IMAGE, OVERREAD
 from iofast.kernel import _native
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Payloads
@@ -74,7 +74,7 @@ def decode_on_host(
     source: Payloads,
     crops: Crops,
     options: DecodeOptions,
-    wanted: Wanted,
+    output: Output,
     out: NDArray[Any],
     memory: HostMemory | None = None,
 ) -> NDArray[np.int32]:
@@ -83,7 +83,7 @@ def decode_on_host(
     memory.reserve({"jpegs": int(places[-1]) + OVERREAD, "images": count * IMAGE.itemsize})
     records, images = Records.of(memory.arrays["jpegs"], places, memory.tables), memory.arrays["images"].view(IMAGE)
     read(Context(options), source, records, 0, count)
-    prepared = prepare(memory, wanted, images, place(records.files, crops, images, options, wanted.size))
+    prepared = prepare(memory, output, images, place(records.files, crops, images, options, output.size))
     run_on_host(memory, prepared, images, out)
     found = memory.arrays["taps"][8 * count : 12 * count].view(np.int32)
     return np.where(images["refused"], -1, found & DAMAGED).astype(np.int32)

@@ -30,7 +30,7 @@ NOTHING: Given = (0, (0, 0, 0, 0))
 Sizes = tuple[int, int, int, int, int]  # of `place`: coefficients, pixels; most segments, blocks, pixels of an image
 
 
-class Wanted(NamedTuple):
+class Output(NamedTuple):
     """What is made of a batch: (N, height, width, 3) with byte `strides` (image, row, column, channel)."""
 
     size: tuple[int, int]
@@ -67,9 +67,9 @@ class HostMemory:
     def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Exactly as many, so that an overrun is detected."""
         for name, size in sizes.items():
-            whole = np.full(size + 16, POISON, np.uint8)  # it begins as late as alignment permits
-            start = 16 - (whole.ctypes.data + 16) % 16
-            self.arrays[name] = whole[start : start + size]
+            block = np.full(size + 16, POISON, np.uint8)  # the memory begins as late as alignment permits
+            start = 16 - (block.ctypes.data + 16) % 16
+            self.arrays[name] = block[start : start + size]
         return {name: self.arrays[name].ctypes.data for name in sizes}
 
     def zero(self, name: str) -> None:
@@ -93,36 +93,36 @@ class Prepared(NamedTuple):
         return -(-self.threads[stage] // GROUPS[stage])
 
 
-def prepare(memory: Memory, wanted: Wanted, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING) -> Prepared:
+def prepare(memory: Memory, output: Output, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING) -> Prepared:
     """Reserve the working memory of a batch. `given`: address and byte strides of pixels that are not decoded here.
 
     The caller fills the addresses of images, jpegs, codes and out, and calls `clear`.
     """
     batch = np.zeros(1, BATCH)
-    count, (height, width) = len(images), wanted.size
+    count, (height, width) = len(images), output.size
     room, pixels = (max(height, width) + 31) // 32 * 32, height * width
-    for name, address in memory.reserve(_room(wanted, count, room, sizes)).items():
+    for name, address in memory.reserve(_room(output, count, room, sizes)).items():
         batch[name] = address
     batch["status"] = batch["taps"] + np.uint64(8 * count)
     batch["moved"] = batch["taps"] + np.uint64(12 * count)
     batch["count"], batch["room"], batch["width"], batch["height"] = count, room, width, height
-    batch["strides"], batch["type"] = wanted.strides, TYPE_NUMBERS[wanted.finish.type]
+    batch["strides"], batch["type"] = output.strides, TYPE_NUMBERS[output.finish.type]
     batch["given"], batch["given_strides"] = given
-    batch["work"]["scale"] = ((1, 1, 1), (0, 0, 0)) if wanted.finish.type == "uint8" else wanted.finish.scale
-    if wanted.draws:
-        _put_work(memory, batch, wanted.finish)
+    batch["work"]["scale"] = ((1, 1, 1), (0, 0, 0)) if output.finish.type == "uint8" else output.finish.scale
+    if output.draws:
+        _put_work(memory, batch, output.finish)
     decodes = bool((images["refused"] == 0).any())
     _, _, segments, blocks, crop = sizes if decodes else (0,) * 5
     axes = 2 * room if decodes else 0
-    stored = pixels if wanted.draws else 0
-    most = (axes, axes, segments, blocks, crop, pixels, stored, GROUPS["steps"] if wanted.finish.work.steps.size else 0)
+    stored = pixels if output.draws else 0
+    most = (axes, axes, segments, blocks, crop, pixels, stored, GROUPS["steps"] if output.finish.work.steps.size else 0)
     return Prepared(batch, count, dict(zip(STAGES, most, strict=True)))
 
 
-def _room(wanted: Wanted, count: int, room: int, sizes: Sizes) -> dict[str, int]:
+def _room(output: Output, count: int, room: int, sizes: Sizes) -> dict[str, int]:
     """Bytes of each part of a batch's working memory."""
-    coefs, pixels, axes, every = sizes[0], sizes[1], 2 * count, count * wanted.size[0] * wanted.size[1]
-    steps = set(np.unique(wanted.finish.work.steps).tolist())
+    coefs, pixels, axes, every = sizes[0], sizes[1], 2 * count, count * output.size[0] * output.size[1]
+    steps = set(np.unique(output.finish.work.steps).tolist())
     return {
         "coefs": 2 * coefs,
         "samples": coefs,
@@ -131,7 +131,7 @@ def _room(wanted: Wanted, count: int, room: int, sizes: Sizes) -> dict[str, int]
         "counts": 4 * axes * room,
         "weights": 2 * TAPS * axes * room,
         "taps": 16 * count,  # with `status` and `moved`
-        **({"canvas": 4 * every} if wanted.draws else {}),
+        **({"canvas": 4 * every} if output.draws else {}),
         **({"other": 4 * every} if steps & set(map(int, _REMADE)) else {}),
         **({"rows": 6 * every} if int(Step.BLUR) in steps else {}),
     }
@@ -153,8 +153,8 @@ def _put_work(memory: Memory, batch: NDArray[np.void], finish: Finish) -> None:
         if work.mixes:
             columns |= {"partners": work.partner, "shares": work.share, "patches": work.patch}
     for name, address in memory.put(columns).items():
-        part = batch if name in ("blurs", "blurred") else batch["mix" if name in _MIXED else "work"]
-        part[name] = address
+        group = batch if name in ("blurs", "blurred") else batch["mix" if name in _MIXED else "work"]
+        group[name] = address
 
 
 def clear(memory: Memory) -> None:
@@ -185,9 +185,9 @@ def launch_on_host(prepared: Prepared) -> None:
 
 def new_tables() -> NDArray[np.uint8]:
     """An empty set of Huffman tables."""
-    whole = np.zeros(TABLES + 64, np.uint8)
-    start = -whole.ctypes.data % 64
-    return whole[start : start + TABLES]
+    block = np.zeros(TABLES + 64, np.uint8)
+    start = -block.ctypes.data % 64
+    return block[start : start + TABLES]
 
 
 def run_on_host(memory: HostMemory, prepared: Prepared, images: NDArray[np.void], out: NDArray[Any]) -> None:

@@ -21,7 +21,7 @@ _PLACES = 64  # single places in flight, each with a connection
 _LOOK = (0.002, 0.05)  # first and longest pause between two looks at another process's block
 
 
-class Source(NamedTuple):
+class ObjectVersion(NamedTuple):
     """An object in one version: its store, key there and ETag."""
 
     store: Store
@@ -37,12 +37,12 @@ class WantedBlock(NamedTuple):
     """A block of a copy, and where it comes from."""
 
     cache: BlockCache
-    source: Source
+    source: ObjectVersion
     copy: SparseCopy
     block: int
 
 
-Place = tuple[Source, int, int]  # bytes [start, stop) of an object
+Place = tuple[ObjectVersion, int, int]  # bytes [start, stop) of an object
 
 early: dict[Place, asyncio.Task[memoryview]] = {}  # single places that were asked for ahead, until they are used
 _flying: dict[tuple[SparseCopy, int], asyncio.Task[bool]] = {}
@@ -59,7 +59,7 @@ async def ask_early(places: Collection[Place]) -> None:
             task.add_done_callback(_heard)
 
 
-async def _read(source: Source, start: int, stop: int) -> memoryview:
+async def _read(source: ObjectVersion, start: int, stop: int) -> memoryview:
     async with _places:
         return await source.read(start, stop)
 

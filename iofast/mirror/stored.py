@@ -16,7 +16,7 @@ from iofast.errors import ObjectConflictError, ObjectMissingError, StorageError
 from iofast.meter.traffic import traffic
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
-from iofast.mirror.fetching import Source, WantedBlock
+from iofast.mirror.fetching import ObjectVersion, WantedBlock
 from iofast.remote import requests
 from iofast.remote.store import ObjectInfo, Store
 from iofast.remote.urls import RemotePath
@@ -36,7 +36,7 @@ class StoredObject:
         info = info or look([url])[0]
         place = RemotePath.of(url)
         self.url, self.size = url, info.size
-        self.source = Source(Store(RemotePath(place.store, "")), place.key, info.etag)
+        self.source = ObjectVersion(Store(RemotePath(place.store, "")), place.key, info.etag)
         self.cache = cache.current()
         try:
             self.copy = self.cache.open(url, info.etag, info.size)

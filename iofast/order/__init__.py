@@ -20,13 +20,14 @@ worker or resumed run computes any part of any epoch by itself. Start-up and mem
 an order needs a weight, a label or a size of each sample. A `Schedule` deals positions to batches and ranks.
 """
 
+from iofast.arguments import MAX_SEED
 from iofast.order.base import Mode, Order, Population
 from iofast.order.blocks import Blocks
 from iofast.order.buckets import Buckets, nearest
 from iofast.order.cycles import Balanced, Mixed
 from iofast.order.grouped import Grouped
 from iofast.order.orders import Repeated, Sequential, Shuffled, Weighted
-from iofast.order.permutation import MAX_SAMPLES, MAX_SEED
+from iofast.order.permutation import MAX_SAMPLES
 from iofast.order.sampled import Sampled
 from iofast.order.schedule import Schedule
 

@@ -11,11 +11,9 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.arguments import check_integer
+from iofast.arguments import MAX_SEED, REPLACEMENTS, check_integer
 from iofast.errors import OptionError
-from iofast.order.permutation import MAX_SAMPLES, MAX_SEED, key_word, uniform
-
-MAX_ATTEMPTS = 1 << 8  # replacements of one sample, as choices.py counts them
+from iofast.order.permutation import MAX_SAMPLES, key_word, uniform
 
 Indices = NDArray[np.int64]
 
@@ -50,7 +48,7 @@ class Binding(NamedTuple):
     global_batch: int
 
 
-class Part(NamedTuple):
+class EpochPositions(NamedTuple):
     """Some positions of an epoch, checked: int64 of shape (N,), N > 0, from `least` to `most`."""
 
     epoch: int
@@ -78,8 +76,8 @@ class Order(ABC):
         Raises `OptionError` for an epoch below 0 and for positions outside 0 … length-1.
         """
         positions = np.asarray(positions, np.int64)
-        part = self._part(epoch, positions)
-        return positions.copy() if part is None else self._indices(part).reshape(positions.shape)
+        at = self._checked(epoch, positions)
+        return positions.copy() if at is None else self._indices(at).reshape(positions.shape)
 
     def replacement(self, epoch: int, positions: Indices, attempts: Indices | int) -> Indices:
         """The indices (int64) of samples to use instead of undecodable ones at `positions` (any shape).
@@ -88,13 +86,13 @@ class Order(ABC):
         sample at a random position of the epoch; orders that group samples choose it from the same group.
         """
         positions = np.asarray(positions, np.int64)
-        part = self._part(epoch, positions)
-        if part is None:
+        at = self._checked(epoch, positions)
+        if at is None:
             return positions.copy()
         counts = np.broadcast_to(np.asarray(attempts, np.int64), positions.shape).ravel()
-        if not 1 <= int(counts.min()) <= int(counts.max()) < MAX_ATTEMPTS:
-            raise OptionError(f"attempts must be 1 to {MAX_ATTEMPTS - 1}, found {counts.min()} to {counts.max()}")
-        return self._replacement(part, counts).reshape(positions.shape)
+        if not 1 <= int(counts.min()) <= int(counts.max()) <= REPLACEMENTS:
+            raise OptionError(f"attempts must be 1 to {REPLACEMENTS}, found {counts.min()} to {counts.max()}")
+        return self._replacement(at, counts).reshape(positions.shape)
 
     def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:  # noqa: ARG002 (most orders have none)
         """Whether each of `positions` only fills up a batch, with a sample of another position: bool, their shape."""
@@ -126,29 +124,29 @@ class Order(ABC):
         return f"<order {self.describe()}, seed {self.seed}>"
 
     @abstractmethod
-    def _indices(self, part: Part) -> Indices:
+    def _indices(self, at: EpochPositions) -> Indices:
         """`indices` for checked positions."""
 
     def _options(self) -> dict[str, object]:
         return {}
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        return self.indices(part.epoch, self._drawn(part, attempts, self.length))
+    def _replacement(self, at: EpochPositions, attempts: Indices) -> Indices:
+        return self.indices(at.epoch, self._drawn(at, attempts, self.length))
 
-    def _drawn(self, part: Part, attempts: Indices, stops: Indices | int) -> Indices:
+    def _drawn(self, at: EpochPositions, attempts: Indices, stops: Indices | int) -> Indices:
         """A random whole number in [0, stop) for each position and attempt."""
-        key = key_word(f"iofast order {self.seed} {part.epoch} replacement")
-        drawn = uniform(key, part.positions + attempts * MAX_SAMPLES) * stops
+        key = key_word(f"iofast order {self.seed} {at.epoch} replacement")
+        drawn = uniform(key, at.positions + attempts * MAX_SAMPLES) * stops
         return drawn.astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
 
-    def _part(self, epoch: int, positions: Indices) -> Part | None:
+    def _checked(self, epoch: int, positions: Indices) -> EpochPositions | None:
         """The positions, checked; None if there are none."""
         least, most = (int(positions.min()), int(positions.max())) if positions.size else (0, 0)
         if epoch < 0:
             raise OptionError(f"epoch must be 0 or more, found {epoch}")
         if not 0 <= least <= most < self.length:
             raise OptionError(f"positions must be 0 to {self.length - 1}, found {least} to {most}")
-        return Part(epoch, positions.ravel(), least, most) if positions.size else None
+        return EpochPositions(epoch, positions.ravel(), least, most) if positions.size else None
 
 
 class Mode(ABC):

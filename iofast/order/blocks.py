@@ -6,7 +6,7 @@ import numpy as np
 
 from iofast.arguments import checked, integer
 from iofast.errors import OptionError
-from iofast.order.base import Binding, Indices, Mode, Order, Part
+from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_each, permuted_groups, streams
 
 
@@ -53,21 +53,21 @@ class _Blocks(Order):
         self._span = options.block * options.window
         self._full = count // options.block  # blocks; a shorter one may follow
 
-    def _indices(self, part: Part) -> Indices:
-        key = f"iofast order {self.seed} {part.epoch} blocks"
-        places, offsets = np.divmod(self._in_windows(part, key), self._block)
+    def _indices(self, at: EpochPositions) -> Indices:
+        key = f"iofast order {self.seed} {at.epoch} blocks"
+        places, offsets = np.divmod(self._in_windows(at, key), self._block)
         if self._full:
             last = places == self._full
             places = np.where(last, places, permuted(self._full, key, np.where(last, 0, places)))
         first = int(key_word(f"{key} begin")) % self.count
         return (places * self._block + offsets + first) % self.count
 
-    def _in_windows(self, part: Part, key: str) -> Indices:
+    def _in_windows(self, at: EpochPositions, key: str) -> Indices:
         """The positions, permuted inside each window."""
         word = key_word(f"{key} windows")
-        windows, places = np.divmod(part.positions, self._span)
-        whole = self.length // self._span  # windows; a shorter one may follow
-        for size, inside in ((self._span, windows < whole), (self.length % self._span, windows == whole)):
+        windows, places = np.divmod(at.positions, self._span)
+        full = self.length // self._span  # windows; a shorter one may follow
+        for size, inside in ((self._span, windows < full), (self.length % self._span, windows == full)):
             if inside.any():
                 places[inside] = permuted_groups(size, word, windows[inside], places[inside])
         return windows * self._span + places

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iofast.arguments import check_integer
 from iofast.errors import OptionError, shown
-from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, checksum
+from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order, Population, checksum
 from iofast.order.permutation import key_word, permuted, permuted_each, streams
 
 MAX_SIDE = 1 << 24
@@ -79,24 +79,24 @@ class _Buckets(Order):
 
     def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:
         positions = np.asarray(positions, np.int64)
-        if (part := self._part(epoch, positions)) is None:
+        if (at := self._checked(epoch, positions)) is None:
             return super().filling(epoch, positions)
-        buckets, places = self._places(part)
+        buckets, places = self._places(at)
         filled: NDArray[np.bool_] = places >= self._counts[buckets]
         return filled.reshape(positions.shape)
 
-    def _indices(self, part: Part) -> Indices:
-        buckets, places = self._places(part)
+    def _indices(self, at: EpochPositions) -> Indices:
+        buckets, places = self._places(at)
         counts = self._counts[buckets]
-        key = key_word(f"iofast order {self.seed} {part.epoch} buckets")
+        key = key_word(f"iofast order {self.seed} {at.epoch} buckets")
         elements = permuted_each(counts, streams(key, buckets), places % counts)
         indices: Indices = self._samples[self._bases[buckets] + elements]
         return indices
 
-    def _places(self, part: Part) -> tuple[Indices, Indices]:
+    def _places(self, at: EpochPositions) -> tuple[Indices, Indices]:
         """The bucket of each position, and the place in the bucket's permutation (beyond its end: filling)."""
-        batches, rows = np.divmod(part.positions, self._batch)
-        batches = permuted(int(self._ends[-1]), f"iofast order {self.seed} {part.epoch} batches", batches)
+        batches, rows = np.divmod(at.positions, self._batch)
+        batches = permuted(int(self._ends[-1]), f"iofast order {self.seed} {at.epoch} batches", batches)
         buckets = np.searchsorted(self._ends, batches, side="right")
         first = (batches - self._starts[buckets]) * self._batch
         own = np.minimum(self._counts[buckets] - first, self._batch)  # samples of the batch without filling
@@ -104,9 +104,9 @@ class _Buckets(Order):
         filled = (rows + 1) * own // self._batch == before
         return buckets, first + np.where(filled, own + rows - before, before)
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        buckets, _ = self._places(part)
-        elements = self._drawn(part, attempts, self._counts[buckets])
+    def _replacement(self, at: EpochPositions, attempts: Indices) -> Indices:
+        buckets, _ = self._places(at)
+        elements = self._drawn(at, attempts, self._counts[buckets])
         indices: Indices = self._samples[self._bases[buckets] + elements]
         return indices
 

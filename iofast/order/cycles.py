@@ -15,7 +15,7 @@ import numpy as np
 
 from iofast.arguments import checked
 from iofast.errors import OptionError
-from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, checksum
+from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order, Population, checksum
 from iofast.order.orders import LENGTH, checked_weights, shares_of
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
 
@@ -42,25 +42,25 @@ class _Piles(Order):
         """The samples at places of the row of all samples, pile after pile."""
         return rows
 
-    def _piles(self, part: Part) -> tuple[Indices, Indices]:
+    def _piles(self, at: EpochPositions) -> tuple[Indices, Indices]:
         """The pile of each position, and the number of samples dealt from it before, since the first epoch."""
-        if (part.epoch + 1) * self.length > MAX_TURNS:
+        if (at.epoch + 1) * self.length > MAX_TURNS:
             epochs = MAX_TURNS // self.length
-            raise OptionError(f"epoch must be below {epochs} with {self.length} positions each, found {part.epoch}")
-        return self._deal(*np.divmod(part.positions + part.epoch * self.length, self._round))
+            raise OptionError(f"epoch must be below {epochs} with {self.length} positions each, found {at.epoch}")
+        return self._deal(*np.divmod(at.positions + at.epoch * self.length, self._round))
 
-    def _indices(self, part: Part) -> Indices:
-        piles, before = self._piles(part)
+    def _indices(self, at: EpochPositions) -> Indices:
+        piles, before = self._piles(at)
         sizes = self._sizes[piles]
         cycles, elements = np.divmod(before, sizes)
         words = streams(streams(self._pile_key, piles), cycles)
         return self._samples(self._bases[piles] + permuted_each(sizes, words, elements))
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        piles, _ = self._piles(part)
-        indices = self._samples(self._bases[piles] + self._drawn(part, attempts, self._sizes[piles]))
+    def _replacement(self, at: EpochPositions, attempts: Indices) -> Indices:
+        piles, _ = self._piles(at)
+        indices = self._samples(self._bases[piles] + self._drawn(at, attempts, self._sizes[piles]))
         anywhere = attempts > SAME_PILE
-        return np.where(anywhere, super()._replacement(part, attempts), indices) if anywhere.any() else indices
+        return np.where(anywhere, super()._replacement(at, attempts), indices) if anywhere.any() else indices
 
 
 @checked(length=LENGTH)
@@ -138,8 +138,8 @@ class Mixed(Mode):
         if len(self.weights) != len(parts):
             mixed = " (indices= makes one dataset of several)" if len(parts) == 1 else ""
             raise OptionError(f"weights must be one per dataset, {len(parts)}{mixed}, found {len(self.weights)}")
-        for number, (weight, part) in enumerate(zip(self.weights, parts, strict=True)):
-            if weight and not part:
+        for number, (weight, count) in enumerate(zip(self.weights, parts, strict=True)):
+            if weight and not count:
                 raise OptionError(f"weights must be 0 for empty datasets, found weight {weight} for dataset {number}")
         return _Mixed(self, binding.population, binding.seed)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from iofast.arguments import checked, integer
 from iofast.errors import OptionError, shown
-from iofast.order.base import Binding, Indices, Mode, Order, Part, Population
+from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order, Population
 from iofast.order.blocks import Blocks, blocks_each
 from iofast.order.cycles import SAME_PILE
 from iofast.order.orders import Sequential, Shuffled
@@ -59,19 +59,19 @@ class _Grouped(Order):
         """Where groups begin in a row of them, if they have `size` elements and the first ones have one more."""
         return groups * size + np.minimum(groups, self._longer)
 
-    def _indices(self, part: Part) -> Indices:
-        groups, places = self._places(part)
-        key = f"iofast order {self.seed} {part.epoch} groups"
+    def _indices(self, at: EpochPositions) -> Indices:
+        groups, places = self._places(at)
+        key = f"iofast order {self.seed} {at.epoch} groups"
         return self._starts(groups, self._size) + _permuted(self._order, key, groups, self._counts(groups), places)
 
-    def _places(self, part: Part) -> tuple[Indices, Indices]:
+    def _places(self, at: EpochPositions) -> tuple[Indices, Indices]:
         """The group of each position, and the place in the order of its group."""
         share = self._batch // self._groups
-        batches, rows = np.divmod(part.positions, self._batch)
+        batches, rows = np.divmod(at.positions, self._batch)
         groups, places = np.divmod(rows, share)
         places += batches * share
         full = self.length // self._batch  # batches
-        if part.most >= full * self._batch:
+        if at.most >= full * self._batch:
             late = batches == full
             starts = self._starts(np.arange(self._groups), self._size - full * share)
             groups[late] = np.searchsorted(starts, rows[late], side="right") - 1
@@ -81,10 +81,10 @@ class _Grouped(Order):
     def _counts(self, groups: Indices) -> Indices:
         return self._size + (groups < self._longer)
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        groups, _ = self._places(part)
-        own = self._starts(groups, self._size) + self._drawn(part, attempts, self._counts(groups))
-        return np.where(attempts > SAME_PILE, super()._replacement(part, attempts), own)
+    def _replacement(self, at: EpochPositions, attempts: Indices) -> Indices:
+        groups, _ = self._places(at)
+        own = self._starts(groups, self._size) + self._drawn(at, attempts, self._counts(groups))
+        return np.where(attempts > SAME_PILE, super()._replacement(at, attempts), own)
 
     def _options(self) -> dict[str, object]:
         order = self._order.bind(Population(self.count), self.seed)

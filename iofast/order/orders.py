@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iofast.arguments import Check, check_fields, checked, integer, optional
 from iofast.errors import OptionError, shown
-from iofast.order.base import Binding, Indices, Mode, Order, Part, checksum
+from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order, checksum
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
 
 LENGTH: Check = optional(integer(1, MAX_SAMPLES))  # the `length` of a mode
@@ -27,8 +27,8 @@ class Sequential(Mode):
 class _Sequential(Order):
     mode = "sequential"
 
-    def _indices(self, part: Part) -> Indices:
-        return part.positions.copy()
+    def _indices(self, at: EpochPositions) -> Indices:
+        return at.positions.copy()
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Shuffled(Mode):
 class _Shuffled(Order):
     mode = "shuffled"
 
-    def _indices(self, part: Part) -> Indices:
-        return permuted(self.count, f"iofast order {self.seed} {part.epoch}", part.positions, (part.least, part.most))
+    def _indices(self, at: EpochPositions) -> Indices:
+        return permuted(self.count, f"iofast order {self.seed} {at.epoch}", at.positions, (at.least, at.most))
 
 
 @checked(times=integer(1, MAX_SAMPLES))
@@ -89,12 +89,12 @@ class _Repeated(Order):
     def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:
         return self.inner.filling(epoch, np.asarray(positions, np.int64) // self.times)
 
-    def _indices(self, part: Part) -> Indices:
-        return self.inner.indices(part.epoch, part.positions // self.times)
+    def _indices(self, at: EpochPositions) -> Indices:
+        return self.inner.indices(at.epoch, at.positions // self.times)
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        one = part.positions // self.times  # the same for all repetitions
-        return self.inner.replacement(part.epoch, one, attempts)
+    def _replacement(self, at: EpochPositions, attempts: Indices) -> Indices:
+        one = at.positions // self.times  # the same for all repetitions
+        return self.inner.replacement(at.epoch, one, attempts)
 
     def _options(self) -> dict[str, object]:
         return {"times": self.times, "order": self.inner.describe()}
@@ -128,9 +128,9 @@ class _Weighted(Order):
         self._sums = np.cumsum(shares_of(weights))
         self._checksum = checksum(weights)
 
-    def _indices(self, part: Part) -> Indices:
+    def _indices(self, at: EpochPositions) -> Indices:
         # SplitMix64 instead of the cipher: draws with replacement need no permutation, and this is a tenth of the work
-        drawn = uniform(key_word(f"iofast order {self.seed} {part.epoch} weighted"), part.positions)
+        drawn = uniform(key_word(f"iofast order {self.seed} {at.epoch} weighted"), at.positions)
         drawn *= self._sums[-1]  # stays below it: (1 - 2^-53) * x never rounds up to x
         indices: Indices = np.searchsorted(self._sums, drawn, side="right")  # right of equal sums: never a weight of 0
         return indices

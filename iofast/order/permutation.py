@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_SAMPLES = 1 << 40  # positions per epoch: the counters of choices.py have 40 bits for the position
-MAX_SEED = (1 << 64) - 1
 
 Words = NDArray[np.uint64]
 Span = tuple[int, int]  # the least and the greatest of some positions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iofast.errors import OptionError, shown
-from iofast.order.base import Binding, Indices, Mode, Order, Part, checksum
+from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order, checksum
 from iofast.order.endless import Endless
 from iofast.order.runs import Runs, RunsOrder
 
@@ -76,8 +76,8 @@ class _Sampled(RunsOrder):
     def checksum(self, epoch: int) -> str:
         return checksum(self._epoch(epoch))
 
-    def _indices(self, part: Part) -> Indices:
-        return self._epoch(part.epoch)[part.positions]
+    def _indices(self, at: EpochPositions) -> Indices:
+        return self._epoch(at.epoch)[at.positions]
 
     def _epoch(self, epoch: int) -> Indices:
         """All indices of an epoch, checked."""

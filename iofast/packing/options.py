@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from iofast.arguments import check_integer
-from iofast.choices import MAX_SEED
+from iofast.arguments import MAX_SEED, check_integer
 from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from iofast.containers.base import Failures
-    from iofast.remote.ahead import Ahead, Wanted
+    from iofast.remote.ahead import Ahead, ListedObject
 
 MOST_AHEAD = 32 << 20  # bytes of a chunk's images that are read at once; chunks are made for 8 MiB
 # images that no container of ours stores, but other programs' do; kernel.transcode reads them
@@ -124,7 +124,7 @@ class FileOrigin(Origin):
             raise DecodeError("the object is empty")
         return data
 
-    def _fetched(self, position: int, number: int, wanted: Wanted) -> bytes:
+    def _fetched(self, position: int, number: int, wanted: ListedObject) -> bytes:
         from iofast.remote import ahead, requests
 
         at = self._numbers.pop((position, number), None)
@@ -132,10 +132,10 @@ class FileOrigin(Origin):
             return self._ahead.take(at, self.waiting)
         return requests.run(ahead.fetch(wanted), self.waiting)
 
-    def _wanted(self, image: Image, number: int) -> Wanted:
-        from iofast.remote.ahead import Wanted
+    def _wanted(self, image: Image, number: int) -> ListedObject:
+        from iofast.remote.ahead import ListedObject
 
-        return Wanted(self._path(image, number), *image.versions[number])
+        return ListedObject(self._path(image, number), *image.versions[number])
 
 
 class RecordOrigin(Origin):

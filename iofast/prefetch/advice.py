@@ -63,9 +63,9 @@ class FileAdvice:
 
         A call returns at once, or when the device's queue has room again.
         """
-        whole = joined(located)
-        for start, stop in _few_files(whole.file):
-            with self._reader.payloads(whole, start, stop) as payloads:
+        rows = joined(located)
+        for start, stop in _few_files(rows.file):
+            with self._reader.payloads(rows, start, stop) as payloads:
                 for fd in np.unique(payloads.fds[payloads.fds >= 0]).tolist():  # -1: the payload is in memory
                     own = payloads.fds == fd
                     yield from self._advise(fd, reading(payloads.offsets[own], payloads.lengths[own]))
@@ -97,8 +97,8 @@ def joined(located: Sequence[Located]) -> Located:
     """Join all rows, sorted by file and offset, without checksums."""
     columns = list(zip(*located, strict=True))
     columns[Located._fields.index("crc")] = (None,)
-    whole = Located(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
-    return whole.rows(np.lexsort((whole.offset, whole.file)))
+    rows = Located(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
+    return rows.rows(np.lexsort((rows.offset, rows.file)))
 
 
 def _few_files(file: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:

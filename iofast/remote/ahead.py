@@ -13,7 +13,7 @@ from iofast.remote.urls import RemotePath
 _REQUESTS = 64  # in flight at once
 
 
-class Wanted(NamedTuple):
+class ListedObject(NamedTuple):
     """An object to fetch: its URL, and its size in bytes and version as listed; the version "" is any."""
 
     url: str
@@ -29,11 +29,11 @@ class Ahead:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting: dict[int, Wanted] = {}  # by number, in order
+        self._waiting: dict[int, ListedObject] = {}  # by number, in order
         self._begun: dict[int, tuple[int, concurrent.futures.Future[bytes]]] = {}  # size and result by number
         self._next = self._held = 0
 
-    def add(self, wanted: Iterable[Wanted]) -> range:
+    def add(self, wanted: Iterable[ListedObject]) -> range:
         """Queue objects, and return their numbers."""
         start = self._next
         for each in wanted:
@@ -76,7 +76,7 @@ class Ahead:
             self._held += wanted.size
 
 
-async def fetch(wanted: Wanted) -> bytes:
+async def fetch(wanted: ListedObject) -> bytes:
     """The bytes of one object, in the loop of `requests`."""
     place = RemotePath.of(wanted.url)
     store = Store(RemotePath(place.store, ""))

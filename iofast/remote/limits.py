@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 VARIABLE = "IOFAST_STORAGE_LIMITS"
-_ATTEMPTS = 10  # of an upload's part in `obstore`; without them the whole upload would begin anew
+_UPLOAD_RETRIES = 10  # of an upload's part in `obstore`; without them the whole upload would begin anew
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 15.0  # seconds between attempts
 
 
@@ -65,7 +65,7 @@ class RequestLimits:
     def retries(self, *, repeats: bool) -> RetryConfig:
         """Options for attempts within `obstore`; without `repeats` there is one attempt, as `Store` counts them."""
         return {
-            "max_retries": _ATTEMPTS if repeats else 0,
+            "max_retries": _UPLOAD_RETRIES if repeats else 0,
             "retry_timeout": timedelta(seconds=self.patience),
             "backoff": {
                 "init_backoff": timedelta(seconds=_FIRST_WAIT),

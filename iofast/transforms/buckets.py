@@ -13,7 +13,7 @@ from iofast.errors import OptionError
 from iofast.order import nearest
 from iofast.transforms.arguments import Pair, check_filter, pair
 from iofast.transforms.resized_crops import ResamplingCrop
-from iofast.transforms.transform import Boxes, Column
+from iofast.transforms.transform import Boxes, Floats
 
 
 @checked()
@@ -42,7 +42,7 @@ class ResizeToBucket(ResamplingCrop):
     def fixed(self, resized: Pair | None) -> Pair | None:  # noqa: ARG002  Pad needs it
         return None
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:
         """The part of each image that is kept. Lanes 0 and 1 of "crop": top, left."""
         wide, high = self.outputs(widths, heights)
         w = np.minimum(widths, np.maximum(np.rint(heights * wide / high), 1))
@@ -52,6 +52,6 @@ class ResizeToBucket(ResamplingCrop):
         u = draw.uniform("crop", 2)
         return Boxes(np.floor(u[:, 1] * (widths - w + 1)), np.floor(u[:, 0] * (heights - h + 1)), w, h)
 
-    def outputs(self, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def outputs(self, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         sizes = np.array(self.sizes, np.float64)[nearest(self.sizes, widths, heights)]
         return sizes[:, 1], sizes[:, 0]

@@ -42,8 +42,8 @@ class CropBox(NamedTuple):
 
     def then(self, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> Self:
         """The same crop, then those of the steps (S,) and their numbers (S, NUMBERS) that move pixels."""
-        moving = [place for place, code in enumerate(codes.tolist()) if code in _MOVING_STEPS]
-        return self._replace(steps=tuple((int(codes[place]), tuple(numbers[place].tolist())) for place in moving))
+        moving = [row for row, code in enumerate(codes.tolist()) if code in _MOVING_STEPS]
+        return self._replace(steps=tuple((int(codes[row]), tuple(numbers[row].tolist())) for row in moving))
 
     @property
     def packed(self) -> tuple[int, int]:
@@ -64,7 +64,7 @@ class CropBox(NamedTuple):
         return 0 <= point[0] <= self.size[0] and 0 <= point[1] <= self.size[1]
 
     def points(self, points: ArrayLike) -> NDArray[np.float64]:
-        """The places in the result of `points` (x, y) of the upright stored image: float64 of the same shape, (…, 2).
+        """The points in the result of `points` (x, y) of the upright stored image: float64 of the same shape, (…, 2).
 
         Points that were cut off lie outside of 0 to `size`. Sort the corners of a box afterwards, as it may be
         mirrored; use all four corners if it may be rotated or sheared.
@@ -83,8 +83,8 @@ class CropBox(NamedTuple):
         if code == Step.FLIP:
             mirrored = np.array(self.size) - points
             return np.where([own[0] != 0, own[1] != 0], mirrored, points)
-        whole = np.concatenate((points, np.ones_like(points[..., :1])), axis=-1) @ np.linalg.inv(_matrix(own)).T
-        return np.asarray(whole[..., :2] / whole[..., 2:])
+        projected = np.concatenate((points, np.ones_like(points[..., :1])), axis=-1) @ np.linalg.inv(_matrix(own)).T
+        return np.asarray(projected[..., :2] / projected[..., 2:])
 
     def mask(self, mask: NDArray[Any], fill: float = 0) -> NDArray[Any]:
         """The mask of the result, (height, width, …), from a `mask` (H, W) or (H, W, …) of the upright stored image.
@@ -111,7 +111,7 @@ class CropBox(NamedTuple):
     def _before(
         self, x: NDArray[np.float64], y: NDArray[np.float64], code: int, own: tuple[float, ...]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """The places before a step, and which of them lie in the image."""
+        """The points before a step, and which of them lie in the image."""
         wide, high = self.size
         if code == Step.FLIP:
             return wide - x if own[0] else x, high - y if own[1] else y, np.ones((1, 1), np.bool_)
@@ -126,5 +126,5 @@ class CropBox(NamedTuple):
 
 
 def _matrix(own: tuple[float, ...]) -> NDArray[np.float64]:
-    """The matrix of a warp, from a place (x, y, 1) in its result to one in its source."""
+    """The matrix of a warp, from a point (x, y, 1) of its result to one of its input."""
     return np.array([*own[:8], 1.0]).reshape(3, 3)

@@ -11,7 +11,7 @@ from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.transforms.arguments import Pair, Sides, colour, padding_mode, pair, sides
-from iofast.transforms.transform import Boxes, Column, Crop
+from iofast.transforms.transform import Boxes, Crop, Floats
 
 
 class Padding(Crop):
@@ -38,7 +38,7 @@ class CenterCrop(Padding):
     def pads(self) -> bool:
         return self.pad_if_needed
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:  # noqa: ARG002  RandomCrop's signature
         height, width = cast(Pair, self.size)
         x, y = np.rint((widths - width) / 2), np.rint((heights - height) / 2)  # half to even, as Python's round
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
@@ -77,7 +77,7 @@ class RandomCrop(Padding):
     def pads(self) -> bool:
         return bool(self.pad_if_needed) or any(cast(Sides, self.padding))
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:
         height, width = cast(Pair, self.size)
         left, top, right, bottom = cast(Sides, self.padding)
         u = draw.uniform("crop", 2)
@@ -85,7 +85,7 @@ class RandomCrop(Padding):
         x = self._starts(u[:, 1], widths, width, (left, right))
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
 
-    def _starts(self, u: Column, lengths: Column, wanted: int, around: Pair) -> Column:
+    def _starts(self, u: Floats, lengths: Floats, wanted: int, around: Pair) -> Floats:
         """Where windows begin on an axis; `pad_if_needed` adds the missing pixels on both sides, or at the end."""
         missing = np.maximum(wanted - lengths - sum(around), 0) if self.pad_if_needed else np.zeros_like(lengths)
         before = np.zeros_like(lengths) if self.pad_if_needed == "end" else missing
@@ -108,7 +108,7 @@ class Pad(Padding):
         left, top, right, bottom = cast(Sides, self.padding)
         return resized and (top + resized[0] + bottom, left + resized[1] + right)
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:  # noqa: ARG002  RandomCrop's signature
         left, top, right, bottom = cast(Sides, self.padding)
         x, y = np.full_like(widths, -left), np.full_like(heights, -top)
         return Boxes(x, y, widths + left + right, heights + top + bottom)
@@ -135,7 +135,7 @@ class CornerCrop(Crop):
         if not isinstance(self.place, str) or self.place not in CORNERS:
             raise OptionError(f"CornerCrop: place must be one of {', '.join(CORNERS)}, found {self.place!r}")
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:  # noqa: ARG002  RandomCrop's signature
         height, width = cast(Pair, self.size)
         across, down = CORNERS[self.place]
         x, y = np.rint((widths - width) * across), np.rint((heights - height) * down)

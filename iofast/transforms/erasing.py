@@ -14,7 +14,7 @@ from iofast.errors import OptionError
 from iofast.transforms.arguments import channels, positive_span, probability, span
 from iofast.transforms.normalize import scale_and_bias
 from iofast.transforms.resized_crops import TRIALS, drawn_sides
-from iofast.transforms.transform import Column, DrawnImages, Op, Stage
+from iofast.transforms.transform import DrawnImages, Floats, Op, Stage
 
 MOST_RECTANGLES = 64  # of one RandomErasing
 _NOISES = (1 << 31) - 2  # numbers of noise in an int32; 0 is none
@@ -120,7 +120,7 @@ def noise_amounts(ops: Sequence[Op]) -> NDArray[np.float64]:
     return np.array(amounts, np.float64).reshape(-1, 3)
 
 
-def _normal(draw: Draw, name: str, count: int) -> Column:
+def _normal(draw: Draw, name: str, count: int) -> Floats:
     """Standard normal numbers (N, count), by Box and Muller."""
     u = draw.uniform(name, 2 * count)
     return np.asarray(np.sqrt(-2 * np.log(1 - u[:, ::2])) * np.cos(2 * np.pi * u[:, 1::2]))

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.transforms.transform import Column, DrawnImages, Program, numbers
+from iofast.transforms.transform import DrawnImages, Floats, Program, numbers
 from iofast.transforms.warps import Matrix, turned, warp_by
 from iofast.work import NUMBERS, Step
 
-Sizes = tuple[Column, Column]  # widths and heights of images
+Sizes = tuple[Floats, Floats]  # widths and heights of images
 
 _SINGLE = {  # operations of one step and one number
     "Brightness": Step.BRIGHTNESS,
@@ -45,7 +45,7 @@ class Range:
     rounded: Literal["", "round", "up", "down"] = ""
     least: float | None = None
 
-    def number(self, strengths: Column, sides: Column, sizes: Sizes) -> Column:
+    def number(self, strengths: Floats, sides: Floats, sizes: Sizes) -> Floats:
         """The number of each image; `sides`, from 0 to 1, chooses the side if it is signed."""
         value = self.start + (self.stop - self.start) * strengths
         if self.of:
@@ -74,7 +74,7 @@ class Strength:
     def fixed(cls, strength: float) -> Strength:
         return cls(strength, strength)
 
-    def drawn(self, u: Column, v: Column) -> Column:
+    def drawn(self, u: Floats, v: Floats) -> Floats:
         """Strengths from uniform numbers; `v` (N, 2) gives the normal deviation, by Box and Muller."""
         if self.bins > 1:
             u = np.floor(u * self.bins) / (self.bins - 1)
@@ -93,7 +93,7 @@ class Named:
     strength: Strength
     p: float = 1.0
 
-    def number(self, u: Column, sizes: Sizes) -> Column:
+    def number(self, u: Floats, sizes: Sizes) -> Floats:
         """The operation's number for each image, from the uniform numbers `u` of `Layer.draw`."""
         if self.range is None:
             return np.zeros(len(u))
@@ -149,7 +149,7 @@ class Layer:
         return np.argsort(waits, axis=1, kind="stable")[:, number].astype(np.int64)
 
 
-def step_of(policy: Any, name: str, value: Column, sizes: Sizes) -> tuple[Step, NDArray[np.float32]]:
+def step_of(policy: Any, name: str, value: Floats, sizes: Sizes) -> tuple[Step, NDArray[np.float32]]:
     """The step of an operation with the number `value`, and its numbers (N, NUMBERS)."""
     if name in _SINGLE:
         return _SINGLE[name], numbers(value)
@@ -158,7 +158,7 @@ def step_of(policy: Any, name: str, value: Column, sizes: Sizes) -> tuple[Step, 
     return warp_by(policy, _matrix(name, value, sizes), len(value))
 
 
-def _matrix(name: str, value: Column, sizes: Sizes) -> Matrix:
+def _matrix(name: str, value: Floats, sizes: Sizes) -> Matrix:
     match name:
         case "ShearX":
             return 1, value, 0, 0, 1, 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from iofast.arguments import check_fields, checked, integer, optional
 from iofast.errors import OptionError
 from iofast.transforms.arguments import above_zero, probability
-from iofast.transforms.transform import Column, DrawnImages, Op, Stage, chosen
+from iofast.transforms.transform import DrawnImages, Floats, Op, Stage, chosen
 from iofast.work import Work
 
 
@@ -99,7 +99,7 @@ class Mixes(Mix):
         return self.choices, chosen(self.p, images.draw.uniform("mix which")[:, 0])
 
 
-def _patches(share: Column, images: DrawnImages) -> tuple[Column, Column]:
+def _patches(share: Floats, images: DrawnImages) -> tuple[Floats, Floats]:
     """Rectangles (y0, x0, y1, x1) of 1 - `share` of the area, and the share of each image outside of them."""
     u = images.draw.uniform("mix place", 2)
     widths, heights = images.widths, images.heights

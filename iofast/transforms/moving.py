@@ -21,7 +21,7 @@ from iofast.transforms.arguments import (
     symmetric,
     warp_filter,
 )
-from iofast.transforms.transform import Column, DrawnImages, ImageOp, Program, one_step
+from iofast.transforms.transform import DrawnImages, Floats, ImageOp, Program, one_step
 from iofast.transforms.warps import Matrix, perspective, turned, warp_by
 from iofast.work import NUMBERS, Step
 
@@ -194,12 +194,12 @@ class RandomPerspective(_Move):
         return one_step(step, u[:, 0] < self.p, of_step)
 
 
-def _in_range(limits: Any, u: Column) -> Column:
+def _in_range(limits: Any, u: Floats) -> Floats:
     low, high = limits[:2]
     return np.asarray(low + (high - low) * u)
 
 
-def _centre(op: RandomRotation | RandomAffine, images: DrawnImages) -> tuple[Column, Column]:
+def _centre(op: RandomRotation | RandomAffine, images: DrawnImages) -> tuple[Floats, Floats]:
     if op.center is None:
         return images.widths / 2, images.heights / 2
     return np.full(len(images), op.center[0]), np.full(len(images), op.center[1])

@@ -21,9 +21,9 @@ from iofast.transforms.moving import RandomHorizontalFlip
 from iofast.transforms.normalize import Normalize
 from iofast.transforms.resized_crops import ResamplingCrop
 from iofast.transforms.transform import (
-    Column,
     Crop,
     DrawnImages,
+    Floats,
     ImageOp,
     Op,
     Program,
@@ -183,10 +183,10 @@ class Pipeline:
         of_step = numbers(*beyond, wide, high, EDGES[padded.padding_mode], *fills)  # type: ignore[arg-type]  # one for all images
         return one_step(Step.PAD, np.ones(len(boxes), np.bool_), of_step)
 
-    def _resized(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def _resized(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         return (widths, heights) if self.resize is None else self.resize.sizes(draw, widths, heights)
 
-    def _columns(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column | int, ...]:
+    def _columns(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats | int, ...]:
         resized = self._resized(draw, widths, heights)
         if self.crop is None:
             return 0, 0, widths, heights, *resized

@@ -13,7 +13,7 @@ from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.transforms.arguments import Pair, check_filter, pair, positive_span, span
-from iofast.transforms.transform import Boxes, Column, Crop, Resampling
+from iofast.transforms.transform import Boxes, Crop, Floats, Resampling
 
 TRIALS = 10  # of RandomResizedCrop and RandomErasing before they give up, as in torchvision
 
@@ -21,15 +21,15 @@ TRIALS = 10  # of RandomResizedCrop and RandomErasing before they give up, as in
 class ResamplingCrop(Resampling, Crop):
     """A crop that is resampled to its size."""
 
-    def outputs(self, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def outputs(self, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """Width and height of each image's result."""
         height, width = cast(Pair, self.fixed(None))
         return np.full_like(widths, width), np.full_like(heights, height)
 
 
 def drawn_sides(
-    area: Column, u_area: Column, u_ratio: Column, scale: Sequence[float], ratio: Sequence[float]
-) -> tuple[Column, Column]:
+    area: Floats, u_area: Floats, u_ratio: Floats, scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[Floats, Floats]:
     """The two sides, in whole pixels, of random rectangles with `scale` of `area` and first : second side of `ratio`.
 
     The uniform numbers `u_area` and `u_ratio` choose within these ranges.
@@ -64,7 +64,7 @@ class RandomResizedCrop(ResamplingCrop):
             raise OptionError(f"RandomResizedCrop: style must be torchvision or tensorflow, found {self.style!r}")
         check_filter(self)
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:
         """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of trial i."""
         u = draw.uniform("crop", 2 + 2 * TRIALS)
         # all trials of all rows: 3 of 10 photographs need a second one, and selecting those costs what it saves
@@ -77,7 +77,7 @@ class RandomResizedCrop(ResamplingCrop):
             x[rows], y[rows] = (widths[rows] - w[rows]) // 2, (heights[rows] - h[rows]) // 2
         return Boxes(x, y, w, h)
 
-    def _shapes(self, area: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def _shapes(self, area: Floats, ratio: Floats, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """Widths and heights of boxes from uniform numbers `area` and `ratio`; 0 if a box does not fit its image."""
         if self.style == "tensorflow":
             w, h = self._heights_first(area, ratio, widths, heights)
@@ -86,7 +86,7 @@ class RandomResizedCrop(ResamplingCrop):
         fits = (w > 0) & (w <= widths) & (h > 0) & (h <= heights)
         return w * fits, h * fits
 
-    def _heights_first(self, u: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def _heights_first(self, u: Floats, ratio: Floats, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """TensorFlow's GenerateRandomCrop (sample_distorted_bounding_box_op.cc)."""
         aspect = self.ratio[0] + (self.ratio[1] - self.ratio[0]) * ratio
         area = widths * heights
@@ -99,7 +99,7 @@ class RandomResizedCrop(ResamplingCrop):
         good = (w * h >= self.scale[0] * area) & (w * h <= self.scale[1] * area)
         return w * good, h * good
 
-    def _central_shapes(self, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def _central_shapes(self, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """The most of the image that has the nearest allowed aspect ratio (at least 1 pixel, unlike torchvision)."""
         if self.style == "tensorflow":
             return widths, heights
@@ -127,7 +127,7 @@ class ResizedCenterCrop(ResamplingCrop):
             raise OptionError(f"ResizedCenterCrop: fraction must be above 0 and at most 1, found {self.fraction!r}")
         check_filter(self)
 
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomResizedCrop's signature
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:  # noqa: ARG002  RandomResizedCrop's signature
         height, width = cast(Pair, self.size)
         scale = self.fraction * np.minimum(widths / width, heights / height)
         w, h = (np.maximum(np.floor(side * scale + 1e-6), 1) for side in (width, height))

@@ -13,10 +13,10 @@ from iofast.arguments import check_fields, checked, integer, optional
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.transforms.arguments import MAX_SIZE, Pair, between, check_filter, pair, positive_span, probability
-from iofast.transforms.transform import Column, Resizing
+from iofast.transforms.transform import Floats, Resizing
 
 
-def _sides(ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
+def _sides(ratio: Floats, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
     """Round down, as torchvision does, but not for the error of a division; at least 1."""
     wide, high = (np.clip(np.floor(sides * ratio + 1e-6), 1, MAX_SIZE) for sides in (widths, heights))
     return wide, high
@@ -55,7 +55,7 @@ class Resize(Resizing):
     def fixed(self) -> Pair | None:
         return None if isinstance(self.size, int) else cast(Pair, self.size)
 
-    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:  # noqa: ARG002  others draw
+    def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:  # noqa: ARG002  others draw
         if not isinstance(self.size, int):
             height, width = self.size
             return np.full_like(widths, width), np.full_like(heights, height)
@@ -85,7 +85,7 @@ class RandomResize(Resizing):
             raise OptionError(f"RandomResize: min_size must be below max_size, found {found}")
         check_filter(self)
 
-    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """Lane 0 of "resize"."""
         short = self.min_size + np.floor(draw.uniform("resize")[:, 0] * (self.max_size - self.min_size))
         return _sides(short / np.minimum(widths, heights), widths, heights)
@@ -105,7 +105,7 @@ class RandomShortestSize(Resizing):
         check_fields(self, max_size=optional(integer(max(cast(Sequence[int], self.min_size)), MAX_SIZE)))
         check_filter(self)
 
-    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         short = np.array(self.min_size, np.float64)[draw.integers("resize", len(self.min_size))]  # type: ignore[arg-type]
         ratio = short / np.minimum(widths, heights)
         if self.max_size is not None:
@@ -126,7 +126,7 @@ class ScaleJitter(Resizing):
     def __post_init__(self) -> None:
         check_filter(self)
 
-    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         height, width = cast(Pair, self.target_size)
         low, high = self.scale_range
         scale = low + (high - low) * draw.uniform("resize")[:, 0]
@@ -163,7 +163,7 @@ class ResizeKeepRatio(Resizing):
     def __post_init__(self) -> None:
         check_filter(self)
 
-    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """Lanes: whether and how much of scale, whether and how much of aspect."""
         height, width = cast(Pair, self.size)
         across, down = widths / width, heights / height

@@ -19,17 +19,17 @@ from iofast.choices import Draw
 from iofast.transforms.arguments import Pair
 from iofast.work import NUMBERS, Step
 
-Column = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Program = tuple[NDArray[np.int8], NDArray[np.float32]]  # codes (N, S) of steps, and their numbers (N, S, NUMBERS)
 
 
 class Boxes(NamedTuple):
     """Left, top, width and height of one box per row, whole numbers in float64."""
 
-    x: Column
-    y: Column
-    width: Column
-    height: Column
+    x: Floats
+    y: Floats
+    width: Floats
+    height: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class DrawnImages:
     """The random numbers of N images, and their sizes after the crop (pixels)."""
 
     draw: Draw
-    widths: Column
-    heights: Column
+    widths: Floats
+    heights: Floats
 
     def __len__(self) -> int:
         return len(self.draw)
@@ -79,7 +79,7 @@ class Resizing(Resampling):
         return None
 
     @abstractmethod
-    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """The new widths and heights of images of `widths` x `heights`."""
 
 
@@ -99,7 +99,7 @@ class Crop(Transform):
         return cast(Pair, self.size)
 
     @abstractmethod
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
+    def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:
         """The parts of images of `widths` x `heights`."""
 
 
@@ -141,7 +141,7 @@ class SingleStep(ImageOp):
         return (done * self.step).astype(np.int8), numbers(np.full((len(images), 1), self.number))
 
 
-def numbers(*values: Column) -> NDArray[np.float32]:
+def numbers(*values: Floats) -> NDArray[np.float32]:
     """The numbers of steps, from columns of equal shape; the others are 0."""
     made = np.zeros((*values[0].shape, NUMBERS), np.float32)
     for lane, column in enumerate(values):
@@ -172,7 +172,7 @@ def side_by_side(programs: Sequence[Program], rows: int) -> Program:
     return codes, of_codes
 
 
-def chosen(p: Sequence[float] | None, u: Column) -> NDArray[np.intp]:
+def chosen(p: Sequence[float] | None, u: Floats) -> NDArray[np.intp]:
     """Choices with the probabilities `p`, by uniform numbers."""
     ends = np.asarray(p, np.float64).cumsum()
     return np.searchsorted(ends / ends[-1], u, "right")

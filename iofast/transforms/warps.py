@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.transforms.transform import Column
+from iofast.transforms.transform import Floats
 from iofast.work import NUMBERS, Step
 
-Matrix = Sequence[Column | float]  # a to h; missing ones are 0
+Matrix = Sequence[Floats | float]  # a to h; missing ones are 0
 
 
 def warp(matrix: Matrix, rows: int, fill: Sequence[float]) -> NDArray[np.float32]:
@@ -33,14 +33,14 @@ def warp_by(op: Any, matrix: Matrix, rows: int) -> tuple[Step, NDArray[np.float3
     return step, warp(matrix, rows, [255 * level for level in op.fill])
 
 
-def turned(degrees: Column, x: Column, y: Column) -> Matrix:
+def turned(degrees: Floats, x: Floats, y: Floats) -> Matrix:
     """Counter-clockwise about (x, y)."""
     angle = np.deg2rad(degrees)
     cos, sin = np.cos(angle), np.sin(angle)
     return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
 
 
-def perspective(to: Column, start: Column) -> Matrix:
+def perspective(to: Floats, start: Floats) -> Matrix:
     """The perspective that takes four points `start` (N, 4, 2) of an image to the points `to` of the result.
 
     Each pair of points gives two equations in a to h. An image stays as it is if its corners lie on a line.

@@ -12,7 +12,7 @@ from region_images import OWN, encode, texture
 
 from iofast import kernel
 from iofast.gpu import jpegs
-from iofast.gpu.stages import Wanted
+from iofast.gpu.stages import Output
 from iofast.gpu.structs import DAMAGED
 from iofast.kernel import Payloads
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Finish
@@ -78,7 +78,7 @@ def both(
     finish = Finish(no_work(count), SCALE, np.zeros((0, 3), np.float32), type)
     kernel.decode_batch(kernel.Context(options), source, places, flips, as_rows, status, 0, count, finish)
     found, as_rows = batch()
-    wanted = Wanted(size, as_rows.strides, finish)
+    wanted = Output(size, as_rows.strides, finish)
     mine = jpegs.decode_on_host(source, jpegs.Crops(places, flips, source.orientations), options, wanted, found)
     return mine, status, [row for row in range(count) if not mine[row] and (found[row] != expected[row]).any()]
 

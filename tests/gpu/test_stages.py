@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.gpu.any_work import any_work
 from iofast import kernel
 from iofast.gpu import jpegs
-from iofast.gpu.stages import HostMemory, Wanted, prepare, run_on_host
+from iofast.gpu.stages import HostMemory, Output, prepare, run_on_host
 from iofast.gpu.structs import IMAGE
 from iofast.kernel.contract import TYPES, DecodeOptions, Finish
 from iofast.work import PillowStep, Step
@@ -28,8 +28,8 @@ def finished(images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> No
     memory, count = HostMemory(), len(images)
     table = np.zeros(count, IMAGE)
     table["refused"] = 1 + np.arange(count)
-    wanted = Wanted(images.shape[1:3], out.strides, finish)  # type: ignore[arg-type]
-    prepared = prepare(memory, wanted, table, (0, 0, 0, 0, 0), (images.ctypes.data, images.strides))  # type: ignore[arg-type]
+    output = Output(images.shape[1:3], out.strides, finish)  # type: ignore[arg-type]
+    prepared = prepare(memory, output, table, (0, 0, 0, 0, 0), (images.ctypes.data, images.strides))  # type: ignore[arg-type]
     run_on_host(memory, prepared, table, out)
 
 
@@ -109,7 +109,7 @@ def test_raw_pixels_in_device_memory_are_cut_like_the_kernels(type: str) -> None
     crops = jpegs.Crops(boxes, flips, np.ones(count, np.uint8))
     taken = jpegs.place(jpegs.raw_files(places, sizes), crops, images, DecodeOptions(), size)
     assert not images["refused"].any()
-    run_on_host(memory, prepare(memory, Wanted(size, found.strides, finish), images, taken), images, found)  # type: ignore[arg-type]
+    run_on_host(memory, prepare(memory, Output(size, found.strides, finish), images, taken), images, found)  # type: ignore[arg-type]
     source = kernel.Payloads(
         np.full(count, -1, np.int32),
         (block.ctypes.data + places).astype(np.uint64),

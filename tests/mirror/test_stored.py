@@ -364,14 +364,14 @@ def test_a_killed_process_does_not_delay_the_others(
 def test_an_interrupt_leaves_the_block_to_others_who_wait(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     url = served("a", BLOCK)
     stored = StoredObject(url)
-    read, began, go_on = fetching.Source.read, threading.Event(), threading.Event()
+    read, began, go_on = fetching.ObjectVersion.read, threading.Event(), threading.Event()
 
     async def slow(source: Any, start: int, stop: int) -> memoryview:
         began.set()
         await asyncio.to_thread(go_on.wait)
         return await read(source, start, stop)
 
-    monkeypatch.setattr(fetching.Source, "read", slow)
+    monkeypatch.setattr(fetching.ObjectVersion, "read", slow)
     one = requests.start(fetching.bring([stored.block(0)]))
     other = requests.start(fetching.bring([stored.block(0)]))
     began.wait()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from iofast.choices import ATTEMPTS, LANES, MAX_SEED, POSITIONS, Draw
+from iofast.arguments import MAX_SEED, REPLACEMENTS
+from iofast.choices import LANES, POSITIONS, Draw
 from iofast.errors import OptionError
 
 SEEDS = st.integers(0, MAX_SEED)
@@ -39,7 +40,7 @@ def surprise(values: NDArray[np.float64], cells: int = 100) -> float:
     seed=SEEDS,
     epoch=st.integers(0, 1 << 40),
     positions=st.lists(POSITION, min_size=1, max_size=5),
-    attempt=st.integers(0, ATTEMPTS - 1),
+    attempt=st.integers(0, REPLACEMENTS),
     name=st.sampled_from(["", "crop", "flip", "horizontal flip 2", "größe ∞"]),
     count=st.integers(1, 9),
 )
@@ -83,7 +84,7 @@ class TestQuality:
         some = np.arange(10)
         assert surprise(np.array([Draw(0, e, some).uniform("a") for e in range(5000)])) < 4
         assert surprise(np.array([Draw(s, 0, some).uniform("a") for s in range(5000)])) < 4
-        assert surprise(np.array([Draw(0, 0, np.arange(500), a).uniform("a") for a in range(ATTEMPTS)])) < 4
+        assert surprise(np.array([Draw(0, 0, np.arange(500), a).uniform("a") for a in range(REPLACEMENTS + 1)])) < 4
 
     def test_fine_bits_are_uniform_too(self) -> None:
         values = Draw(3, 1, np.arange(100_000)).uniform("a")
@@ -140,7 +141,7 @@ class TestIntegers:
         (lambda: Draw(0, -1, np.arange(2)), "epoch"),
         (lambda: Draw(0, 0, np.array([POSITIONS])), "positions"),
         (lambda: Draw(0, 0, np.array([-1])), "positions"),
-        (lambda: Draw(0, 0, np.arange(2), ATTEMPTS), "attempts"),
+        (lambda: Draw(0, 0, np.arange(2), REPLACEMENTS + 1), "attempts"),
         (lambda: Draw(0, 0, np.arange(2), np.array([0, -1])), "attempts"),
         (lambda: Draw(0, 0, np.arange(2)).uniform("a", 0), "count"),
         (lambda: Draw(0, 0, np.arange(2)).uniform("a", LANES + 1), "count"),

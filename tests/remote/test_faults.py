@@ -260,19 +260,19 @@ class TestPacking:
 
 
 def test_what_is_held_ahead_is_bounded(bucket: Bucket) -> None:
-    from iofast.remote.ahead import Ahead, Wanted
+    from iofast.remote.ahead import Ahead, ListedObject
 
     store = Store.of(f"s3://{bucket.name}")
     etag = store.put_bytes("x", DATA)
     ahead = Ahead(3 * len(DATA))
-    numbers = ahead.add([Wanted(store.url("x"), len(DATA), etag)] * 10)
+    numbers = ahead.add([ListedObject(store.url("x"), len(DATA), etag)] * 10)
     held: list[int] = []
     for number in numbers:
         held.append(len(ahead._begun))
         if number % 4 != 1:  # some are never taken
             assert ahead.take(number) == DATA
     assert max(held) == 3
-    ahead.add([Wanted(store.url("x"), 1 << 40, "")])  # larger than all: alone
+    ahead.add([ListedObject(store.url("x"), 1 << 40, "")])  # larger than all: alone
     assert len(ahead._begun) == 1
     ahead.close()
     assert not ahead._begun
