@@ -1,9 +1,10 @@
-"""Checks of a loader's options against each other and the dataset, before any thread starts."""
+"""Checks of a loader's options against each other and the dataset, and what it refuses to a framework."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from traceback import walk_stack
 
 import torch
 
@@ -122,3 +123,22 @@ def _check_cache(spec: BatchSpec) -> None:
         "device='meta'": torch.device(options.device).type == "meta",
     }
     _refuse("cache='device' does not", conflicts, "it decodes whole images once, into memory of the device")
+
+
+def not_rebuilt() -> str:
+    """What to do instead of the call, to the Trainer or to Accelerate, that wants a DataLoader like this loader."""
+    frames = [frame for frame, _ in walk_stack(None)]
+    if any(frame.f_globals.get("__name__") == "transformers.trainer" for frame in frames):
+        return (
+            "the Trainer cannot skip batches in a FastLoader: give TrainingArguments(ignore_data_skip=True), and a "
+            "callback that loads the loader's state, as in examples/train_trainer.py"
+        )
+    if any(frame.f_code.co_name == "skip_first_batches" for frame in frames):
+        return (
+            "skip_first_batches cannot skip in a FastLoader: "
+            'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
+        )
+    return (
+        "prepare_data_loader cannot rebuild a FastLoader, which has the share of its rank already: iterate over the "
+        "loader itself, or over what Accelerator.prepare returns"
+    )

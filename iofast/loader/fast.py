@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
-from traceback import walk_stack
-from typing import Any, Concatenate, Never, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, overload
 
 import torch
 from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
@@ -24,7 +23,7 @@ from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
 from iofast.loader.batch_types import Fields, UsualOptions
 from iofast.loader.batches import BatchJob
-from iofast.loader.checks import check_dataset, check_spec
+from iofast.loader.checks import check_dataset, check_spec, not_rebuilt
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.filling import fill
@@ -47,15 +46,22 @@ from iofast.prefetch.auto import State, first
 
 _log = logging.getLogger("iofast")
 
-_P = ParamSpec("_P")
-_FieldsT = TypeVar("_FieldsT", default=Any)
 _BatchT = TypeVar("_BatchT", default=Any)
+_FieldsT = TypeVar("_FieldsT", default=Any)
+_P = ParamSpec("_P")
 
 
 def _typed_by(
     _options: Callable[_P, LoaderOptions], _fields: type[_FieldsT] | None = None, _batch: type[_BatchT] | None = None
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[FastLoader[_BatchT], FastDataset[_FieldsT], _P], None]]:
     """Type `FastLoader.__init__`: it takes a dataset with such `fields`, and these options; then such batches come."""
+    return lambda function: function
+
+
+def _made_by(
+    _options: Callable[_P, LoaderOptions], _fields: type[_FieldsT] | None = None, _batch: type[_BatchT] | None = None
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[FastDataset[_FieldsT], _P], FastLoader[_BatchT]]]:
+    """Type `FastLoader.__new__` alike."""
     return lambda function: function
 
 
@@ -122,6 +128,19 @@ class FastLoader(Iterable[_BatchT]):
     made, or `ErrorBudgetError` if there are too many of them.
     """
 
+    if TYPE_CHECKING:  # mypy takes the type of a loader from __init__, pyright and so editors take it from __new__
+
+        @overload
+        @_made_by(UsualOptions, type(None), tuple[torch.Tensor, torch.Tensor])
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...  # type: ignore[misc]
+        @overload
+        @_made_by(UsualOptions, tuple[str, ...], Fields)
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...  # type: ignore[misc]
+        @overload
+        @_made_by(LoaderOptions)
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...  # type: ignore[misc]
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...
+
     @overload
     @_typed_by(UsualOptions, type(None), tuple[torch.Tensor, torch.Tensor])
     def __init__(self, dataset: FastDataset, *options: Any, **keywords: Any) -> None: ...
@@ -172,7 +191,7 @@ class FastLoader(Iterable[_BatchT]):
 
     def __getattr__(self, name: str) -> Never:
         if name == "multiprocessing_context":  # read by functions of Accelerate, which build a DataLoader like it
-            raise OptionError(_not_rebuilt())
+            raise OptionError(not_rebuilt())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -373,25 +392,6 @@ class FastLoader(Iterable[_BatchT]):
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}
-
-
-def _not_rebuilt() -> str:
-    """What to do instead of the call, to the Trainer or to Accelerate, that wants a DataLoader like this loader."""
-    frames = [frame for frame, _ in walk_stack(None)]
-    if any(frame.f_globals.get("__name__") == "transformers.trainer" for frame in frames):
-        return (
-            "the Trainer cannot skip batches in a FastLoader: give TrainingArguments(ignore_data_skip=True), and a "
-            "callback that loads the loader's state, as in examples/train_trainer.py"
-        )
-    if any(frame.f_code.co_name == "skip_first_batches" for frame in frames):
-        return (
-            "skip_first_batches cannot skip in a FastLoader: "
-            'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
-        )
-    return (
-        "prepare_data_loader cannot rebuild a FastLoader, which has the share of its rank already: iterate over the "
-        "loader itself, or over what Accelerator.prepare returns"
-    )
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:
