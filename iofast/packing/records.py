@@ -73,12 +73,14 @@ class RecordSource:
             columns = self.reader.columns(part)
             keys = self.reader.keys(columns)
             for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
-                for row, payloads in enumerate(self._payloads(part[first:last]), first):
-                    header = None if self.own else self._header(columns, row, payloads)
-                    info = _info(columns, row)
-                    fields = payloads if self.own else self._legal(payloads, info, keys[row], header)
-                    position = int(keys[row]) if self.key_width else -1
-                    yield CopiedRecord(int(part[row]), position, fields, info)
+                found, own = self._payloads(part[first:last]), keys[first:last]
+                headers = [
+                    None if self.own else self._header(columns, row, each) for row, each in enumerate(found, first)
+                ]
+                rows = zip(part[first:last].tolist(), own, found, headers, _infos(columns, first, last), strict=True)
+                for place, key, payloads, header, info in rows:
+                    fields = payloads if self.own else self._legal(payloads, info, key, header)
+                    yield CopiedRecord(place, int(key) if self.key_width else -1, fields, info)
 
     def _pass_over(self, indices: NDArray[np.int64]) -> None:
         """Count the dropped fields of records that are already copied."""
@@ -136,8 +138,9 @@ class RecordSource:
         return fields
 
 
-def _info(columns: Located, row: int) -> ImageInfo:
-    return ImageInfo(*(int(own[row]) for own in (columns.label, columns.width, columns.height, columns.orientation)))
+def _infos(columns: Located, first: int, last: int) -> Iterator[ImageInfo]:
+    facts = columns.label, columns.width, columns.height, columns.orientation
+    return map(ImageInfo, *(own[first:last].tolist() for own in facts))
 
 
 def _key_width(reader: Reader) -> int:
