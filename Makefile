@@ -6,7 +6,7 @@
 #   make check         lint, types, layers, C warnings as errors, kernel tests under sanitizers
 #   make torture       long runs: kills, fuzz, soaks; PART=name for one of them. Results: benchmarks/results/torture-*.md
 #   make interop       our files read by other programs, docs/coming-from/ with them, our loader in Lightning, Accelerate, Trainer, timm
-#   make bench         every benchmark; NAME=load for one. Results: benchmarks/results/
+#   make bench         every benchmark; NAME=load for one, with PART=cold a part of it. Results: benchmarks/results/
 #   make bench-rivals  every rival, each in an environment of its own (some gigabytes). Result: benchmarks/results/rivals.md
 #   make docs          the documentation as a site in build/site
 #   make wheel         a wheel with libjpeg-turbo inside, tested where there is no system libjpeg
@@ -62,7 +62,7 @@ interop: kernel
 
 bench: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation
-	for question in $(if $(NAME),$(NAME),$(patsubst benchmarks/bench_%.py,%,$(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
+	for question in $(if $(NAME),$(NAME),$(patsubst benchmarks/bench_%.py,%,$(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.bench_$$question $(if $(PART),--part $(PART)) || exit 1; done
 
 bench-rivals: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation

@@ -1,7 +1,7 @@
 """The native kernel: the one thing about this package that pyproject.toml cannot say.
 
-Without a compiler or without libjpeg-turbo's headers the build goes on without the kernel; iofast then runs on its
-Python twin, gives the same pixels, and is several times slower. Environment variables:
+Without a compiler or without libjpeg-turbo's headers the build goes on without the kernel; iofast then packs and loads
+on Pillow, several times slower, and refuses the rest. Environment variables:
 
     IOFAST_NO_NATIVE=1                   leave the kernel out
     IOFAST_REQUIRE_NATIVE=1              fail instead of going on without it
@@ -75,8 +75,9 @@ class BuildKernel(build_ext):
 
 NOT_BUILT = f"""
 {"*" * 100}
-iofast: the native kernel was NOT built (the reason stands above). iofast will work, on its Python twin,
-several times slower. A C compiler, Python's headers and libjpeg-turbo's headers are needed:
+iofast: the native kernel was NOT built (the reason stands above). Packing with --resize, and loading with crops,
+resizes, flips and Normalize, will work on Pillow, several times slower; nothing else. A C compiler, Python's headers
+and libjpeg-turbo's headers are needed:
     apt-get install gcc python3-dev libjpeg-dev        (Debian, Ubuntu)
 {"*" * 100}
 """

@@ -3,7 +3,6 @@
     python -m benchmarks.bench_gpu [--photos FOLDER] [--only PART ...] [--quick] [--device cuda] [--output PAGE.md]
 
     data       photographs are made (or taken from FOLDER) and packed, as JPEGs and as pixels
-    suite      the tests that need a GPU
     transfer   a step of 5 ms with batches of 256: the exposed stall
     decode     images a second by the CPU's kernel and by the GPU
     training   images a second into nothing, ResNet-18 and ResNet-50, beside ImageFolder and DataLoader
@@ -62,7 +61,7 @@ def main() -> int:
     options = ["--device", str(asked.device), *(["--quick"] if asked.quick else [])]
     photos = ["--photos", str(asked.photos.resolve())] if asked.photos else []
     outcomes: dict[str, Outcome] = dict(missing_kernel())
-    wanted = {*asked.only, *(() if set(asked.only) <= {"suite"} else ("data",))}
+    wanted = {*asked.only, "data"}
     deadline = time.monotonic() + asked.seconds
     with workplace(asked.data) as place:
         for part in PARTS:
@@ -127,7 +126,7 @@ def waited(command: list[str], output: io.TextIOWrapper, seconds: float) -> str:
 def missing_kernel() -> Iterator[tuple[str, Outcome]]:
     """A missing kernel, first on the page: the figures depend on it."""
     if kernel.backend != "native":
-        why = "it could not be built or loaded here, so the Python twin decodes, several times slower"
+        why = "it could not be built or loaded here, and most parts need it"
         yield "kernel", Outcome(lacks=(Lack("iofast's native kernel", why),))
 
 

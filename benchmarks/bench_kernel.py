@@ -1,6 +1,6 @@
 """How does the time of one image divide into stages, by decoding path, instruction set, size and crop?
 
-python -m benchmarks.bench_kernel [--photos FOLDER] [--passes 7]
+python -m benchmarks.bench_kernel [--photos FOLDER] [--rounds 7]
 times the kernel by its own clock, on one thread: read, check, scan, splice, entropy, transform, colour, libjpeg, axes,
 resample (with the store into the batch). All rows run in turn, and the least of several passes counts.
 """
@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.photographs import kind, link, pack, workplace
+from benchmarks.photographs import link, pack
 from iofast import FastDataset, kernel
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
@@ -73,7 +73,7 @@ def table(rows: dict[str, Row]) -> str:
     return measure.table(("µs per image", *stages, "all"), lines)
 
 
-def page(photos: Path, folder: Path, passes: int, name: str) -> str:
+def stages(photos: Path, folder: Path, passes: int, name: str) -> str:
     """Measure and describe the result as markdown."""
     source = link(photos, folder / "copies", IMAGES)
     packed = {size: pack(source, folder / f"{size}.lmdb", size) for size in SIZES}
@@ -126,12 +126,11 @@ Sizes and crops:
 """
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, passes=7)
-    with workplace(arguments.photos) as (folder, photos):
-        text = page(photos, folder, arguments.passes, kind(arguments.photos))
-    measure.publish("kernel", text, arguments.output)
+def main(bench: measure.Bench) -> None:
+    with bench.workplace() as (folder, photos):
+        text = stages(photos, folder, bench.rounds(7), bench.kind)
+    bench.publish(text)
 
 
 if __name__ == "__main__":
-    main()
+    measure.run(__doc__, {"kernel": main})

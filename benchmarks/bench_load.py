@@ -1,18 +1,16 @@
 """How many images a second reach the training loop, and how many could if all else were free?
 
-python -m benchmarks.bench_load [--photos FOLDER] [--rounds 7]
-packs the photographs with `iofast pack --resize 256 --quality 90` and runs all contenders in turn:
+python -m benchmarks.bench_load [--part load|cold|recipes|order|run ...] [--photos FOLDER] [--rounds N]
 
-    FastLoader              to uint8 batches of 224 x 224, checksums on: from the container (JPEGs with restart markers,
-                            raw rgb), from plain files of the same pictures, from the original photographs
-    simplejpeg + cv2        a batch-wise dataset in torch's DataLoader, two workers, on the plain files
-    Pillow                  an ImageFolder-style dataset in torch's DataLoader, two workers, on the plain files
-    limit                   libjpeg-turbo decodes the plain files in full and does nothing else, in C threads
-    resampler alone         the kernel on raw rgb pixels in memory: nothing read, checked or decoded
-    no kernel               FastLoader with a kernel that does nothing: what Python takes
+    load      FastLoader to uint8 batches of 224 x 224 from the container, plain files and originals, beside DataLoaders
+              with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo alone, the resampler alone, Python
+    cold      what is not in the page cache, from a slow disk and from the disk as it is
+    recipes   what augmentation costs, beside torchvision v2, and each operation alone
+    order     microseconds to know which samples come next
+    run       an unedited script under `iofast run`
 
-Plain files hold the same coefficients as the container's, without markers and with the standard Huffman tables.
-Workers are started and every file is read once before the clock runs, so all work from the page cache.
+Photographs are packed with `iofast pack --resize 256 --quality 90`; contenders run in turn. Plain files hold the same
+coefficients as the container's, without markers and with the standard Huffman tables.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
-from benchmarks import measure, photographs
-from benchmarks.peers import datasets
+from benchmarks import measure
 from benchmarks.photographs import files_in, link, pack, payload_lengths
 from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
+from iofast.kernel import native
 from iofast.transforms import compile as compile_transform
 
 BATCH, WORKERS = 256, 2
@@ -53,42 +51,35 @@ RESAMPLER = "the resampler alone"
 Files = list[tuple[Path, int]]
 
 
-def peer(name: str, folder: Path) -> Path:
-    """A C program of benchmarks/peers, compiled."""
-    source, program = Path(__file__).parent / "peers" / f"{name}.c", folder / name
-    command = [os.environ.get("CC", "cc"), "-O3", str(source), "-o", str(program), "-ljpeg", "-lpthread"]
-    subprocess.run(command, check=True)
-    return program
-
-
 def plain(container: Path, folder: Path) -> tuple[Path, Files]:
-    """The container's images without markers and with standard tables: in one file for the C programs, and as files in
+    """The container's images without markers and with standard tables: in one file for the C program, and as files in
     class folders."""
-    packed, blob, files = folder / "packed", folder / "plain", []
+    blob, files, payloads = folder / "plain", [], []
     with open_reader(container) as reader:
         labels = reader.locate(np.arange(len(reader))).label.tolist()
-        write_blob(packed, [bytes(reader.view(index)) for index in range(len(labels))])
-    subprocess.run([str(peer("plain_jpeg", folder)), str(packed), str(blob)], check=True)
-    packed.unlink()
-    data, at = blob.read_bytes(), 4
-    for index, label in enumerate(labels):
-        (length,) = struct.unpack_from("<I", data, at)
-        path = folder / "files" / f"{label:04d}" / f"{index:08d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data[at + 4 : at + 4 + length])
-        files.append((path, label))
-        at += 4 + length
+        for index, label in enumerate(labels):
+            payload = native.rewrite(bytes(reader.view(index)), 0, native.STANDARD)
+            assert payload is not None  # what `pack` wrote can be rewritten
+            payloads.append(payload)
+            path = folder / "files" / f"{label:04d}" / f"{index:08d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(payload)
+            files.append((path, label))
+    write_blob(blob, payloads)
     return blob, files
 
 
 def write_blob(path: Path, payloads: Sequence[bytes]) -> None:
-    """Write the C programs' input: the number of payloads (u32), then each with its length (u32) before it."""
+    """Write the C program's input: the number of payloads (u32), then each with its length (u32) before it."""
     path.write_bytes(struct.pack("<I", len(payloads)) + b"".join(struct.pack("<I", len(p)) + p for p in payloads))
 
 
 def limit(blob: Path, folder: Path, threads: int = WORKERS) -> Callable[[], float]:
-    """Images a second of the C program."""
-    command = [str(peer("decode_limit", folder)), str(blob), str(threads)]
+    """Images a second of the C program, which decodes in full and does nothing else."""
+    source, program = Path(__file__).parent / "peers" / "decode_limit.c", folder / "decode_limit"
+    command = [os.environ.get("CC", "cc"), "-O3", str(source), "-o", str(program), "-ljpeg", "-lpthread"]
+    subprocess.run(command, check=True)
+    command = [str(program), str(blob), str(threads)]
     return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -145,12 +136,12 @@ def resampler(rgb: Path) -> Callable[[], float]:
     return run
 
 
-def without_kernel(path: Path) -> Callable[[], float]:
+def without_kernel(path: Path, count: int) -> Callable[[], float]:
     """FastLoader with free decoding: no payload is read, the pixels are whatever the memory holds."""
     stream = io.BytesIO()
     Image.new("RGB", (341, 256)).save(stream, "JPEG")
     with open_writer(path) as writer:
-        for number in range(MANY):
+        for number in range(count):
             writer.write({"jpg": stream.getvalue(), "cls": number % 10})
     loader = FastLoader(FastDataset(path), BATCH, shuffle=True, transform=CROP, num_workers=WORKERS)
 
@@ -162,10 +153,14 @@ def without_kernel(path: Path) -> Callable[[], float]:
     return run
 
 
-def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
+def contenders(
+    bench: measure.Bench, photos: Path, folder: Path
+) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """All that runs in turn, and mean payload sizes in bytes."""
-    source = link(photos, folder / "copies", EPOCH)
-    originals = link(photos, folder / "originals", ORIGINALS)
+    from benchmarks.peers import datasets  # it needs OpenCV and simplejpeg
+
+    source = link(photos, folder / "copies", bench.size(EPOCH, 64))
+    originals = link(photos, folder / "originals", bench.size(ORIGINALS, 32))
     container = pack(source, folder / "packed.lmdb")
     rgb = pack(source, folder / "rgb.lmdb", 256, "--format", "rgb")
     blob, files = plain(container, folder)
@@ -187,7 +182,7 @@ def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float
         "FastLoader, LMDB of rgb": fast(rgb),
         "FastLoader, LMDB of rgb, check=None": fast(rgb, check=None),
         RESAMPLER: resampler(rgb),
-        "FastLoader with no kernel": without_kernel(folder / "many.lmdb"),
+        "FastLoader with no kernel": without_kernel(folder / "many.lmdb", bench.size(MANY, 512)),
     }, sizes
 
 
@@ -232,14 +227,20 @@ loader with a kernel that does nothing: what Python takes (one process; 150,000 
 """
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, rounds=7)
-    with photographs.workplace(arguments.photos) as (folder, photos):
-        runs, sizes = contenders(photos, folder)
+def load(bench: measure.Bench) -> None:
+    """The part `load`."""
+    with bench.workplace() as (folder, photos):
+        runs, sizes = contenders(bench, photos, folder)
         os.sync()  # the first round must not share the machine with gigabytes that were just written
-        figures = measure.in_turn(runs, arguments.rounds)
-    text = page(figures, photographs.kind(arguments.photos), sizes)
-    measure.publish("load", text, arguments.output, figures)
+        figures = measure.in_turn(runs, bench.rounds(7))
+    bench.publish(page(figures, bench.kind, sizes), figures)
+
+
+def main() -> None:
+    from benchmarks.parts import cold, order, recipes, run  # which import this module
+
+    others = {"cold": cold.cold, "recipes": recipes.recipes, "order": order.order, "run": run.run}
+    measure.run(__doc__, {"load": load, **others})
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
 """How fast does `iofast pack --resize 256` run beside Pillow in a process pool and FFCV, and in how much memory?
 
-python -m benchmarks.bench_pack [--photos FOLDER] [--images 4000] [--copies 300 1000] [--large 50000] [--rounds 5]
-times them as whole processes, in turn, on the same photographs (linked to make `--images`) and on `--copies` of them as
-PNG and WebP files, and measures the peak memory of `iofast pack` and its workers (proportional set size, sampled 20
-times a second) at 500 images and at `--large`. Photographs come from the page cache; output goes to a temporary folder.
-Pillow's script ignores colour profiles, as such scripts do: `--icc drop` is the same work. FFCV's writer, which ignores
-them too, runs in the environment of `make interop` and is timed without its imports; where that environment cannot be
-made, the page says why.
+python -m benchmarks.bench_pack [--part pack|containers|scan|scale|size ...] [--photos FOLDER] [--rounds N]
+
+    pack        whole processes in turn on the same photographs, and on copies of them as PNG and WebP files. Pillow's
+                script ignores colour profiles, as such scripts do: `--icc drop` is the same work. FFCV's writer ignores
+                them too, runs in the environment of `make interop` and is timed without its imports
+    containers  LMDB, tar and TFRecord, resized and kept, beside pure transcoding and `cp -r`
+    scan        listing a million files, and manifests of 10^8 lines
+    scale       opening, the first sample, and the first batch of sets of up to 10^9 records
+    size        what restart markers and our Huffman tables cost
+
+Photographs come from the page cache.
 """
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,9 +23,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.photographs import files_in, folder_bytes, link, payload_lengths, place, workplace
-from tools.interop import environments
-from tools.processes import peak_memory
+from benchmarks.photographs import files_in, folder_bytes, link, payload_lengths, place
+from tools.environments import Missing
+from tools.interop.environments import ENVIRONMENTS
 
 SCRIPT = Path(__file__).with_name("peers") / "ffcv_pack.py"
 COPIES: dict[str, dict[str, int]] = {"PNG": {}, "WebP": {"quality": 85}}  # formats, and what Pillow's save is given
@@ -74,8 +77,8 @@ def pillow_pack(source: Path, folder: Path) -> Callable[[], float]:
 
 
 def ffcv_pack(source: Path, folder: Path) -> Callable[[], float]:
-    """Seconds of FFCV's writing. Raises `environments.Missing` if FFCV cannot be installed here."""
-    command = [str(environments.python("ffcv")), str(SCRIPT), str(source), str(folder / "out.beton")]
+    """Seconds of FFCV's writing. Raises `Missing` if FFCV cannot be installed here."""
+    command = [str(ENVIRONMENTS["ffcv"].python()), str(SCRIPT), str(source), str(folder / "out.beton")]
 
     def run() -> float:
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -91,33 +94,22 @@ def seconds(command: list[str]) -> float:
     return time.perf_counter() - start
 
 
-def page(
-    figures: measure.Figures,
-    images: int,
-    sizes: Sequence[int],
-    copies: list[list[str]],
-    peaks: dict[int, int],
-    absent: str,
-) -> str:
-    """The result as markdown. `absent`: why FFCV was not measured."""
+def page(figures: measure.Figures, images: int, sizes: Sequence[int], copies: list[list[str]], ffcv: str) -> str:
+    """The result as markdown. `ffcv`: why FFCV was not measured."""
     ours, dropping, theirs, *peers = figures
     same_work = measure.ratio(figures, theirs, dropping)
     rows = [
         [name, measure.spread(values, 2), f"{images / statistics.median(values):,.0f}", f"{size / images / 1e3:.2f}"]
         for (name, values), size in zip(figures.items(), sizes, strict=True)
     ]
-    ffcv = absent
     if peers:
-        ratios = (measure.ratio(figures, FFCV, own) for own in (ours, dropping))
-        ffcv = "FFCV's writer takes **{:.2f}×** the time of `iofast pack`, **{:.2f}×** without profiles.".format(
-            *ratios
-        )
-    memory = [[f"{count:,}", f"{peak / (1 << 20):.0f} MiB"] for count, peak in peaks.items()]
+        ratios = [f"**{measure.ratio(figures, FFCV, own):.2f}×**" for own in (ours, dropping)]
+        ffcv = f"FFCV's writer takes {ratios[0]} the time of `iofast pack`, {ratios[1]} without profiles."
     return f"""# Packing: `iofast pack --resize 256 --quality 90` beside Pillow in a process pool of two
 
 {images:,} images, two cores, sources in the page cache, whole processes including start-up, {len(figures[ours])} rounds
-in turn.
-Pillow writes plain files, with the same filter and quality; iofast writes checksums, an index and an LMDB, durably.
+in turn. Pillow writes plain files, with the same filter and quality; iofast writes checksums, an index and an LMDB,
+durably.
 
 {measure.table(("", "seconds: median (least – most)", "images/s", "kB per image"), rows)}
 
@@ -129,17 +121,14 @@ The same photographs as files of other formats, which Pillow decodes for both; s
 how many times as fast as Pillow's script `iofast pack` is, profiles turned into sRGB:
 
 {measure.table(("", "iofast pack", PILLOW, ""), copies)}
-
-Peak memory of `iofast pack` with its two workers (proportional set size, sampled every 50 ms):
-
-{measure.table(("images", "peak"), memory)}
 """
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, images=4000, copies=[300, 1000], large=50_000, rounds=5)
-    with workplace(arguments.photos) as (folder, photos):
-        source = link(photos, folder / "source", arguments.images)
+def pack(bench: measure.Bench) -> None:
+    """The part `pack`."""
+    images, copies = bench.size(4000, 64), [300, 1000] if bench.size(1, 0) else [16]
+    with bench.workplace() as (folder, photos):
+        source = link(photos, folder / "source", images)
         contenders = {
             "iofast pack": iofast_pack(source, folder / "out.lmdb"),
             "iofast pack --icc drop": iofast_pack(source, folder / "drop.lmdb", "--icc", "drop"),
@@ -148,21 +137,22 @@ def main() -> None:
         absent = ""
         try:
             contenders[FFCV] = ffcv_pack(source, folder)
-        except environments.Missing as error:
+        except Missing as error:
             absent = f"FFCV's writer was not measured: {error}."
         for run in contenders.values():  # reads everything once, and leaves the output whose size is compared
             run()
-        figures = measure.in_turn(contenders, arguments.rounds)
+        figures = measure.in_turn(contenders, bench.rounds(5))
         packed = [int(payload_lengths(folder / name).sum()) for name in ("out.lmdb", "drop.lmdb")]
         sizes = [*packed, folder_bytes(folder / "pillow"), *(path.stat().st_size for path in folder.glob("*.beton"))]
-        copies = time_copies(photos, folder, arguments.copies, arguments.rounds)
-        peaks = {}
-        for count in (500, arguments.large):
-            many = link(photos, folder / "many", count)
-            command = [sys.executable, "-m", "iofast", "pack", str(many), str(folder / "many.lmdb"), *PACK]
-            peaks[count] = peak_memory([*command, "--overwrite"])
-            shutil.rmtree(many)
-    measure.publish("pack", page(figures, arguments.images, sizes, copies, peaks, absent), arguments.output, figures)
+        others = time_copies(photos, folder, copies, bench.rounds(5))
+    bench.publish(page(figures, images, sizes, others, absent), figures)
+
+
+def main() -> None:
+    from benchmarks.parts import containers, scale, scan, size  # which import this module
+
+    others = {"containers": containers.containers, "scan": scan.scan, "scale": scale.scale, "size": size.size}
+    measure.run(__doc__, {"pack": pack, **others})
 
 
 if __name__ == "__main__":

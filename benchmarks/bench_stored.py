@@ -1,19 +1,19 @@
 """How fast does FastLoader train from an object store, with a cold and a warm cache, and what does fetching cost?
 
-python -m benchmarks.bench_stored [--photos FOLDER] [--rounds 5] [--megabytes 1200] [--latency 0.03] [--rate 100]
-packs the photographs with `iofast pack --resize 256 --quality 90`, repeats them to tar shards of `--megabytes`, and
-serves them on loopback by a web server in a process of its own. In turn, whole epochs of
+python -m benchmarks.bench_stored [--part stored|hub ...] [--photos FOLDER] [--rounds 5]
+packs the photographs with `iofast pack --resize 256 --quality 90`, repeats them to tar shards of 1.2 GB, and serves
+them on loopback by a web server in a process of its own. In turn, whole epochs of
 
     local, warm     the set on disk, in the page cache, and the set in the store with everything in the cache
-    download        only the set's blocks, 16 at a time, with `--latency` seconds and `--rate` MB/s
+    download        only the set's blocks, 16 at a time, with a latency of 30 ms and 100 MB/s of all answers together
     cold            an epoch with an empty cache, from opening the dataset on, at the same latency and rate
 
 and the processor time of this process for fetching all blocks into an empty cache, without a limit, by HTTP and by TLS.
+The part `hub` trains from, and packs, what Hugging Face `datasets` has written.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks import measure, photographs
 from benchmarks.bench_load import BATCH, CROP, WORKERS
-from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast import FastDataset, FastLoader
 from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.stored import StoredObject
@@ -42,6 +42,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from web_server import make_certificate, web_server
 
 MB = 1e6
+LATENCY, RATE = 0.03, 100  # seconds until an answer begins; MB/s of all answers together
 SHARD = 64 << 20
 COLD = Blocks(1024, 4)
 HEADER = ("", "MB/s: median (least – most)", "of the download", "bytes sent for one of the set", "first batch, s")
@@ -55,18 +56,6 @@ class Epoch(NamedTuple):
     first: float
     seconds: float
     sent: int
-
-
-def repeated(container: Path, out: Path, size: float) -> int:
-    """Repeat the records of a container to a set with `size` bytes of images; returns how many there are."""
-    with open_reader(container) as reader, open_writer(out, shard_size=SHARD) as writer:
-        records = [dict(reader.record(index).fields) for index in range(len(reader))]
-        written = number = 0
-        while written < size:
-            fields = records[number % len(records)]
-            writer.write({"jpg": fields["jpg"], "cls": int(fields["cls"])})
-            written, number = written + len(fields["jpg"]), number + 1
-    return number
 
 
 def loader(path: str, mode: Mode) -> FastLoader:
@@ -135,32 +124,34 @@ def fetched(url: str, folder: Path, *, touched: bool = True) -> float:
     return time.process_time() - before
 
 
-def main() -> None:
-    arguments = measure.arguments(__doc__, rounds=5, megabytes=1200.0, latency=0.03, rate=100.0)
-    with photographs.workplace(arguments.photos) as (folder, photos):
+def stored(bench: measure.Bench) -> None:
+    """The part `stored`."""
+    rounds = bench.rounds(5)
+    with bench.workplace() as (folder, photos):
         os.environ[cache.FOLDER] = str(folder / "cache")
         site = folder / "site"
         site.mkdir()
-        count = repeated(photographs.pack(photos, folder / "packed.lmdb"), site / "large.tar", arguments.megabytes * MB)
+        packed = photographs.pack(photos, folder / "packed.lmdb")
+        count = photographs.repeated(packed, site / "large.tar", bench.size(1200, 20) * MB, shard_size=SHARD)
         size = sum(path.stat().st_size for path in site.glob("large*.tar*"))
         local = str(site / "large.tar")
         warm: dict[str, Callable[[], float]] = {}
         costs: dict[str, list[float]] = {}
         found: dict[str, list[Epoch]] = {}
-        text = fetching_costs(site, count, arguments.rounds)
+        text = fetching_costs(site, count, rounds)
         with web_server(site) as url:
             for mode in (Shuffled(), COLD):
                 for where, path in (("on disk", local), ("in the store, cached", f"{url}/large.tar")):
                     name = f"{mode}, {where}"
                     warm[name] = partial(rate, path, mode, costs.setdefault(name, []))
             rate(f"{url}/large.tar", Shuffled(), [])  # fills the cache
-            in_turn = measure.in_turn(warm, arguments.rounds, 1)
-        with web_server(site, arguments.latency, arguments.rate * MB) as url:
+            in_turn = measure.in_turn(warm, rounds, 1)
+        with web_server(site, LATENCY, RATE * MB) as url:
             empty: dict[str, Callable[[], float]] = {"download": partial(download, url, site)}
             for mode in (COLD, Sequential(), Shuffled()):
                 empty[str(mode)] = partial(cold, url, mode, found.setdefault(str(mode), []))
-            limited = measure.in_turn(empty, max(3, arguments.rounds // 2), 0)
-    measure.publish("stored", page(arguments, count, size, (in_turn, costs), (limited, found)) + text, arguments.output)
+            limited = measure.in_turn(empty, -(-rounds // 2), 0)
+    bench.publish(page(bench.kind, count, size, (in_turn, costs), (limited, found)) + text)
 
 
 def fetching_costs(site: Path, count: int, rounds: int) -> str:
@@ -186,7 +177,7 @@ The first two rows in memory that was touched just before, which the host of a v
 
 
 def page(
-    arguments: argparse.Namespace,
+    kind: str,
     count: int,
     size: int,
     cached: tuple[measure.Figures, dict[str, list[float]]],
@@ -212,8 +203,8 @@ def page(
         )
     return f"""# Training from an object store
 
-Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on.
-{photographs.kind(arguments.photos)}, packed with `--resize 256 --quality 90` and repeated to {count:,} images in
+Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {kind},
+packed with `--resize 256 --quality 90` and repeated to {count:,} images in
 {size / MB:,.0f} MB of tar shards, served by a web server on the same {os.cpu_count()} cores. Whole epochs, the
 contenders in turn, blocks of {BLOCK >> 20} MiB.
 
@@ -224,12 +215,18 @@ contenders in turn, blocks of {BLOCK >> 20} MiB.
 In the store to on disk: {ratios[0]} shuffled, {ratios[1]} block-local; asked: 0.95. By processor time, on disk to in
 the store: {shares[0]} and {shares[1]}.
 
-## An empty cache, {arguments.latency * 1e3:.0f} ms, {arguments.rate:.0f} MB/s
+## An empty cache, {LATENCY * 1e3:.0f} ms, {RATE} MB/s
 
 An epoch counts from the opening of the dataset to its last batch, and decodes all images.
 
 {measure.table(HEADER, lines)}
 """
+
+
+def main() -> None:
+    from benchmarks.parts import hub
+
+    measure.run(__doc__, {"stored": stored, "hub": hub.hub})
 
 
 if __name__ == "__main__":

@@ -1,49 +1,32 @@
-"""What the benchmarks share: a command line, rounds in turn, and a page that names its machine."""
+"""What the benchmarks share: a command line with parts, rounds in turn, and a page that names its machine."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks import photographs
 from tools import machine
 
 RESULTS = Path(__file__).parent / "results"
 QUIET = 0.02  # of the time: a quiet virtual machine loses as much
 REPEATS = 3
 _HELP = {
-    "classes": "number of class folders",
-    "copies": "numbers of PNG and WebP files",
-    "counts": "numbers of records",
-    "files": "number of files",
-    "folder": "where the files are made, and removed (default: the temporary directory)",
-    "images": "number of images",
-    "large": "images of the second memory measurement",
-    "latency": "seconds until an answer of the server begins",
-    "lines": "number of lines of a manifest",
-    "megabytes": "size of the file",
     "outside": "without iofast.watch inside the programs: half of the time",
-    "passes": "passes over all images",
-    "quality": "quality of the JPEGs",
-    "ranks": "numbers of ranks",
-    "rate": "MB/s of all answers of the server together",
-    "records": "records of a shard",
-    "parts": "parts of the run",
     "repeats": "times that a run is repeated while other programs use over a tenth of the processors",
     "resume": "keep the runs that are there, and judge them again",
     "rounds": "rounds, in each of which all contenders run once",
-    "samples": "number of samples",
     "seconds": "seconds of each run",
-    "size": "short side in pixels",
-    "slow": "MB/s of a disk that is slowed down",
-    "threads": "numbers of decoding threads",
-    "work": "where everything is made, and removed (default: the temporary directory)",
 }
 # An installed program has its bytecode beside it. With this variable each process that a benchmark starts would compile
 # the checkout anew: 0.2 s of processor time for each of packing's three.
@@ -51,29 +34,70 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def parser(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse.ArgumentParser:
-    """The command line of a benchmark: --output, --photos if it works on photographs, and an option per default.
+    """A command line with --output, --photos if it works on photographs, and an option per default.
 
-    The type of an option follows from its default: False is a flag, None a path, a list takes several values of its
-    first item's type.
+    The type of an option follows from its default; False is a flag.
     """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if photos:
         made.add_argument("--photos", type=Path, help="class folders of photographs (default: sample images)")
     made.add_argument("--output", type=Path, help="the page to write instead of the one in benchmarks/results")
     for name, default in defaults.items():
-        text = _HELP[name] + ("" if default is None or default is False else " (default: %(default)s)")
         if default is False:
-            made.add_argument(f"--{name}", action="store_true", help=text)
-        elif isinstance(default, list):
-            made.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=default, help=text)
+            made.add_argument(f"--{name}", action="store_true", help=_HELP[name])
         else:
-            made.add_argument(f"--{name}", type=Path if default is None else type(default), default=default, help=text)
+            made.add_argument(f"--{name}", type=type(default), default=default, help=f"{_HELP[name]} ({default})")
     return made
 
 
-def arguments(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse.Namespace:
-    """The options given on the command line; see `parser`."""
-    return parser(doc, photos=photos, **defaults).parse_args()
+@dataclass(frozen=True)
+class Bench:
+    """A part of a benchmark, and what the command line says of it."""
+
+    program: str
+    part: str
+    given: argparse.Namespace
+
+    def size(self, whole: int, quick: int) -> int:
+        """A number of images, records, seconds: the small one in a trial."""
+        return quick if self.given.quick else whole
+
+    def rounds(self, usual: int) -> int:
+        """The rounds that the command line asks for."""
+        return 1 if self.given.quick else self.given.rounds or usual
+
+    @property
+    def kind(self) -> str:
+        """The name of the photographs on a page."""
+        return "Real photographs" if self.given.photos else "Generated sample photographs"
+
+    def workplace(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
+        """A temporary folder, and the photographs: those given, or sample images made in it."""
+        return photographs.workplace(self.given.photos, self.given.work, self.size(150, 4))
+
+    def folder(self) -> tempfile.TemporaryDirectory[str]:
+        """A temporary folder."""
+        return tempfile.TemporaryDirectory(prefix="iofast-bench-", dir=self.given.work)
+
+    def publish(self, text: str, figures: Figures | None = None) -> None:
+        """Add machine and command to a page, and write it. The page of a trial goes to the temporary directory."""
+        noise = "" if figures is None else figures.note()
+        command = f"python -m benchmarks.{self.program} --part {self.part}" + (" --quick" * self.given.quick)
+        trial = Path(tempfile.gettempdir(), f"{self.part}.md") if self.given.quick else None
+        page = f"{text}\n{machine.describe()}\n{noise}- Command: `{command}`\n"
+        write(self.part, page, self.given.output or trial)
+
+
+def run(doc: str | None, parts: Mapping[str, Callable[[Bench], None]]) -> None:
+    """The command line of a benchmark that has these parts: all of them, or those that --part names."""
+    made = parser(doc)
+    made.add_argument("--part", nargs="+", choices=parts, default=list(parts), help="default: all")
+    made.add_argument("--rounds", type=int, help=f"{_HELP['rounds']} (default: as many as the part needs)")
+    made.add_argument("--quick", action="store_true", help="a trial of the program: small, its figures mean nothing")
+    made.add_argument("--work", type=Path, help="where everything is made, and removed (default: a temporary folder)")
+    given = made.parse_args()
+    for name in given.part:
+        parts[name](Bench(Path(sys.argv[0]).stem, name, given))
 
 
 class Figures(dict[str, list[float]]):
@@ -163,18 +187,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A markdown table; all columns but the first to the right."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def publish(
-    name: str, text: str, output: Path | None, figures: Figures | None = None, command: str | None = None
-) -> None:
-    """Add machine and command to a page, print it, and write it to `output` or to results/`name`.md.
-
-    `command`: default the benchmark of this name.
-    """
-    noise = figures.note() if figures is not None else ""
-    command = command or f"python -m benchmarks.bench_{name}"
-    write(name, f"{text}\n{machine.describe()}\n{noise}- Command: `{command}`\n", output)
 
 
 def write(name: str, page: str, output: Path | None) -> None:

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from iofast import open_reader
-from tools.machine import ROOT
+from iofast import open_reader, open_writer
+from tools import sample_photographs
 
 
 @contextlib.contextmanager
-def workplace(photos: Path | None, folder: Path | None = None) -> Iterator[tuple[Path, Path]]:
-    """A temporary folder (in `folder`), and the photographs: `photos`, or sample images made in it."""
+def workplace(photos: Path | None, folder: Path | None = None, per_class: int = 150) -> Iterator[tuple[Path, Path]]:
+    """A temporary folder (in `folder`), and the photographs: `photos`, or `per_class` sample images a class in it."""
     with tempfile.TemporaryDirectory(prefix="iofast-bench-", dir=folder) as name:
-        yield Path(name), photos or sample(Path(name, "photos"))
-
-
-def sample(folder: Path) -> Path:
-    """Make photograph-like sample images in `folder`."""
-    subprocess.run([sys.executable, "-m", "tools.sample_photographs", str(folder)], check=True, cwd=ROOT)
-    return folder
-
-
-def kind(photos: Path | None) -> str:
-    """The name of the photographs on a page."""
-    return "Real photographs" if photos else "Generated sample photographs"
+        made = Path(name, "photos")
+        if photos is None:
+            sample_photographs.make(made, per_class, val=2)
+        yield Path(name), photos or made
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -61,28 +52,6 @@ def link(photos: Path, folder: Path, count: int) -> Path:
     return folder
 
 
-def vary(photos: Path, folder: Path, count: int) -> Path:
-    """Class folders of `count` different images: the photographs, then their crops, which begin ever further inside.
-
-    Equal images cost a comparison each, which no collection has for seven images of eight, as `link` does.
-    """
-    files = files_in(photos)
-    jobs = [(files[number % len(files)], folder, number, number // len(files)) for number in range(count)]
-    with multiprocessing.Pool() as pool:
-        pool.starmap(_vary, jobs, chunksize=16)
-    return folder
-
-
-def _vary(path: Path, folder: Path, number: int, inset: int) -> None:
-    goal = place(folder, path, f"{number:07d}")
-    if not inset:
-        goal.symlink_to(path.resolve())
-        return
-    with Image.open(path) as image:
-        cropped = image.crop((inset, inset, *image.size))
-        cropped.save(goal, image.format, quality=92, icc_profile=image.info.get("icc_profile"))
-
-
 def pack(source: Path, out: Path, size: int = 256, *options: str) -> Path:
     """Pack with a short side of `size` pixels and the default quality of 90."""
     command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", str(size)]
@@ -94,3 +63,15 @@ def payload_lengths(container: Path) -> NDArray[np.uint32]:
     """Bytes of each image of a container."""
     with open_reader(container) as reader:
         return reader.locate(np.arange(len(reader))).length
+
+
+def repeated(container: Path, out: Path, size: float, **options: Any) -> int:
+    """Repeat the records of a container until there are `size` bytes of images; return how many records there are."""
+    with open_reader(container) as reader, open_writer(out, **options) as writer:
+        records = [dict(reader.record(index).fields) for index in range(len(reader))]
+        written = number = 0
+        while written < size:
+            fields = records[number % len(records)]
+            writer.write({"jpg": fields["jpg"], "cls": int(fields["cls"])})
+            written, number = written + len(fields["jpg"]), number + 1
+    return number

@@ -1,6 +1,6 @@
 """Train a small detector: boxes are resized and flipped with their images, which keep their own sizes.
 
-    python -m tools.recipes.coco ./coco coco.lmdb --resize 512
+    python examples/pack_coco.py ./coco coco.lmdb --resize 512
     python examples/train_detection.py coco.lmdb --split train --classes 80
     iofast view coco.lmdb boxes.png --boxes objects.json           # boxes over their images
 
@@ -115,7 +115,7 @@ class Detector(nn.Module):
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small detector.")
-    parser.add_argument("dataset", help="what tools/recipes/coco.py or `iofast pack --boxes` wrote")
+    parser.add_argument("dataset", help="what pack_coco.py or `iofast pack --boxes` wrote")
     parser.add_argument("--split", help="one of the dataset's splits, where it has several")
     parser.add_argument("--boxes", default="objects.json", help="the field with the objects (default objects.json)")
     parser.add_argument("--labels", default="categories", help="their classes' list in it (default categories)")

@@ -1,6 +1,6 @@
 """Train a small network that classifies each pixel: masks are scaled, cropped and flipped with their images.
 
-    python -m tools.recipes.ade20k ./ADEChallengeData2016 ade20k.lmdb --resize 512
+    iofast pack ade20k.csv ade20k.lmdb --mask-column seg.png --resize 512   # its columns: path, seg.png, split
     python examples/train_segmentation.py ade20k.lmdb --classes 151
     iofast view ade20k.lmdb masks.png                              # masks over their images
 
@@ -103,7 +103,7 @@ def network(classes: int, width: int) -> nn.Module:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a network that names each pixel.")
-    parser.add_argument("dataset", help="what `iofast pack --fields` wrote, or tools/recipes/ade20k.py")
+    parser.add_argument("dataset", help="what `iofast pack` wrote with masks")
     parser.add_argument("--mask", default="seg.png", help="the field with the mask (default seg.png)")
     parser.add_argument("--classes", type=int, default=21, help="0 to this, less one, are classes (default 21)")
     parser.add_argument("--epochs", type=int, default=30)

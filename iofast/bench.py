@@ -70,7 +70,7 @@ class BenchResult:
     stages    microseconds per image on one thread, without the loader
     ways      images by the way they were decoded, without the loader
     loading   images per second through FastLoader, by number of workers
-    decoding  images per second of libjpeg-turbo decoding them whole; 0 if it cannot, or without the native kernel
+    decoding  images per second of libjpeg-turbo decoding them whole; 0 if it cannot
     """
 
     images: int

@@ -181,13 +181,8 @@ def _array(payload: bytes) -> NDArray[Any]:
 
 
 def _pixels(payload: bytes) -> NDArray[Any]:
-    try:
-        opened = memory.opened(payload)
-        pillow.check_end(opened)
-        opened.image.load()
-        return np.array(opened.image)
-    except Exception as error:  # Pillow's plugins raise any type on damaged files
-        raise pillow.decode_error(error) from None
+    with pillow.as_decode_errors():
+        return np.array(memory.loaded(payload).image)
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {

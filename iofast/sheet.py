@@ -225,12 +225,8 @@ def _mask_field(fields: Mapping[str, bytes]) -> str | None:
 
 def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
     """Return the image with a mask's values as colours over it; 0 is transparent."""
-    try:
-        opened = memory.opened(payload)
-        opened.image.load()
-        mask = np.asarray(opened.image.resize(image.size, Image.Resampling.NEAREST))
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
-        raise pillow.decode_error(error) from None
+    with pillow.as_decode_errors():
+        mask = np.asarray(memory.loaded(payload).image.resize(image.size, Image.Resampling.NEAREST))
     values = mask.max(axis=2) if mask.ndim == 3 else mask
     values = values.astype(np.int64)
     colours = _COLOURS[np.where(values == 0, 0, 1 + (values - 1) % (len(_COLOURS) - 1))].astype(np.float32)

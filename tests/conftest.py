@@ -26,21 +26,13 @@ settings.load_profile("iofast")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Without the native kernel the tests run the twin. Set it here, or every program that a test starts would warn.
-NATIVE = any((Path(iofast.__file__).parent / "kernel").glob("_native*.so"))
-if not NATIVE:
-    os.environ.setdefault("IOFAST_KERNEL", "python")
-
+if not any((Path(iofast.__file__).parent / "kernel").glob("_native*.so")):
+    pytest.exit("the tests need the native kernel: make kernel, or python setup.py build_ext --inplace", 2)
 
 # tools/sanitize.sh sets the build under test; else another one could pass in its place.
 if BUILD := os.environ.get("IOFAST_BUILD"):
     native = importlib.import_module("iofast.kernel._native")
     assert Path(str(native.__file__)).is_relative_to(BUILD), f"expected the build {BUILD}, found {native.__file__}"
-
-
-def pytest_report_header() -> str:
-    wanted = os.environ.get("IOFAST_KERNEL", "native")
-    return f"kernel: {wanted}" + ("" if NATIVE else " (the native one is NOT built; its tests are skipped)")
 
 
 @pytest.hookimpl(optionalhook=True)

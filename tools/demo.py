@@ -3,8 +3,8 @@
     python -m tools.demo [--folder demo] [--per-class 120] [--epochs 4]
 
 Makes sample images, packs them with `iofast pack`, trains a small network from FastLoader and from a Pillow dataset,
-prints images per second of both with the processor time that an image took, says what limits training, and draws
-augmented images with `iofast view`.
+prints images per second of both with the processor time that an image took, and draws augmented images with `iofast
+view`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ def main() -> int:
     results = compare(images, packed, args.epochs)
     say("5. result")
     console.print(table(results))
-    console.print(limit(results[0], results[2]))
 
     sheet = args.folder / "batch.png"
     chosen = ("--split", "train", "--count", 40, "--columns", 10, "--size", SIZE, "--transform", f"train({SIZE})")
@@ -191,19 +190,6 @@ def table(results: list[Result]) -> Table:
         accurate = "" if row.accuracy is None else f"{100 * row.accuracy:.0f} %"
         shown.add_row(row.name, f"{row.loading.images:,.0f}", f"{row.loading.cpu_ms:.2f}", training, accurate)
     return shown
-
-
-def limit(ours: Result, theirs: Result) -> str:
-    """What limits the training from our loader, by processor time; empty on a GPU, whose time this is not."""
-    if DEVICE.type != "cpu" or ours.training is None:
-        return ""
-    network = max(ours.training.cpu_ms - ours.loading.cpu_ms, 0.0)
-    what = "The network" if network > ours.loading.cpu_ms else "Loading"
-    return (
-        f"{what} on the CPU limits training: an image takes {network:.2f} ms of processor time in the network, and "
-        f"{ours.loading.cpu_ms:.2f} to load ({theirs.loading.cpu_ms:.2f} with Pillow). "
-        "A GPU takes over the network, not the loading."
-    )
 
 
 if __name__ == "__main__":

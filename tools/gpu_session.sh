@@ -53,6 +53,6 @@ EOF
 fi
 if ! native; then
   rm -f iofast/kernel/_native*.so  # one that cannot be loaded would end every import
-  echo "no native kernel here: figures of the CPU are those of its Python twin" >&2
+  echo "no native kernel here: most parts cannot run" >&2
 fi
 "$python" -m "${MODULE-benchmarks.bench_gpu}" "$@"

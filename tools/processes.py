@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Sequence
@@ -29,3 +30,11 @@ def proportional(process: psutil.Process) -> int:
         return int(process.memory_full_info().pss)
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has just ended
         return 0
+
+
+def kill(process: psutil.Process) -> None:
+    """Kill a process and its descendants, as far as they still exist."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()

@@ -15,7 +15,7 @@ runtime=$("${CC:-gcc}" -print-file-name=libasan.so)
 # Leaks: CPython frees little at its end, so a report would be all noise; memory is watched by its own test. Pillow and
 # NumPy are not instrumented either, and allocate with functions that the runtime would otherwise complain about.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-export IOFAST_KERNEL=native PYTHONMALLOC=malloc PYTHONSAFEPATH=1
+export PYTHONMALLOC=malloc PYTHONSAFEPATH=1
 # PYTHONSAFEPATH, and not the `pythonpath` of pyproject.toml: the build must be found before the checkout, which has tools and
 # benchmarks. Whoever imports another build than IOFAST_BUILD fails (tests/conftest.py, tools/torture/drivers).
 export PYTHONPATH=$PWD/$build/lib:$PWD IOFAST_BUILD=$PWD/$build/lib

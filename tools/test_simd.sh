@@ -24,6 +24,4 @@ print("Pillow-SIMD", PIL.__version__)
 END
 rm -f iofast/kernel/_native*.so
 "$venv/bin/python" setup.py --quiet build_ext --inplace
-# With the kernel and without it: Pillow does most of the work in the second run.
 "$venv/bin/pytest" -q "$@"
-IOFAST_KERNEL=python "$venv/bin/pytest" -q "$@"

@@ -109,7 +109,7 @@ def test(wheel: Path, folder: Path) -> None:
     )
     (folder / "proof.py").write_text(PROOF)
     (folder / "empty").touch()
-    environment = {"IOFAST_KERNEL": "native", "PYTHONPATH": ""}
+    environment = {"PYTHONPATH": ""}
     run("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)), "bash", script, **environment)
 
 

@@ -26,7 +26,6 @@ class Part:
 DONE = "everything.made"  # a file that marks the data of all parts as complete
 _STALLS = ("exposed stall, by iofast's clock", "exposed stall, beside a batch that stays")
 ASKS = {
-    "suite": ("tests failed",),
     "transfer": tuple(f"{source}: {stall}" for source in ("raw pixels", "packed photographs") for stall in _STALLS),
     "decode": ("packed, end to end", "originals, end to end"),
     "training": tuple(f"ResNet-50, FastLoader, packed: {each}" for each in _STALLS),
@@ -40,7 +39,6 @@ PARTS = tuple(
     Part(name, title, seconds, quick, ASKS.get(name, ()))
     for name, title, seconds, quick in (
         ("data", "What was worked on", 40, 30),
-        ("suite", "Tests that need a GPU", 110, 30),
         ("transfer", "Transfer: a step of 5 ms, batches of 256", 35, 20),
         ("decode", "Decoding: images a second by source, batch and way", 75, 20),
         ("training", "Into a training loop", 120, 30),

@@ -1,4 +1,4 @@
-"""Recipes of torchvision v2 in torch's DataLoader, for bench_recipes."""
+"""Recipes of torchvision v2 in torch's DataLoader, for `bench_load --part recipes`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -79,27 +78,3 @@ def loader(files: Files, name: str, batch: int, workers: int) -> DataLoader[Any]
     """Plain files, shuffled; workers stay alive between epochs and compute with one thread, torch's default."""
     options: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
     return DataLoader(PillowFiles(files, recipe(name)), batch, **options)
-
-
-def functions(image: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """One call of each operation on one uint8 tensor (3, H, W), by our names; empty without torchvision."""
-    if v2() is None:
-        return {}
-    f, tensor = importlib.import_module("torchvision.transforms.v2.functional"), torch.from_numpy(image)
-    linear = v2().InterpolationMode.BILINEAR
-    return {
-        "brightness": lambda: f.adjust_brightness(tensor, 1.3),
-        "contrast": lambda: f.adjust_contrast(tensor, 1.3),
-        "saturation": lambda: f.adjust_saturation(tensor, 1.3),
-        "hue": lambda: f.adjust_hue(tensor, 0.1),
-        "solarize": lambda: f.solarize(tensor, 128.0),
-        "posterize": lambda: f.posterize(tensor, 4),
-        "autocontrast": lambda: f.autocontrast(tensor),
-        "equalize": lambda: f.equalize(tensor),
-        "sharpness": lambda: f.adjust_sharpness(tensor, 1.9),
-        "blur (reach 8, sigma 1)": lambda: f.gaussian_blur(tensor, [17, 17], [1.0, 1.0]),
-        "turn, nearest": lambda: f.rotate(tensor, 20.0),
-        "turn, bilinear": lambda: f.rotate(tensor, 20.0, interpolation=linear),
-        "flip, up and down": lambda: f.vertical_flip(tensor),
-        "shift with reflection": lambda: f.crop(f.pad(tensor, [4, 4], padding_mode="reflect"), 0, 0, *tensor.shape[1:]),
-    }

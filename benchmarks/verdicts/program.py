@@ -309,8 +309,9 @@ def main() -> int:
     parser.add_argument("--files", type=Path, help="where the samples are, or are made; by default in --folder")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--inside", action="store_true")
+    parser.add_argument("--change", type=json.loads, default={}, help="fields of the program, as JSON")
     arguments = parser.parse_args()
-    program = find(arguments.suite, arguments.name)
+    program = replace(find(arguments.suite, arguments.name), **arguments.change)
     files = arguments.files or arguments.folder / "files"
     files.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

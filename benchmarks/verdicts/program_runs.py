@@ -11,11 +11,11 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.verdicts import judge, kept, truth
 from benchmarks.verdicts.program import UNAVAILABLE
-from benchmarks.verdicts.programs import Program
+from benchmarks.verdicts.programs import Program, find
 from tests.nvml import build
 from tools.machine import ROOT
 
@@ -54,7 +54,8 @@ class Place:
 
     def run(self, program: Program, *, inside: bool) -> Run:
         """Run and watch a program, or read what an earlier call has kept."""
-        folder = self.folder / self.suite / f"{program.name}-{'inside' if inside else 'outside'}"
+        changes = "".join(f"-{name}={value}" for name, value in _changes(self.suite, program).items())
+        folder = self.folder / self.suite / f"{program.name}{changes}-{'inside' if inside else 'outside'}"
         if not (folder / _TRUTH).exists() and not (folder / _SKIPPED).exists():
             found: list[tuple[float, Path]] = []
             while len(found) <= self.repeats and (not found or found[-1][0] > QUIET):
@@ -112,6 +113,7 @@ class Place:
     def _command(self, program: Program, folder: Path, *, inside: bool) -> list[str]:
         options = ["--suite", self.suite, "--folder", str(folder), "--files", str(self.folder / "files")]
         options += ["--seconds", str(self.seconds + AFTER_S), *(["--inside"] if inside else [])]
+        options += ["--change", json.dumps(_changes(self.suite, program))]
         return [sys.executable, "-m", "benchmarks.verdicts.program", program.name, *options]
 
     def _truth(self, folder: Path) -> truth.Truth:
@@ -139,6 +141,12 @@ class Place:
         run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
+
+
+def _changes(suite: str, program: Program) -> dict[str, Any]:
+    """The numbers and names in which a program differs from the suite's of this name."""
+    own, original = asdict(program), asdict(find(suite, program.name))
+    return {name: value for name, value in own.items() if value != original[name] and name not in ("bounds", "causes")}
 
 
 def load(program: Program, folder: Path, *, inside: bool) -> Run:

@@ -157,9 +157,7 @@ class PayloadCheck:
         """Decode images in other fields, with palettes or 16 bits, without converting them to RGB."""
         for row, value in _present(values):
             try:
-                opened = memory.opened(value)
-                pillow.check_end(opened)
-                opened.image.load()
+                memory.loaded(value)
                 self._findings.count(images=1)
             except Exception as error:  # Pillow's plugins raise anything on damaged files
                 self._report(name, located, row, str(pillow.decode_error(error)))

@@ -52,7 +52,7 @@ _WAYS = {
     "raw": "raw pixels: nothing to decode",
     "png": "PNG, by libdeflate or zlib",
     "webp": "WebP, by libwebp",
-    "pillow": "Pillow: another format, or no native kernel",
+    "pillow": "Pillow: another format",
 }
 
 

@@ -51,7 +51,7 @@ def _kernel() -> Iterator[Check]:
     if kernel.backend == "native":
         yield Check("iofast", "kernel", kernel.backend)
     else:
-        advice = "install a C compiler and libjpeg-turbo's headers (libturbojpeg0-dev), then reinstall iofast"
+        advice = "apt-get install gcc python3-dev libjpeg-dev, then install iofast again"
         yield Check("iofast", "kernel", f"{kernel.backend}: {facts['missing'] or 'slow'}", "missing", advice)
     for name, value in facts.items():
         if name not in ("backend", "missing") and value:

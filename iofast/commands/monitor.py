@@ -25,10 +25,12 @@ examples:
   iofast monitor --report out.html -- python train.py  and one page about the whole run
   iofast monitor --prometheus 9100 --quiet             figures for Prometheus at http://127.0.0.1:9100/metrics
   iofast monitor --once --fail-on input-bound          exit status 4 if training waits for its data
+  iofast monitor --compare old.json new.json           what a change gained, as a table in Markdown
 
 The watched process is not changed. Keys on the screen: q quits, tab shows the next job.
-Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 the verdict is one of --fail-on,
-130 interrupted before a verdict; with `-- PROGRAM` the program's own, 128 + n where signal n ended it.
+Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 the verdict is one of --fail-on
+or the rate fell by more than --fail-slower, 130 interrupted before a verdict; with `-- PROGRAM` the program's own,
+128 + n where signal n ended it.
 """
 
 
@@ -50,6 +52,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "tuple[int, ...]": {"type": int, "action": "append"},
     "float": {"type": float},
     "float | None": {"type": float},
+    "tuple[str, str] | None": {"nargs": 2},
     "Literal['auto', 'off']": {"action": "store_const", "const": "off"},
 }
 
@@ -64,6 +67,8 @@ def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Watch, and return the exit status."""
     request = _request(args)
+    if request.compare is not None:
+        return _compare(request)
     return _start(request) if request.program else _watch(request, None)
 
 
@@ -77,6 +82,18 @@ def _request(args: argparse.Namespace) -> Request:
     if "pids" in given:
         given["pids"] = tuple(given["pids"])
     return Request(**given, program=program[1:])
+
+
+def _compare(request: Request) -> int:
+    from pathlib import Path
+
+    from iofast.monitor.compare import compare, share_of
+
+    before, after = (Path(each) for each in request.compare or ())
+    found = compare(before, after)
+    if not request.quiet:
+        print(found.markdown())
+    return 4 if request.fail_slower is not None and found.slower(share_of(request.fail_slower)) else 0
 
 
 def _watch(request: Request, program: Program | None) -> int:

@@ -15,7 +15,7 @@ from iofast import kernel
 from iofast.containers.any_bytes import fetch_again
 from iofast.containers.base import Located, Reader
 from iofast.errors import DecodeError
-from iofast.kernel import Payloads, Status, pillow, twin
+from iofast.kernel import Payloads, Status, other_formats, pillow
 from iofast.kernel.contract import MAX_BYTES
 
 _SLICE = 64  # payloads that are open together
@@ -91,6 +91,6 @@ def follow(reader: Reader, located: Located, row: int, data: bytes | memoryview 
 def _payload(payloads: Payloads, row: int) -> bytes | None:
     """The bytes of a payload; None if they cannot be read."""
     try:
-        return twin.payload(payloads, row, MAX_BYTES)
+        return other_formats.read_payload(payloads, row, MAX_BYTES)
     except pillow.StatusError:
         return None

@@ -1,12 +1,11 @@
 """Decoding: batches for training, single images for packing.
 
-One contract (contract.py) has two implementations: the native kernel (src/, native.py) and its Python twin (twin.py).
-The native kernel is used if it was built, unless the environment has `IOFAST_KERNEL=python`; `native` requires it.
+The C code (src/, native.py, native_batch.py) decodes JPEG, PNG and WebP, and does everything else with pixels. Pillow
+decodes other images (other_formats.py). Where the C code was not built, without_native.py does a little.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -15,100 +14,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import DecodeError, OptionError
-from iofast.kernel import twin
-from iofast.kernel.contract import (
-    FILTERS,
-    MAX_BYTES,
-    MESSAGES,
-    PART_COLUMNS,
-    STAGES,
-    WAYS,
-    Counts,
-    DecodeOptions,
-    Finish,
-    Header,
-    Kind,
-    Parts,
-    Payloads,
-    Status,
-    Transcoded,
-    TranscodeRecipe,
-)
+from iofast.errors import DecodeError
+from iofast.kernel import other_formats
+from iofast.kernel.contract import FILTERS as FILTERS
+from iofast.kernel.contract import MAX_BYTES, MESSAGES
+from iofast.kernel.contract import STAGES as STAGES
+from iofast.kernel.contract import WAYS as WAYS
+from iofast.kernel.contract import Counts as Counts
+from iofast.kernel.contract import DecodeOptions as DecodeOptions
+from iofast.kernel.contract import Finish as Finish
+from iofast.kernel.contract import Header as Header
+from iofast.kernel.contract import Kind as Kind
+from iofast.kernel.contract import Payloads as Payloads
+from iofast.kernel.contract import Status as Status
+from iofast.kernel.contract import Transcoded as Transcoded
+from iofast.kernel.contract import TranscodeRecipe as TranscodeRecipe
 from iofast.kernel.payload import HEAD, StoredPayload
-
-__all__ = [
-    "Context",
-    "decode_batch",
-    "decode_each",
-    "decode_into",
-    "decode",
-    "finish_batch",
-    "levels",
-    "part_batch",
-    "read_header",
-    "probe",
-    "transcode",
-    "crc32c",
-    "read_rows",
-    "DecodeOptions",
-    "TranscodeRecipe",
-    "Transcoded",
-    "Finish",
-    "Header",
-    "Payloads",
-    "Kind",
-    "Parts",
-    "PART_COLUMNS",
-    "Status",
-    "FILTERS",
-    "WAYS",
-    "STAGES",
-    "Counts",
-    "backend",
-    "simd",
-    "describe",
-    "status_message",
-    "failure",
-]
-
-_choice = os.environ.get("IOFAST_KERNEL", "")
-if _choice not in ("", "native", "python"):
-    raise OptionError(f"IOFAST_KERNEL must be native or python, found {_choice!r}")
 
 _missing: str | None = None  # why the native kernel is not in use
 try:
-    if _choice == "python":
-        raise ImportError("IOFAST_KERNEL=python")
     from iofast.kernel import _native
     from iofast.kernel import native as implementation
-    from iofast.kernel.native_batch import finish_batch, levels, part_batch
 
     backend = "native"
     simd, _turbo = _native.versions()
 except ImportError as error:
-    if _choice == "native":
-        raise
-    from iofast.kernel import twin as implementation  # type: ignore[no-redef]
-    from iofast.kernel.parts import part_batch  # type: ignore[assignment]
+    from iofast.kernel import without_native as implementation  # type: ignore[no-redef]
 
-    finish_batch = None  # type: ignore[assignment]  # `pixels` finishes in torch instead
-    levels = None  # type: ignore[assignment]  # only `iofast run` calls it, which needs the native kernel
-    backend, simd, _turbo = "python", "none", 0
-    _missing = str(error) if _choice or find_spec("iofast.kernel._native") else "it was not built"
-    if not _choice:
-        warnings.warn(
-            f"iofast's native kernel is missing ({_missing}): decoding runs on Pillow, several times slower. "
-            "`iofast doctor` says what to install.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    backend, simd, _turbo = "pillow", "none", 0
+    _missing = str(error) if find_spec("iofast.kernel._native") else "it was not built"
+    warnings.warn(
+        f"iofast's native kernel is missing ({_missing}): decoding runs on Pillow, several times slower. "
+        "`iofast doctor` says what to install.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 Context = implementation.Context
 crc32c = implementation.crc32c
 decode = implementation.decode
 decode_batch = implementation.decode_batch
 decode_each = implementation.decode_each
+finish_batch = implementation.finish_batch
 read_header = implementation.read_header
 read_rows = implementation.read_rows
 transcode = implementation.transcode
@@ -121,7 +68,7 @@ def probe(read: Callable[[int, int], bytes], length: int) -> Header:
     """
     payload = StoredPayload(read, min(length, MAX_BYTES))
     if payload[:3] != b"\xff\xd8\xff":
-        return twin.read_header(payload)
+        return other_formats.read_header(payload)
     for most in (HEAD, 1 << 17):  # the second includes a thumbnail or a colour profile
         try:
             return read_header(payload[:most])
@@ -160,7 +107,7 @@ def status_message(code: int) -> str:
 
 def failure(code: int, payloads: Payloads, row: int) -> str:
     """Explain why a row of `payloads` was not decoded: the format of an unsupported file, the size of a large one."""
-    detail = twin.detail(payloads, row, code)
+    detail = other_formats.described(payloads, row, code)
     return status_message(code) + (f" ({detail})" if detail else "")
 
 

@@ -50,25 +50,6 @@ def finish_batch(
     /,
 ) -> None: ...
 def levels(pixels: Buffer, table: Buffer, out: Buffer, /) -> None: ...
-def part_batch(
-    context: _Context,
-    fds: Buffer,
-    offsets: Buffer,
-    lengths: Buffer,
-    crcs: Buffer | None,
-    orientations: Buffer,
-    indexed: Buffer | None,
-    boxes: Buffer,
-    out: Buffer,
-    places: Buffer,
-    parts: Buffer,
-    status: Buffer,
-    width: int,
-    height: int,
-    start: int,
-    stop: int,
-    /,
-) -> None: ...
 def counters(context: _Context, timed: int, /) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
 def transcode(
     context: _Context,

@@ -111,6 +111,15 @@ def displayed(data: bytes, max_pixels: int) -> Image.Image:
     )
 
 
+def padded(pixels: Pixels, canvas: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
+    """Centre an array (height, width, …) on a canvas, (width, height), of `fill`."""
+    height, width = pixels.shape[:2]
+    whole = np.full((canvas[1], canvas[0], *pixels.shape[2:]), fill, pixels.dtype)
+    top, left = (canvas[1] - height) // 2, (canvas[0] - width) // 2
+    whole[top : top + height, left : left + width] = pixels
+    return whole
+
+
 def named(channels: int, kind: str) -> str:
     """`13 channels of uint16`."""
     return f"{channels} channel{'s' * (channels > 1)} of {kind}"

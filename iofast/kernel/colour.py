@@ -16,6 +16,7 @@ from PIL import Image, ImageChops, features
 
 from iofast.errors import DecodeError
 from iofast.kernel import pillow
+from iofast.kernel.contract import TranscodeRecipe, levels_of
 
 MAX_PROFILE = 4 << 20  # bytes; a printer's tables have half a megabyte, rarely two
 _SAME = 3  # levels: vendors' sRGB profiles differ by up to 2, other colour spaces by dozens
@@ -109,6 +110,22 @@ def lay_over(image: Image.Image, alpha: Image.Image, background: tuple[int, int,
         image = pillow.replaced(image, image.convert("RGB"))
     image.paste(background[0] if image.mode == "L" else background, mask=ImageChops.invert(alpha))
     return image
+
+
+def opaque(image: Image.Image, profile: bytes, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
+    """Convert a decoded image to opaque grayscale (`L`) or colour (`RGB`); return the profile still to be converted."""
+    profile = b"" if recipe.icc == "drop" else profile
+    alpha = None
+    if recipe.background != "drop":
+        image, alpha = split_alpha(image)
+    if image.mode in ("CMYK", "LAB"):  # the profile describes these values, not Pillow's conversion to RGB
+        image, profile = to_srgb(image, profile), b""
+    profile = b"" if recipe.icc == "keep" else profile
+    image = pillow.plain(image)
+    if alpha is None:
+        return image, profile
+    background = levels_of(recipe.background or "white")  # a colour in sRGB
+    return lay_over(to_srgb(image, profile), alpha, background), b""
 
 
 def blank(image: Image.Image, size: tuple[int, int], colour: tuple[int, int, int]) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Options, results, status codes and limits that the native kernel and its Python twin share."""
+"""Options, results, status codes and limits of the kernel."""
 
 from __future__ import annotations
 
@@ -72,25 +72,7 @@ def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads
             yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
-TURNED, MIRRORED_X, MIRRORED_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; upright axes
-
-PART_ROOM = 64  # bytes by which a part may be longer than its payload
-
-# Columns of `Parts.table`: width and height of the part, the wanted rectangle x0 to y1 in its stored pixels, and
-# the corner (left, top) of that rectangle in the upright image.
-PART_COLUMNS = ("length", "width", "height", "x0", "y0", "x1", "y1", "left", "top")
-
-
-class Parts(NamedTuple):
-    """Room for the parts of N JPEGs, filled by `part_batch`: row i goes to out[places[i] : places[i + 1]].
-
-    A part is at most `PART_ROOM` bytes longer than its payload.
-    """
-
-    out: NDArray[np.uint8]  # (bytes,)
-    places: NDArray[np.int64]  # (N + 1,)
-    table: NDArray[np.int32]  # (N, 9): PART_COLUMNS
-
+TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 
 # The types of finished images and their arrays, in the order of the native kernel's numbers.
 TYPES: dict[str, type[np.generic]] = {
@@ -190,7 +172,7 @@ class DecodeOptions:
             raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
 
 
-# In the order of the native kernel's numbers; the twin adds the last.
+# In the order of the native kernel's numbers; Pillow's images are counted in Python.
 WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "png", "webp", "pillow")
 FORCED = ("segments", "splice", "libjpeg")  # those of them that a context can use wherever they apply
 Timed = Literal["read", "all"]  # the stages that a context measures
@@ -198,12 +180,6 @@ STAGES = (
     *("read", "check", "scan", "splice", "entropy", "transform"),
     *("colour", "libjpeg", "axes", "resample", "steps", "store"),
 )
-
-
-def check_decoder(decoder: str | None) -> None:
-    """Raise `OptionError` unless a context may force this decoding path."""
-    if decoder not in (None, *FORCED):
-        raise OptionError(f"decoder must be {', '.join(FORCED)} or None, found {decoder!r}")
 
 
 class Counts(NamedTuple):

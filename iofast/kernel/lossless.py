@@ -17,7 +17,7 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from iofast.kernel import arrays, depth, jxl, memory, pillow, png, resampling
+from iofast.kernel import arrays, depth, jxl, memory, pillow, png
 from iofast.kernel.arrays import Pixels
 from iofast.kernel.contract import (
     MAX_MEMORY,
@@ -98,11 +98,9 @@ def read(data: bytes, max_pixels: int) -> Whole:
 
 def upright(data: bytes) -> Pixels:
     """An image with all its channels and bits, turned by its EXIF orientation. Raises `DecodeError`."""
-    try:
+    with pillow.as_decode_errors():
         whole = read(data, MAX_PIXELS)
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
-        raise pillow.decode_error(error) from error
-    return turned(whole.pixels, whole.orientation)
+        return turned(whole.pixels, whole.orientation)
 
 
 def shown(data: bytes) -> NDArray[np.uint8]:
@@ -187,7 +185,7 @@ def turned(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def resample(pixels: Pixels, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Pixels:
-    """Return a window, (width, height), of a resampled region, as `resampling.resample` describes it.
+    """Return a window, (width, height), of a resampled region, as `pillow.resample` describes it.
 
     Pillow resamples in double precision and keeps float32 between its two passes.
     """
@@ -197,7 +195,7 @@ def resample(pixels: Pixels, box: tuple[int, ...], size: tuple[int, int], filter
     out = np.empty((size[1], size[0], pixels.shape[2]), pixels.dtype)
     for channel in range(pixels.shape[2]):
         plane = Image.fromarray(np.ascontiguousarray(pixels[y0:y1, x0:x1, channel], np.float32))
-        made = np.asarray(resampling.resample(plane, (0, 0, *plane.size, *virtual, x, y), size, filter))
+        made = np.asarray(pillow.resample(plane, (0, 0, *plane.size, *virtual, x, y), size, filter))
         if out.dtype.kind == "u":
             made = np.rint(made).clip(0, np.iinfo(out.dtype).max)  # negative lobes overshoot
         out[:, :, channel] = made
@@ -271,16 +269,11 @@ def _lower_bytes(data: bytes, image: Image.Image, max_pixels: int) -> NDArray[np
 
 
 def _padded(pixels: Pixels, canvas: tuple[int, int], levels: tuple[int, ...]) -> Pixels:
-    height, width, channels = pixels.shape
-    if (width, height) == canvas:
+    if pixels.shape[1::-1] == canvas:
         return pixels
-    if channels == 1 and len(set(levels)) > 1:  # gray on a colour
-        pixels, channels = pixels.repeat(3, axis=2), 3
-    fill = levels if channels == 3 else levels[0]
-    whole = np.full((canvas[1], canvas[0], channels), fill, pixels.dtype)
-    top, left = (canvas[1] - height) // 2, (canvas[0] - width) // 2
-    whole[top : top + height, left : left + width] = pixels
-    return whole
+    if pixels.shape[2] == 1 and len(set(levels)) > 1:  # gray on a colour
+        pixels = pixels.repeat(3, axis=2)
+    return arrays.padded(pixels, canvas, levels if pixels.shape[2] == 3 else levels[0])
 
 
 def _check_memory(

@@ -1,22 +1,13 @@
-"""Segments of a JPEG that are read without decoding it: the restart interval, the colour profile, the end."""
+"""Segments of a JPEG that are read without decoding it: the colour profile, the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-_DRI, _APP2, _SCAN, _END = 0xDD, 0xE2, 0xDA, 0xD9
+_APP2, _SCAN, _END = 0xE2, 0xDA, 0xD9
 _BARE = (0x00, 0x01, *range(0xD0, 0xD8))  # markers without a length
 _PROFILE = b"ICC_PROFILE\0"
 _PART = 65_519  # bytes of a profile in one segment
-
-
-def restart_interval(data: bytes) -> int:
-    """Return the MCUs per restart interval before the first scan of a JPEG, 0 = no restart markers."""
-    interval = 0
-    for marker, body, _ in _segments(data):
-        if marker == _DRI and len(body) >= 2:
-            interval = int.from_bytes(body[:2], "big")
-    return interval
 
 
 def profile(data: bytes) -> bytes:

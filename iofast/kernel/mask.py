@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import memory, pillow
+from iofast.kernel import arrays, memory, pillow
 from iofast.kernel.contract import Header, TranscodeRecipe
 
 _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -25,12 +25,8 @@ def transcode_mask(
     that the mask was drawn on the upright image. Palette indexes and 16-bit values are preserved. `fill` is the value
     of the padding. An unchanged PNG stays identical. Raises `DecodeError`.
     """
-    try:
+    with pillow.as_decode_errors():
         return _transcode(data, recipe, image, upright, fill)
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
-        raise pillow.decode_error(error) from error
 
 
 def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: bool, fill: int) -> bytes:
@@ -73,15 +69,11 @@ def _nearest(length: int, goal: int, start: int, stop: int) -> NDArray[np.int64]
 
 
 def _padded(labels: NDArray[Any], canvas: tuple[int, int], fill: int) -> NDArray[Any]:
-    height, width = labels.shape[:2]
-    if (width, height) == canvas:
+    if labels.shape[1::-1] == canvas:
         return labels
     if labels.dtype.itemsize == 1 and fill > 255:
         raise DecodeError(f"mask_fill {fill} does not fit into a mask of 8 bits")
-    x, y = (canvas[0] - width) // 2, (canvas[1] - height) // 2
-    whole = np.full((canvas[1], canvas[0], *labels.shape[2:]), fill, labels.dtype)
-    whole[y : y + height, x : x + width] = labels
-    return whole
+    return arrays.padded(labels, canvas, fill)
 
 
 def _png(labels: NDArray[Any], original: Image.Image) -> bytes:

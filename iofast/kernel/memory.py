@@ -56,6 +56,14 @@ def opened(data: Payload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_ME
     return image
 
 
+def loaded(data: Payload, max_pixels: int = MAX_PIXELS) -> pillow.Opened:
+    """Open and decode a whole image by Pillow. Raises like `opened`, and for a JPEG without its end."""
+    image = opened(data, max_pixels)
+    pillow.check_end(image)
+    image.image.load()
+    return image
+
+
 def of_pillow(opened: pillow.Opened, goal: Size, canvas: Size, kind: str, *, blended: bool) -> int:
     """Return the bytes for decoding an image in Pillow, resampling it to `goal`, and encoding a `canvas` as `kind`.
 

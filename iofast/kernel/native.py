@@ -1,4 +1,4 @@
-"""Single images by the native kernel, with the twin's functions. The twin decodes what the C code does not support."""
+"""Single images: by the C code, or by Pillow what that does not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import _native, colour, libraries, markers, memory, native_codec, pillow, recode, twin
+from iofast.kernel import _native, colour, markers, memory, other_formats, pillow, recode
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_MEMORY,
@@ -23,7 +23,6 @@ from iofast.kernel.contract import (
     Header,
     Kind,
     Status,
-    StatusError,
     Transcoded,
     TranscodeRecipe,
     mcus_per_row,
@@ -32,23 +31,30 @@ from iofast.kernel.native_batch import Context as Context
 from iofast.kernel.native_batch import borrowed, decode_one
 from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
+from iofast.kernel.native_batch import finish_batch as finish_batch
 from iofast.kernel.native_batch import read_rows as read_rows
-from iofast.kernel.twin import Buffer, as_bytes
-
-crc32c = _native.crc32c
-FOREIGN = libraries.FOREIGN
+from iofast.kernel.other_formats import Buffer, as_bytes
 
 _INT_MAX = (1 << 31) - 1  # the limit of the C code's coordinates, including those of a virtual image
 _AS_PIXELS = MAX_BYTES // 3  # the limit in pixels where they are not encoded
+_KINDS = {"jpeg": Kind.ENCODED, "rgb": Kind.RGB}  # formats that the C code writes
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 
 
 def read_header(data: Buffer, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
-    """Read the header of an image, or of the first part of a file; see `twin.read_header`."""
+    """Read the header of an image. Raises `DecodeError`, also if decoding it would exceed a limit.
+
+    If it fails on the first part of a file, it may still succeed on the whole.
+    """
     header = _header(data)
     if header is None or header.width * header.height > max_pixels:
-        return twin.read_header(data, max_pixels, max_memory)
+        return other_formats.read_header(data, max_pixels, max_memory)
     return header
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """Return the CRC32C (Castagnoli) of `data`; `value` is the CRC32C of the bytes before it."""
+    return _native.crc32c(data, value)
 
 
 def _header(data: Buffer) -> Header | None:
@@ -92,10 +98,10 @@ def _whole_scans(context: Context) -> int:
 
 
 def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Decode a whole image to upright RGB; see `twin.decode`."""
+    """Decode a whole image with an EXIF orientation to upright RGB, uint8 (height, width, 3). Raises `DecodeError`."""
     header = _header(data)
     if header is None:
-        return twin.decode(data, orientation, max_pixels)
+        return other_formats.decode(data, orientation, max_pixels)
     width, height = header.width, header.height
     if (header.orientation in TURNED) != (orientation in TURNED):
         width, height = height, width
@@ -109,10 +115,14 @@ def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> 
 
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
-    """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
+    """Decode, make upright, convert to sRGB and an opaque background (see `colour`), resize, pad, encode.
+
+    EXIF and comments are dropped, and so are profiles unless `icc` is "keep". A grayscale image stays grayscale (one
+    JPEG component). For JPEGs this is one call without the GIL. Raises `DecodeError`.
+    """
     header = None if recipe.format == "npy" else _header(data)
     if header is None:
-        return recode.transcode_with(native_codec.CODEC, data, recipe)
+        return recode.transcode(data, recipe)
     width, height = original = header.width, header.height
     size = recipe.resized(*original)
     box = recipe.crop(*size)
@@ -136,7 +146,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
             return _by_both(data, recipe, stored, header.components, profile)
         if recipe.truncated is None:
             decode(data, header.orientation, recipe.max_pixels)  # Pillow ignores damage that libjpeg only warns of
-        return recode.transcode_with(native_codec.CODEC, data, recipe)
+        return recode.transcode(data, recipe)
     if kept:
         return _kept(data, header, recipe) if recipe.truncated is None else _kept_if_whole(data, header, recipe)
     return _encoded(data, header, recipe, stored, (size, box))
@@ -172,7 +182,7 @@ def _encoded(
 ) -> Transcoded:
     """Decode, resample and crop to `cut` (size and box), convert and encode as `stored`, all in the C code."""
     size, box = cut
-    kind, original, window = native_codec.KINDS[stored], header[1:3], (box[2] - box[0], box[3] - box[1])
+    kind, original, window = _KINDS[stored], header[1:3], (box[2] - box[0], box[3] - box[1])
     if not _supports(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
         reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
         raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
@@ -191,13 +201,13 @@ def _encoded(
             *window,
             header.orientation,
             recipe.quality,
-            *native_codec.SAMPLING[recipe.subsampling],
+            *recode.SAMPLING[recipe.subsampling],
             recipe.interval(mcus_per_row(window[0], min(header.components, 3), recipe.subsampling)),
             _denominator(original, size, recipe.reducing_gap),
             kind,
         )
     if status == Status.UNSUPPORTED:
-        return recode.transcode_with(native_codec.CODEC, data, recipe)
+        return recode.transcode(data, recipe)
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
     return Transcoded(payload, recode.FIELDS[stored], *window, 1, *original)
@@ -205,10 +215,8 @@ def _encoded(
 
 def _check_limits(recipe: TranscodeRecipe, header: Header, needed: int) -> None:
     mode = {1: "L", 3: "RGB"}.get(header.components, "CMYK")
-    try:
+    with pillow.as_decode_errors():
         memory.check(recipe, (header.width, header.height), needed, mode)
-    except StatusError as error:
-        raise pillow.decode_error(error) from None
 
 
 def _supports(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
@@ -234,7 +242,7 @@ def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int
         pixels = pixels.getchannel(0)
     if recipe.icc != "keep":
         pixels, profile = colour.to_srgb(pixels, profile), b""
-    return recode.finish(native_codec.CODEC, pixels, stored, recipe, original, profile)
+    return recode.finish(pixels, stored, recipe, original, profile)
 
 
 def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int = MAX_PIXELS) -> bytes | None:

@@ -1,41 +1,55 @@
-"""Batches of the native kernel: many images are decoded in one call of the C code, without the GIL."""
+"""Batches: many images are decoded in one call of the C code, without the GIL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
-from PIL import __version__ as PILLOW
+from PIL import features
 
 from iofast.errors import OptionError
-from iofast.kernel import _native, contract, pillow, twin
+from iofast.kernel import _native, contract, other_formats, pillow
 from iofast.kernel.contract import (
     ALL_FILTERS,
+    FORCED,
     STAGES,
     TYPES,
     WAYS,
     Counts,
     DecodeOptions,
     Finish,
-    Parts,
     Payloads,
     Status,
     Timed,
     by_check,
-    check_decoder,
 )
-from iofast.kernel.parts import check_parts
-from iofast.work import within
 
-_PILLOW = int(PILLOW.split(".")[0])
+_PILLOW = int(PIL.__version__.split(".")[0])
+
+
+def _webp_path() -> str | None:
+    """Return the file or the name of the libwebp that Pillow uses: that in its wheel, or the system's."""
+    if not features.check("webp"):
+        return None
+    folder = Path(PIL.__file__).parent.parent / "pillow.libs"
+    return next((str(path) for path in sorted(folder.glob("libwebp-*.so*"))), "libwebp.so.7")
+
+
+_found = _native.find_libraries(_webp_path())  # once: when the kernel is imported
+FOREIGN = tuple(name for bit, name in enumerate(("png", "webp")) if _found >> bit & 1)  # formats decoded without Pillow
 _SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """See `file_rows.read_rows`. One call for 256 rows takes 68 µs."""
+    """Read rows of `size` bytes at `offsets` (int64, (N,)) of an open file, as uint8 (N, size).
+
+    Raises `EOFError` if the file ends inside a row, `OSError` if it cannot be read. One call for 256 rows takes 68 µs.
+    """
     offsets = np.ascontiguousarray(offsets, np.int64)
     out = np.empty((len(offsets), size), np.uint8)
     short = _native.read_rows(fd, offsets, size, out)
@@ -53,8 +67,9 @@ class Context:
 
     def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, decoder: str | None = None) -> None:
         self.options = options
-        self.decoded_by_twin = 0
-        check_decoder(decoder)
+        self.decoded_by_pillow = 0
+        if decoder not in (None, *FORCED):
+            raise OptionError(f"decoder must be {', '.join(FORCED)} or None, found {decoder!r}")
         self._open: _native._Context | None = _native.new_context(
             ALL_FILTERS.index(options.filter),
             options.exact,
@@ -72,7 +87,7 @@ class Context:
     def counts(self) -> Counts:
         """Return the images decoded so far and the time of each stage."""
         images, nanoseconds = _native.counters(self.handle, -1)
-        ways = dict(zip(WAYS, (*images, self.decoded_by_twin), strict=True))
+        ways = dict(zip(WAYS, (*images, self.decoded_by_pillow), strict=True))
         return Counts(ways, dict(zip(STAGES, nanoseconds, strict=True)))
 
     @property
@@ -104,7 +119,16 @@ def decode_batch(
     finish: Finish | None = None,
     spans: NDArray[np.float32] | None = None,
 ) -> None:
-    """Decode rows [start, stop) without the GIL. Arguments, results and errors are those of `twin.decode_batch`.
+    """Decode rows [start, stop): payload → upright RGB → region → resampled to virtual size → window → flip → `out`.
+
+    boxes   (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height that it is
+            resampled to, and x, y of the wanted window in the virtual image; the window has the size of `out`
+    flips   (N,): bit 0 mirrors left to right. The other bits are 0, or the index of a filter in ALL_FILTERS plus one:
+            that filter replaces the context's
+    out     uint8 (N, height, width, 3), any strides
+    status  (N,): receives the `Status` of each row. Failed rows are filled with zeros
+
+    A payload with a checksum is read and compared as a whole. Raises `OptionError` if the arrays do not fit together.
 
     With `finish`, whose row i belongs to row i of `out`, each image is finished while it is in the cache, and `out` has
     the type in `finish`.
@@ -126,36 +150,17 @@ def decode_batch(
         _native.decode_batch(context.handle, *part, boxes, spans, flips, out, status, first, last, work, number)
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
     for row in left.tolist():
-        pixels = _decoded(context.options, source, boxes, out, status, row)
-        if pixels is not None:
-            one = slice(row, row + 1)
-            own, _ = _work_columns(None if finish is None else finish._replace(work=finish.work.rows(one)))
-            part = _in_memory(pixels, int(source.orientations[row]))
-            where = (boxes[one], None if spans is None else spans[one], flips[one], out[one], status[one])
-            _native.decode_batch(context.handle, *part, *where, 0, 1, own, number)
-            context.decoded_by_twin += int(status[row] == Status.OK)
-
-
-def _decoded(
-    options: DecodeOptions,
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    out: NDArray[Any],
-    status: NDArray[np.int32],
-    row: int,
-) -> NDArray[np.uint8] | None:
-    """Decode a row by Pillow, as it is stored; None if that fails, with the row's status and zeros."""
-    height, width = out.shape[1:3]
-    box = tuple(boxes[row].tolist())
-    if options.clip:
-        box = tuple(within(boxes[row], (height, width)).tolist())
-        width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
-    try:
-        return twin.decoded_row(source, row, box, (width, height), options)
-    except Exception as error:  # damaged images raise anything; one row must never end a batch
-        out[row] = 0
-        status[row] = pillow.failure(error).status
-        return None
+        try:
+            pixels = np.asarray(other_formats.decode_row(source, row, context.options).convert("RGB"))
+        except Exception as error:  # damaged images raise anything; one row must never end a batch
+            status[row] = pillow.failure(error).status
+            continue
+        one = slice(row, row + 1)
+        own, _ = _work_columns(None if finish is None else finish._replace(work=finish.work.rows(one)))
+        part = _in_memory(pixels, int(source.orientations[row]))
+        where = (boxes[one], None if spans is None else spans[one], flips[one], out[one], status[one])
+        _native.decode_batch(context.handle, *part, *where, 0, 1, own, number)
+        context.decoded_by_pillow += int(status[row] == Status.OK)
 
 
 def _in_memory(pixels: NDArray[np.uint8], orientation: int) -> Payloads:
@@ -180,12 +185,14 @@ def decode_each(
     status: NDArray[np.int32],
     finish: Finish | None = None,
 ) -> None:
-    """Decode images of different sizes without the GIL; see `twin.decode_each`, and `decode_batch` for `finish`.
+    """Decode images of different sizes without the GIL; see `decode_batch`.
+
+    Each goes into its own array (height, width, 3) of any size and strides.
 
     One call of the C code per image, with its slices, takes 3.5 µs more than a single call for all: 3 % of a training
     crop of a 256-pixel photograph, 1 % of the whole photograph.
     """
-    twin.check_each(source, boxes, flips, outs, status, TYPES[_type(finish)])
+    _check_each(source, boxes, flips, outs, status, TYPES[_type(finish)])
     for part, first, last in by_check(source, 0, len(outs)):
         for row in range(first, last):
             one = slice(row, row + 1)
@@ -222,26 +229,6 @@ def levels(pixels: NDArray[np.uint8], table: NDArray[np.float32], out: NDArray[n
         raise OptionError(f"levels: shapes {pixels.shape}, {table.shape} and {out.shape} do not fit together")
     _check_dtypes("levels", (pixels, table, out), (np.uint8, np.float32, np.float32))
     _native.levels(pixels, table, out)
-
-
-def part_batch(
-    context: Context,
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    size: tuple[int, int],
-    parts: Parts,
-    status: NDArray[np.int32],
-    start: int,
-    stop: int,
-) -> None:
-    """Copy the parts of rows [start, stop) without the GIL; see `parts.part_batch`."""
-    check_parts(source, boxes, parts, status, start, stop)
-    height, width = size
-    for part, first, last in by_check(source, start, stop):
-        columns = (*part, boxes, parts.out, parts.places, parts.table, status)
-        dtypes = (*_SOURCE_DTYPES, np.int32, np.uint8, np.int64, np.int32, np.int32)
-        _check_dtypes("part_batch", columns, dtypes)
-        _native.part_batch(context.handle, *columns, width, height, first, last)
 
 
 def _type(finish: Finish | None) -> str:
@@ -292,9 +279,26 @@ def _check(
         raise OptionError(f"indexed must have the shape ({len(status)}, 3), found {source.indexed.shape}")
 
 
+def _check_each(
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[Any]],
+    status: NDArray[np.int32],
+    dtype: type[np.generic],
+) -> None:
+    """Raise `OptionError` unless every array has one row for each of `outs`, which are of `dtype`."""
+    lengths = {len(column) for column in (*source, boxes, flips, status) if column is not None}
+    if lengths - {len(outs)}:
+        raise OptionError(f"decode_each: expected {len(outs)} rows, as in outs, found {sorted(lengths)}")
+    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != dtype or 0 in out.shape for out in outs):
+        shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
+        raise OptionError(f"each of outs must be {dtype.__name__} of shape (height, width, 3), found {shapes:.200}")
+
+
 def decode_one(
     context: Context,
-    data: twin.Buffer,
+    data: other_formats.Buffer,
     orientation: int,
     boxes: NDArray[np.int32],
     out: NDArray[np.uint8],

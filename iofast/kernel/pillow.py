@@ -1,4 +1,4 @@
-"""Pillow as the twin uses it: opening, limits, plain pixels, orientation, and the meaning of its errors.
+"""Pillow as the kernel uses it: opening, limits, plain pixels, orientation, and the meaning of its errors.
 
 Images are opened by the plugin class for their first bytes, never by `Image.open`. The list of formats is explicit (no
 plugin starts a program, as EPS does), and the caller's `max_pixels` replaces Pillow's check for oversized images, which
@@ -9,15 +9,14 @@ Everything here works with Pillow 9.5 and later, and so with Pillow-SIMD 9.5.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from io import BytesIO
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, features
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -28,8 +27,8 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from iofast.errors import DecodeError
-from iofast.kernel import arrays, depth, exif, jxl, markers, png, strangers
+from iofast.errors import DecodeError, IofastError
+from iofast.kernel import arrays, depth, exif, jxl, png, strangers
 from iofast.kernel.contract import TURNED, Header, Status
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
@@ -100,6 +99,9 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+FILTERS = {
+    name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos", "hamming")
+}
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
@@ -150,6 +152,17 @@ def decode_error(error: Exception) -> DecodeError:
     reason = failure(error)
     detail = str(reason)
     return DecodeError(reason.message + (f" ({detail})" if detail else ""))
+
+
+@contextmanager
+def as_decode_errors() -> Iterator[None]:
+    """Convert any exception within to `DecodeError`: Pillow's plugins raise anything on damaged files."""
+    try:
+        yield
+    except IofastError:  # among them those of reading a file
+        raise
+    except Exception as error:
+        raise decode_error(error) from error
 
 
 @dataclass(frozen=True)
@@ -310,31 +323,12 @@ def header(opened: Opened) -> Header:
     """Return the header with upright sizes."""
     image, size = opened.image, opened.upright(opened.orientation)
     if isinstance(image, JpegImageFile):
-        progressive = bool(image.info.get("progressive", False))
-        restart, mcus = markers.restart_interval(opened.data[:]), _mcus_per_row(image)
-        return Header("jpeg", *size, opened.orientation, image.layers, progressive, restart, mcus)
+        return Header("jpeg", *size, opened.orientation, image.layers, bool(image.info.get("progressive", False)))
     if image.mode in ALPHA or image.mode == "CMYK" or "transparency" in image.info:
         components = 4
     else:
         components = 1 if image.mode in GRAY else 3
     return Header(opened.format, *size, opened.orientation, components, False)
-
-
-def _mcus_per_row(image: JpegImageFile) -> int:
-    """Divide by the largest sampling factor, or count blocks if there is one component. 0 if a factor is invalid."""
-    factors = [across for _, across, *_ in image.layer]
-    if not all(1 <= across <= 4 for across in factors):
-        return 0
-    return -(-image.size[0] // (8 * (max(factors) if len(factors) > 1 else 1)))
-
-
-def decode(opened: Opened) -> Image.Image:
-    """Decode to Pillow's mode for the image, with 8 bits per sample.
-
-    Unlike the native kernel, Pillow ignores damage that libjpeg only warns of.
-    """
-    opened.image.load()
-    return replaced(opened.image, depth.to_bytes(opened.image))
 
 
 def check_end(opened: Opened) -> None:
@@ -359,11 +353,6 @@ def plain(image: Image.Image) -> Image.Image:
     return image if image.mode == mode else replaced(image, image.convert(mode))
 
 
-def rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """Return the pixels of an image as RGB, uint8 (height, width, 3)."""
-    return np.asarray(image.convert("RGB"), dtype=np.uint8)
-
-
 def turn(image: Image.Image, orientation: int) -> Image.Image:
     """Make `image` upright, given its EXIF orientation."""
     return replaced(image, image.transpose(_TURNS[orientation])) if orientation in _TURNS else image
@@ -374,3 +363,24 @@ def replaced(image: Image.Image, by: Image.Image) -> Image.Image:
     if by is not image:
         image.close()
     return by
+
+
+def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """Crop an image to a box inside it, without the size check of Pillow's `crop`."""
+    if box == (0, 0, *image.size):
+        return image
+    piece = Image.new(image.mode, (box[2] - box[0], box[3] - box[1]))
+    piece.paste(image, (-box[0], -box[1]))
+    return piece
+
+
+def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:
+    """Return the window of `size` of the virtual image that `box`, a row of `decode_batch`'s boxes, describes.
+
+    The caller limits the virtual image, which is made as a whole.
+    """
+    x0, y0, x1, y1, *virtual, x, y = box
+    region = cut(image, (x0, y0, x1, y1))
+    if region.size != tuple(virtual):  # Pillow would copy it
+        region = region.resize((virtual[0], virtual[1]), FILTERS[name])
+    return cut(region, (x, y, x + size[0], y + size[1]))

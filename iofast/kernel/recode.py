@@ -1,66 +1,42 @@
-"""Transcoding on Pillow: an image of any format becomes what a container stores."""
+"""Transcoding of images that Pillow opens: any of them becomes what a container stores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
-from PIL import __version__ as pillow_version
 
-from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, lossless, markers, memory, pillow, resampling
+from iofast.kernel import _native, colour, contract, depth, lossless, markers, memory, pillow
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
+    Kind,
     Status,
     Transcoded,
     TranscodeRecipe,
     levels_of,
     mcus_per_row,
 )
+from iofast.kernel.native_batch import FOREIGN, borrowed, decode_one
+from iofast.kernel.other_formats import Buffer, as_bytes
 from iofast.record import FIELD_OF_FORMAT
 
 FIELDS = {**FIELD_OF_FORMAT, "rgb": "rgb"}  # by stored format
 _SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE}
-_SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
+SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 
 
-def transcode(data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> Transcoded:
-    """Decode, make upright, convert to sRGB and an opaque background (see `colour`), resize, pad, encode.
-
-    EXIF and comments are dropped, and so are profiles unless `icc` is "keep". A grayscale image stays grayscale (one
-    JPEG component). The coefficients are the native kernel's; the Huffman tables are the standard's, not optimised.
-    Raises `DecodeError`, and `OptionError` for options that need the native kernel.
-    """
-    if recipe.format == "keep" and recipe.restart:
-        raise OptionError("restart markers in JPEGs that are kept need the native kernel (`iofast doctor`)")
-    if isinstance(recipe.restart, int) and recipe.restart and not _writes_markers():
-        raise OptionError(f"restart={recipe.restart} needs Pillow 10.2 or the native kernel, found {pillow_version}")
-    return transcode_with(PILLOW, data, recipe)
+def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
+    """Transcode an image that Pillow opens; see `native.transcode`."""
+    with pillow.as_decode_errors():
+        return _transcode(as_bytes(data), recipe)
 
 
-class Codec(NamedTuple):
-    """The functions for images that Pillow decodes: Pillow's own, or the native kernel's where they are faster."""
-
-    resample: Callable[[Image.Image, tuple[int, ...], tuple[int, int], str], Image.Image]  # as resampling.resample
-    encode: Callable[[Image.Image, str, TranscodeRecipe, bytes], bytes]  # as encode
-    decode: Callable[[pillow.Opened], Image.Image]  # as pillow.decode
-
-
-def transcode_with(codec: Codec, data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> Transcoded:
-    """Run `transcode` by a codec, without the checks of options."""
-    try:
-        return _transcode(codec, data if isinstance(data, bytes) else bytes(data), recipe)
-    except DecodeError:
-        raise
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
-        raise pillow.decode_error(error) from error
-
-
-def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded:
+def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     to_array = recipe.format == "npy" or (recipe.format == "keep" and recipe.size is None)
     if to_array and lossless.is_array(data, 1 << 62):
         lossless.check_array(data, recipe)
@@ -81,7 +57,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
         if not colour.is_shown_otherwise(opened.image, icc=icc, background=background):
             pillow.check_end(opened)
             if recipe.check != "end":
-                codec.decode(opened)  # a container holds only images that decode
+                _decode(opened)  # a container holds only images that decode
             return Transcoded(data, FIELDS[opened.format], *original, opened.orientation, *original)
     kind = recipe.format
     if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
@@ -93,7 +69,7 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
     needed = memory.of_pillow(opened, size, (width, height), kind, blended=recipe.background != "drop")
     memory.check(recipe, original, needed, mode)
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
-    return finish(codec, _resized(codec, opened, size, box, recipe), kind, recipe, original, profile)
+    return finish(_resized(opened, size, box, recipe), kind, recipe, original, profile)
 
 
 def _needs_colours(image: Image.Image, recipe: TranscodeRecipe) -> bool:
@@ -114,7 +90,6 @@ def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str |
 
 
 def finish(
-    codec: Codec,
     pixels: Image.Image,
     kind: str,
     recipe: TranscodeRecipe,
@@ -123,7 +98,7 @@ def finish(
 ) -> Transcoded:
     """Pad resampled pixels (`L` or `RGB`) and encode them as `kind` (any format but "keep")."""
     padded = _padded(pixels, recipe)
-    return Transcoded(codec.encode(padded, kind, recipe, profile), FIELDS[kind], *padded.size, 1, *original)
+    return Transcoded(_encode(padded, kind, recipe, profile), FIELDS[kind], *padded.size, 1, *original)
 
 
 def _padded(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
@@ -138,7 +113,6 @@ def _padded(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
 
 
 def _resized(
-    codec: Codec,
     opened: pillow.Opened,
     size: tuple[int, int],
     box: tuple[int, int, int, int],
@@ -146,32 +120,15 @@ def _resized(
 ) -> Image.Image:
     goal = size[::-1] if opened.orientation >= 5 else size
     scaled = _draft(opened, goal, recipe.reducing_gap)
-    pixels, profile = _opaque(codec, opened, recipe)
+    pixels, profile = colour.opaque(_decode(opened), colour.profile_of(opened.image), recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
-        small = pixels.resize(goal, resampling.FILTERS[recipe.filter], box=scaled)
-        resized = resampling.cut(pillow.turn(small, opened.orientation), box)
+        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
+        resized = pillow.cut(pillow.turn(small, opened.orientation), box)
     else:
         upright = pillow.turn(pixels, opened.orientation)
         window = (box[2] - box[0], box[3] - box[1])
-        resized = codec.resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
+        resized = _resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
     return colour.to_srgb(resized, profile)  # last: LittleCMS takes 24 ns per pixel, and most images are smaller now
-
-
-def _opaque(codec: Codec, opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
-    """Decode to an opaque grayscale (`L`) or colour (`RGB`) image, and return the profile still to be converted."""
-    image = codec.decode(opened)
-    profile = b"" if recipe.icc == "drop" else colour.profile_of(opened.image)
-    alpha = None
-    if recipe.background != "drop":
-        image, alpha = colour.split_alpha(image)
-    if image.mode in ("CMYK", "LAB"):  # the profile describes these values, not Pillow's conversion to RGB
-        image, profile = colour.to_srgb(image, profile), b""
-    profile = b"" if recipe.icc == "keep" else profile
-    image = pillow.plain(image)
-    if alpha is None:
-        return image, profile
-    background = levels_of(recipe.background or "white")  # a colour in sRGB
-    return colour.lay_over(colour.to_srgb(image, profile), alpha, background), b""
 
 
 def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[float, float, float, float] | None:
@@ -182,35 +139,64 @@ def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[fl
     return None if drafted is None or opened.image.size == opened.size else drafted[1]
 
 
-def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
+def _decode(opened: pillow.Opened) -> Image.Image:
+    """Decode to Pillow's mode for the image, with 8 bits per sample: opaque PNG and WebP by the C code.
+
+    Where that finds damage, Pillow says what; of what Pillow decodes, it ignores damage that libjpeg only warns of.
+    """
+    image, (width, height) = opened.image, opened.size
+    plain = image.mode in ("L", "RGB") and "transparency" not in image.info
+    if opened.format in FOREIGN and plain and width * height <= contract.LARGE:
+        out, box = np.empty((1, height, width, 3), np.uint8), [0, 0, width, height, width, height, 0, 0]
+        with borrowed("nearest", width * height) as context:
+            failed = decode_one(context, opened.data[:], 1, np.array([box], np.int32), out)
+        if not failed:
+            return _image(out[0], image.mode)
+    image.load()
+    return pillow.replaced(image, depth.to_bytes(image))
+
+
+def _image(pixels: NDArray[np.uint8], mode: str) -> Image.Image:
+    """Return (height, width, 3) as `RGB`, or its first channel as `L`."""
+    return Image.fromarray(pixels if mode == "RGB" else np.ascontiguousarray(pixels[:, :, 0]))
+
+
+def _resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Image.Image:
+    """Resample an `L` or `RGB` image as `pillow.resample` does."""
+    x0, y0, x1, y1, *virtual, _, _ = box
+    if image.width * image.height > contract.LARGE or tuple(virtual) == (x1 - x0, y1 - y0):
+        return pillow.resample(image, box, size, filter)
+    pixels = (image if image.mode == "RGB" else image.convert("RGB")).tobytes()
+    out, raw = np.empty((1, size[1], size[0], 3), np.uint8), np.array([[Kind.RGB, *image.size]], np.int32)
+    with borrowed(filter, image.width * image.height) as context:
+        status = decode_one(context, pixels, 1, np.array([box], np.int32), out, raw)
+    if status:
+        raise pillow.StatusError(Status(status))
+    return _image(out[0], image.mode)
+
+
+def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
     """Encode an `L` or `RGB` image as `kind` (any format but "keep"), with its profile if that fits the mode."""
     if kind == "rgb":
-        return _colour(pixels).tobytes()
-    embedded: dict[str, object] = {"icc_profile": profile} if colour.describes(profile, pixels) else {}
-    if kind == "png":
-        return _save(pixels, "PNG", embedded)
+        return (pixels if pixels.mode == "RGB" else pillow.replaced(pixels, pixels.convert("RGB"))).tobytes()
+    profile = profile if colour.describes(profile, pixels) else b""
+    if kind == "jpeg":
+        return _jpeg(pixels, recipe, profile)
+    options: dict[str, Any] = {"icc_profile": profile} if profile else {}
     if kind == "webp":
-        return _save(pixels, "WEBP", {"quality": recipe.quality, **embedded})
-    options: dict[str, object] = {"quality": recipe.quality, "subsampling": _SUBSAMPLING[recipe.subsampling]}
-    interval = recipe.interval(mcus_per_row(pixels.width, len(pixels.getbands()), recipe.subsampling))
-    if interval and _writes_markers():
-        options["restart_marker_blocks"] = interval
-    return _save(pixels, "JPEG", {**options, **embedded})
-
-
-def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
+        options["quality"] = recipe.quality
     stream = BytesIO()
     pixels.info.clear()  # else Pillow writes its entries: comments, and profiles that contain the time of day
-    pixels.save(stream, name, **options)
+    pixels.save(stream, kind.upper(), **options)
     return stream.getvalue()
 
 
-def _colour(image: Image.Image) -> Image.Image:
-    return image if image.mode == "RGB" else pillow.replaced(image, image.convert("RGB"))
-
-
-PILLOW = Codec(resampling.resample, encode, pillow.decode)
-
-
-def _writes_markers() -> bool:
-    return tuple(int(part) for part in pillow_version.split(".")[:2]) >= (10, 2)
+def _jpeg(pixels: Image.Image, recipe: TranscodeRecipe, profile: bytes) -> bytes:
+    width, height, channels = *pixels.size, len(pixels.getbands())
+    interval = recipe.interval(mcus_per_row(width, channels, recipe.subsampling))
+    layout = (channels, width, height, recipe.quality, *SAMPLING[recipe.subsampling], interval)
+    with borrowed("bilinear", width * height) as context:
+        status, encoded = _native.encode(context.handle, pixels.tobytes(), *layout)
+    if encoded is None:
+        raise pillow.StatusError(Status(status))
+    return markers.with_profile(encoded, profile) if profile else encoded

@@ -62,8 +62,6 @@ def finished(images: torch.Tensor, ops: Sequence[Op], work: Work | None, out: to
     finish = finish_of(ops, no_work(len(images)) if work is None else work, out.dtype)
     if not out.numel():
         return out
-    if kernel.finish_batch is None:
-        return _without_kernel(images, finish, out)
     stored = out if out.dtype in TYPES else torch.empty_like(out, dtype=torch.float32)
     context = kernel.Context(kernel.DecodeOptions())
     kernel.finish_batch(context, rows_of(images), finish, rows_of(stored))
@@ -86,17 +84,3 @@ def made_there(bus: Bus, images: DeviceImages, ops: Sequence[Op], work: Work | N
     stored = store.dtype if store.dtype in TYPES else torch.float32
     made = make(bus, images, finish, stored, store.memory_format)
     return made._replace(images=made.images.to(store.dtype))
-
-
-def _without_kernel(images: torch.Tensor, finish: kernel.Finish, out: torch.Tensor) -> torch.Tensor:
-    """Normalise only."""
-    work = finish.work
-    if work.steps.size or work.erased.size or work.mixes:
-        raise OptionError(
-            "colours, warps, erasing and mixing need iofast's native kernel: install a wheel, or "
-            "apt-get install gcc python3-dev libjpeg-dev and install iofast again"
-        )
-    if out.dtype == torch.uint8:
-        return out.copy_(images)
-    scale, bias = torch.from_numpy(finish.scale).view(2, 3, 1, 1)
-    return out.copy_(images.to(torch.float32).mul_(scale).add_(bias))

@@ -122,7 +122,7 @@ class Several(Singly):
         dtype, ops = self._stored.dtype, view.pipeline.ops
         if dtype == torch.uint8 and not view.pipeline.finishes:
             decode(out)
-        elif kernel.finish_batch is not None and dtype in TYPES:
+        elif dtype in TYPES:
             decode(out, finish=finish_of(ops, work, dtype))
         else:
             plain = np.zeros(out.shape, np.uint8)

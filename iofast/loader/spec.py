@@ -60,7 +60,7 @@ class BatchSpec:
             or options.cache is not None
             or (self.finishes_there and (pipeline.size is not None or options.ragged == "raise"))
         )
-        able = self.with_images and kernel.finish_batch is not None and self.dtype in TYPES
+        able = self.with_images and self.dtype in TYPES
         return not others and able and (pipeline.finishes or self.dtype != torch.uint8)
 
     @cached_property

@@ -27,7 +27,7 @@ def lacking(device: torch.device) -> str | None:
     """Why nothing can be decoded or finished on `device`; None if it can."""
     if device.type != "cuda" or torch.version.hip is not None:
         return f"it needs an NVIDIA GPU, found device={str(device)!r}"
-    if kernel.finish_batch is None:
+    if kernel.backend != "native":
         return "it needs iofast's native kernel"
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         extra = "cuda12" if str(torch.version.cuda).startswith("12") else "cuda13"

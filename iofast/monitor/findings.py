@@ -108,6 +108,18 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """The rate after a change as multiples of the present one, with the assumption that it rests on."""
+
+    name: str  # stable: workers, cores, storage, page_cache, pack, fastloader, device
+    change: str
+    low: float
+    high: float
+    assumption: str
+    images: tuple[float, float] | None = None  # a second; None if no loader reports the present rate
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The judgement of some intervals of one job. `reason` explains a bound of unknown, idle or stalled."""
 
@@ -117,6 +129,7 @@ class Verdict:
     severity: Severity
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
+    what_if: tuple[Prediction, ...] = ()
     reason: str = ""
     tier: Tier = Tier.OUTSIDE
     phases: dict[Phase, float] = field(default_factory=dict)  # seconds in each

@@ -48,6 +48,10 @@ class OutputOptions:
     screen: bool = _option(False, "draw the screen (on stderr) even if a program was started")
     fail_on: str | None = _option(None, "exit status 4 if the verdict is one of these, such as input-bound", "V,V")
     quiet: bool = _option(False, "print nothing but errors")
+    compare: tuple[str, str] | None = _option(
+        None, "what a change gained, from two files of --json; nothing is watched", "FILE"
+    )
+    fail_slower: str | None = _option(None, "with --compare: exit status 4 if the rate fell by more", "P")
 
 
 GROUPS = {
@@ -72,6 +76,10 @@ class Request(JobOptions, WatchOptions, OutputOptions):
         if any(pid < 1 for pid in self.pids):
             raise OptionError(f"--pid must be 1 or more, found {min(self.pids)}")
         self._check_together()
+        if self.fail_slower is not None:
+            from iofast.monitor.compare import share_of
+
+            share_of(self.fail_slower)
         if self.prometheus is not None:
             from iofast.monitor.render.prometheus import address
 
@@ -83,6 +91,8 @@ class Request(JobOptions, WatchOptions, OutputOptions):
             raise OptionError(
                 "--pid and --gpu name what runs already, a program after -- is started: expected one of them"
             )
+        if self.fail_slower is not None and self.compare is None:
+            raise OptionError("--fail-slower was given without --compare: expected both")
         if self.screen and (self.once or self.json or self.quiet):
             raise OptionError("--screen was given together with --once, --json or --quiet: expected one of them")
 

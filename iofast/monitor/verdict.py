@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iofast.monitor.advice import advise
+from iofast.monitor.advice.situation import Situation
 from iofast.monitor.bounds import exposed
 from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
@@ -26,6 +27,7 @@ from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
 from iofast.monitor.stalled import stalled
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
+from iofast.monitor.what_if import what_if
 
 
 def classify(
@@ -39,7 +41,8 @@ def classify(
     case = _case(snapshots, thresholds, last)
     verdict = _decide(case)
     based_on = case.both if verdict.cause is Cause.EPOCH_START else case.training
-    return replace(verdict, advice=advise(case.every, based_on, verdict))
+    predicted = what_if(Situation(case.every, based_on, verdict))
+    return replace(verdict, advice=advise(case.every, based_on, verdict, predicted), what_if=predicted)
 
 
 def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> Severity:

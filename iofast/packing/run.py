@@ -199,8 +199,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
             "leave it out"
         )
-    if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
-        raise OptionError(
-            f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
-            "`iofast doctor` shows the reason"
-        )
+    if kernel.backend != "native":
+        from iofast.kernel.without_native import check_recipe
+
+        check_recipe(recipe)

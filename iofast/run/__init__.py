@@ -4,6 +4,7 @@ imports.py    waits for the script's own imports, then calls patches.py; hook/ i
 patches.py    what is replaced in Pillow, torchvision, timm and torch, and how it is put back
 here.py       the same for notebooks and code: `import iofast.run.here`
 plan.py       what has been asked of an image: a part, a size, a mirror
+colours.py    Pillow's operations on colours, as steps of the kernel
 source.py     the bytes of a file, and which of their pixels are decoded
 opening.py    opens JPEGs as lazy images
 images.py     lazy images: Pillow's own classes whose pixels are decoded at the first use

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.gpu.batch_memory import BatchMemory
+from iofast.kernel import native_batch
 from iofast.run import pointwise
 from iofast.run.plan import Plan
 from iofast.run.source import Pixels, Source, decode
@@ -86,7 +86,7 @@ def _decode(rows: Sequence[Row], part: list[int], levels: torch.Tensor, out: tor
 def _through_levels(image: Pixels, levels: torch.Tensor, out: torch.Tensor) -> None:
     table = levels.reshape(3, 256)
     if out.dtype == torch.float32:
-        kernel.levels(image, table.numpy(), out.numpy())
+        native_batch.levels(image, table.numpy(), out.numpy())
         return
     for channel in range(3):
         out[channel] = table[channel][torch.from_numpy(image[:, :, channel].astype(np.int64))]

@@ -1,7 +1,14 @@
-"""`import iofast.run.here` does in this process, and in its workers, what `iofast run` does from outside."""
+"""`import iofast.run.here` does in this process, and in its workers, what `iofast run` does from outside.
+
+In a notebook `%load_ext iofast.run.here` is the same.
+"""
 
 from __future__ import annotations
 
 from iofast.run import imports
 
 imports.install()
+
+
+def load_ipython_extension(_: object) -> None:
+    """Do nothing more: IPython asks for this function after the import."""

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from iofast.run import notes, shadow
+from iofast.run import colours, notes, shadow
 from iofast.run.plan import Plan
 from iofast.run.source import Pixels, Source, array_of
 
@@ -167,6 +167,9 @@ class _Lazy(Image.Image):
 
     def convert(self, mode: str | None = None, *more: Any, **named: Any) -> Image.Image:
         pending = self._waiting()
+        if (self._mode, mode) == ("RGB", "L") and not more and not named:
+            gray = self.step(colours.LUMA, lambda image: image.convert("L"), mode="L")
+            return super().convert(mode) if gray is None else gray
         if pending is None or more or named or (mode not in (None, self._mode) and (self._mode, mode) != ("L", "RGB")):
             return super().convert(mode, *more, **named)
         return self._later(pending.then(pending.plan, lambda image: image.convert(mode)), mode)
@@ -201,6 +204,26 @@ class _Lazy(Image.Image):
         if pending is None or plan is None:
             return super().transpose(method)
         return self._later(pending.then(plan, lambda image: image.transpose(method)))
+
+    def filter(self, filter: Any) -> Image.Image:
+        step = colours.blur(filter)
+        blurred = None if step is None else self.step(step, lambda image: image.filter(filter))
+        return super().filter(filter) if blurred is None else blurred
+
+    def step(
+        self, step: colours.Colour, do: Callable[[Image.Image], Image.Image], *, mode: str = "RGB", info: bool = True
+    ) -> Image.Image | None:
+        """Return the image after an operation on colours, which Pillow does by `do`; None if it is not lazy RGB.
+
+        Without `info` the new image has none.
+        """
+        pending = self._waiting()
+        if pending is None or self._mode != "RGB":
+            return None
+        new = self._later(pending.then(pending.plan.step(step), do), mode)
+        if not info:
+            new.__dict__.update(info={}, _parent=None)
+        return new
 
 
 class LazyImage(_Lazy):

@@ -35,6 +35,7 @@ class Notes:
         self.nanoseconds: Counter[str] = Counter()
         self.whole: Counter[str] = Counter()  # images decoded as a whole, by the script's line
         self.left: dict[str, str] = {}  # what was left to the libraries, and why
+        self.untested: list[str] = []  # libraries that iofast was not tested with, with their release
         self.role = "process"
         self.written = 0.0
 
@@ -124,4 +125,5 @@ def facts(own: Notes) -> dict[str, Any]:
         "nanoseconds": dict(own.nanoseconds),
         "decoded_whole_by_line": dict(own.whole.most_common(8)),
         "left_alone": own.left,
+        "untested": own.untested,
     }

@@ -47,6 +47,97 @@ def pillow(module: Any) -> None:
     Image.register_open("JPEG", open_jpeg, module._accept)
 
 
+def enhancers(module: Any) -> None:
+    """Let the classes of ImageEnhance note their operation on a lazy image."""
+    for name in ("Brightness", "Contrast", "Color", "Sharpness"):
+        _enhancer(name, getattr(module, name))
+
+
+def _enhancer(name: str, kind: Any) -> None:
+    begin, real = kind.__init__, kind.enhance
+
+    @_like(begin)
+    def starting(self: Any, image: Any) -> None:
+        if _is_lazy(image):
+            self.image, self.__dict__["_before"] = image, image.copy()
+        else:
+            begin(self, image)
+
+    def missing(self: Any, attribute: str) -> Any:  # Pillow's own attributes, made at their first use
+        image, before = self.__dict__.get("image"), self.__dict__.pop("_before", None)
+        if before is None:
+            raise AttributeError(f"{name!r} object has no attribute {attribute!r}")
+        begin(self, before.copy())
+        self.image = image
+        return getattr(self, attribute)
+
+    @_like(real)
+    def enhance(self: Any, factor: Any) -> Any:
+        if "_before" in self.__dict__ and _is_lazy(self.image):
+            from iofast.run import colours
+
+            code, info = colours.ENHANCERS[name]
+            return self.image.step((code, (float(factor),)), lambda image: kind(image).enhance(factor), info=info)
+        return real(self, factor)
+
+    kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
+
+
+def operations(module: Any) -> None:
+    """Let functions of ImageOps note their operation on a lazy image."""
+    for name in ("autocontrast", "equalize", "invert", "posterize", "solarize"):
+        setattr(module, name, _operation(name, getattr(module, name)))
+
+
+def _operation(name: str, real: Any) -> Any:
+    @_like(real)
+    def operation(image: Any, *given: Any, **named: Any) -> Any:
+        if _is_lazy(image):
+            from iofast.run import colours
+
+            try:
+                step = colours.OPERATIONS[name](*given, **named)
+            except TypeError:  # with a mask, a cutoff
+                step = None
+            if step is not None:
+                return image.step(step, lambda other: real(other, *given, **named))
+        return real(image, *given, **named)
+
+    return operation
+
+
+def torchvision_colours(module: Any) -> None:
+    """Let torchvision's hue and gray of Pillow images stay lazy."""
+    turn, gray = module.adjust_hue, module.to_grayscale
+
+    @_like(turn)
+    def adjust_hue(img: Any, hue_factor: Any) -> Any:
+        if _is_lazy(img) and -0.5 <= hue_factor <= 0.5:
+            from iofast.run import colours
+
+            return img.step(colours.hue(hue_factor), lambda image: turn(image, hue_factor), info=False)
+        return turn(img, hue_factor)
+
+    @_like(gray)
+    def to_grayscale(img: Any, num_output_channels: Any) -> Any:
+        if _is_lazy(img) and num_output_channels == 3:
+            from iofast.run import colours
+
+            return img.step(colours.LUMA, lambda image: gray(image, 3), info=False)
+        return gray(img, num_output_channels)
+
+    module.adjust_hue, module.to_grayscale = adjust_hue, to_grayscale
+
+
+def _is_lazy(image: Any) -> bool:
+    """Whether this is a lazy RGB image."""
+    if not type(image).__module__.startswith("iofast."):
+        return False
+    from iofast.run import images
+
+    return images.pending_of(image) is not None
+
+
 def torchvision(module: ModuleType) -> None:
     """Let `to_tensor` and `pil_to_tensor` return lazy tensors in workers, in every module that has them."""
     for name, floats in (("to_tensor", True), ("pil_to_tensor", False)):
@@ -118,6 +209,9 @@ def timm(module: Any) -> None:
 # What is patched after the import of which module.
 PATCHES: dict[str, Callable[[Any], None]] = {
     "PIL.JpegImagePlugin": pillow,
+    "PIL.ImageEnhance": enhancers,
+    "PIL.ImageOps": operations,
+    "torchvision.transforms._functional_pil": torchvision_colours,
     "torchvision.transforms.functional": torchvision,
     "torch.utils.data.dataloader": dataloader,
     "timm.data.loader": timm,

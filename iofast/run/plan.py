@@ -1,4 +1,4 @@
-"""What has been asked of an image: orientation, then a region, a resize, a window of the result, a mirror."""
+"""What has been asked of an image: orientation, a region, a resize, a window of the result, a mirror, colours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from iofast.kernel.contract import ALL_FILTERS
+from iofast.run import colours
 
 Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1
@@ -39,7 +40,8 @@ class Plan(NamedTuple):
     window: Size  # the left upper corner of what is kept of the virtual image
     size: Size  # of the result
     filter: int  # as in the kernel's `flips`; 0 = not resampled
-    flip: bool  # left to right, last of all
+    flip: bool  # left to right
+    steps: tuple[colours.Colour, ...] = ()  # on the finished pixels
 
     @classmethod
     def whole(cls, size: Size) -> Plan:
@@ -51,8 +53,14 @@ class Plan(NamedTuple):
         """Whether all pixels of the file are needed at their own size."""
         return self.virtual is None and self.size == self.full
 
+    def step(self, step: colours.Colour) -> Plan:
+        """Do an operation on colours."""
+        return self._replace(steps=(*self.steps, step))
+
     def crop(self, box: Sequence[float]) -> Plan | None:
         """Cut out a box, rounded as Pillow rounds. Pillow fills what lies outside of an image."""
+        if self.steps:
+            return None
         x0, y0, x1, y1 = (round(each) for each in box)
         width, height = self.size
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
@@ -68,17 +76,18 @@ class Plan(NamedTuple):
     def resize(self, size: Size, resample: int) -> Plan | None:
         """Resample to `size`; once, and not behind a mirror, whose weights could round in another way."""
         number = _FILTERS.get(resample)  # type: ignore[call-overload]
-        if self.virtual is not None or self.flip or number is None or min(size) < 1:
+        if self.virtual is not None or self.flip or self.steps or number is None or min(size) < 1:
             return None
         return self._replace(virtual=size, size=size, filter=number)
 
     def transpose(self, method: int) -> Plan | None:
-        """Mirror left to right; any other transpose of a whole image that has not been turned."""
-        if method == Image.Transpose.FLIP_LEFT_RIGHT:
+        """Mirror; any other transpose of a whole image that has not been turned."""
+        if method == Image.Transpose.FLIP_LEFT_RIGHT and not self.steps:
             return self._replace(flip=not self.flip)
         turn = _TURNS.get(method)  # type: ignore[call-overload]
-        if turn is None or self.turn or self.flip or not self.is_whole:
-            return None
+        if turn is None or self.turn or self.flip or self.steps or not self.is_whole:
+            mirrors = method in (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
+            return self.step(colours.flip(across=method == Image.Transpose.FLIP_LEFT_RIGHT)) if mirrors else None
         full = self.full[::-1] if turn >= 5 else self.full
         return Plan(turn, full, (0, 0, *full), None, (0, 0), full, 0, False)
 
@@ -102,4 +111,6 @@ class Plan(NamedTuple):
             if self.size != self.virtual:
                 x, y = self.window
                 image = image.crop((x, y, x + self.size[0], y + self.size[1]))
-        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if self.flip else image
+        if self.flip:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return colours.by_pillow(image, self.steps)

@@ -13,7 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from iofast import kernel
 from iofast.kernel import DecodeOptions, Kind, Payloads, Status
-from iofast.run import shadow
+from iofast.run import colours, shadow
 from iofast.run.plan import Plan, Size
 
 Pixels = NDArray[np.uint8]
@@ -43,7 +43,9 @@ class Source:
     def by_pillow(self, plan: Plan, mode: str) -> Image.Image:
         """Do the same by Pillow alone. Raises Pillow's own errors."""
         image: Image.Image = JpegImageFile(io.BytesIO(self.data), self.name)
-        return plan.by_pillow(image if image.mode == mode else image.convert(mode))
+        first = "RGB" if plan.steps else mode
+        made = plan.by_pillow(image if image.mode == first else image.convert(first))
+        return made if made.mode == mode else made.convert(mode)
 
 
 def decode(sources: Sequence[Source], plans: Sequence[Plan], out: NDArray[Any]) -> list[int]:
@@ -80,7 +82,8 @@ def decode(sources: Sequence[Source], plans: Sequence[Plan], out: NDArray[Any]) 
         context = _idle.pop()  # append and pop of a list are atomic
     except IndexError:
         context = kernel.Context(_OPTIONS)
-    kernel.decode_batch(context, places, boxes, flips, out, status, 0, count)
+    finish = colours.finish([plan.steps for plan in plans])
+    kernel.decode_batch(context, places, boxes, flips, out, status, 0, count, finish)
     _idle.append(context)
     return np.flatnonzero(status != Status.OK).tolist()
 

@@ -1,4 +1,4 @@
-"""Regressions found by the torture runs `parsers_*`, each in a file as small as possible."""
+"""Regressions found by the torture run `parsers`, each in a file as small as possible."""
 
 from __future__ import annotations
 

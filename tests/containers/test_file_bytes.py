@@ -1,4 +1,4 @@
-"""The bytes of an open file: like `bytes`, with both kernels, and an error if the file shrinks."""
+"""The bytes of an open file: like `bytes`, and an error if the file shrinks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_images import BACKENDS
 from lmdb_containers import build, sample
 
-from iofast.containers import file_bytes
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import ContainerError
 
 DATA = np.random.default_rng(0).bytes(3 * 4096 + 100)
 
 
-@pytest.fixture(params=BACKENDS)
-def own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileBytes:
-    monkeypatch.setattr(file_bytes, "read_rows", request.param.read_rows)
+@pytest.fixture
+def own(tmp_path: Path) -> FileBytes:
     (tmp_path / "own").write_bytes(DATA)
     return FileBytes(str(tmp_path / "own"))
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from device_model import Device, LateTransfer
-from kernel_images import needs_native
 from numpy.typing import NDArray
 
 from iofast import kernel
@@ -19,7 +18,6 @@ from iofast.kernel.contract import DecodeOptions, Finish
 from iofast.meter.counters import StageCounter
 from iofast.work import Step, no_work
 
-pytestmark = needs_native
 CPU = torch.device("cpu")
 SCALE = np.array([[0.017, 0.018, 0.019], [-2.1, -2.0, -1.8]], np.float32)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from jpeg_damage import damage
-from kernel_images import needs_native
 from numpy.typing import NDArray
 from region_images import OWN, encode, texture
 
@@ -19,7 +18,6 @@ from iofast.kernel import Payloads
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Finish
 from iofast.work import no_work
 
-pytestmark = needs_native
 SCALE = np.array([[0.017, 0.018, 0.019], [-2.1, -2.0, -1.8]], np.float32)
 SIZES = ((24, 24), (7, 40), (64, 33), (1, 1), (100, 90))  # height, width
 

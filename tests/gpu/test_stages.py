@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import needs_native
 from numpy.typing import NDArray
 
 from benchmarks.gpu.any_work import any_work
@@ -19,7 +18,6 @@ from iofast.gpu.structs import IMAGE
 from iofast.kernel.contract import TYPES, DecodeOptions, Finish
 from iofast.work import PillowStep, Step
 
-pytestmark = needs_native
 SIZES = ((24, 24), (1, 1), (2, 5), (3, 3), (40, 31))
 STEPS = list(Step)
 SCALE = np.array([[0.017, 0.018, 0.019], [-2.1, -2.0, -1.8]], np.float32)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 from itertools import product
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import exif, jpeg, native, needs_native, photo, save
+from kernel_images import exif, jpeg, photo, save
 from PIL import Image, ImageCms, PngImagePlugin
 
 import iofast.kernel
+from iofast import kernel
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, markers, twin
+from iofast.kernel import colour, markers, native, recode
 from iofast.kernel.contract import TranscodeRecipe, levels_of
 from iofast.record import RAW_FIELDS
 from tools.odd_images.profiles import SRGB, WIDE, cmyk_profile, gray_profile, rgb_profile
@@ -38,7 +38,7 @@ def off(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "rgb"])
-def test_profiles(kernel: ModuleType, format: str) -> None:
+def test_profiles(format: str) -> None:
     lossless = save(Image.fromarray(STORED), "PNG", icc_profile=MIXED)
     for data in (jpeg(STORED, quality=95, subsampling="4:4:4", icc_profile=MIXED), lossless):
         for icc, wanted in ((None, SHOWN), ("srgb", SHOWN), ("drop", STORED)):
@@ -48,10 +48,9 @@ def test_profiles(kernel: ModuleType, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
-def test_a_profile_can_be_passed_on(kernel: ModuleType, format: str) -> None:
+def test_a_profile_can_be_passed_on(format: str) -> None:
     data = jpeg(STORED, quality=95, icc_profile=MIXED)
-    restart = "auto" if kernel is native else 0
-    result = kernel.transcode(data, TranscodeRecipe(size=24, mode="short", format=format, icc="keep", restart=restart))
+    result = kernel.transcode(data, TranscodeRecipe(size=24, mode="short", format=format, icc="keep", restart="auto"))
     image = Image.open(io.BytesIO(result.data))
     assert image.info["icc_profile"] == MIXED
     wanted = np.asarray(Image.fromarray(STORED).resize((32, 24), Image.Resampling.BILINEAR))
@@ -91,7 +90,7 @@ def laden(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["LAB", "CMYK", "YCbCr", "JPEG", "PNG", "WEBP", "GIF", "TIFF"])
 @pytest.mark.parametrize("icc", [None, "keep", "drop"])
-def test_encoded_images_contain_pixels_and_nothing_else(kernel: ModuleType, kind: str, icc: str | None) -> None:
+def test_encoded_images_contain_pixels_and_nothing_else(kind: str, icc: str | None) -> None:
     """A profile by LittleCMS contains the time of its creation, which would make each run differ."""
     data = laden(kind)
     kept = icc == "keep" and kind in ("JPEG", "PNG", "WEBP", "TIFF", "YCbCr")
@@ -105,7 +104,7 @@ def test_encoded_images_contain_pixels_and_nothing_else(kernel: ModuleType, kind
         assert (profile in sections(made)) == kept
 
 
-def test_a_cmyk_profile_is_not_passed_on_with_rgb_pixels(kernel: ModuleType) -> None:
+def test_a_cmyk_profile_is_not_passed_on_with_rgb_pixels() -> None:
     """The pixels must be converted, so they are converted to sRGB."""
     ink = Image.fromarray(255 - np.dstack([SHOWN[..., [1, 0, 2]], np.full((48, 64), 255, np.uint8)]), "CMYK")
     for data in (
@@ -127,7 +126,6 @@ def test_a_conversion_is_pillows() -> None:
     np.testing.assert_array_equal(pixels(made), np.asarray(wanted))
 
 
-@needs_native
 @pytest.mark.parametrize("mode", ["none", "short", "exact", "crop", "pad"])
 @pytest.mark.parametrize(
     ("format", "icc"),
@@ -136,8 +134,8 @@ def test_a_conversion_is_pillows() -> None:
         *product(["jpeg", "png", "webp"], ["keep"]),  # raw pixels have no profile
     ],
 )
-def test_both_kernels_show_the_same(format: str, mode: str, icc: str | None) -> None:
-    """The C code decodes and resamples, LittleCMS converts, Pillow encodes: as if Pillow did everything."""
+def test_jpegs_look_as_if_pillow_decoded_them(format: str, mode: str, icc: str | None) -> None:
+    """The C code decodes and resamples, LittleCMS converts, Pillow encodes: as if Pillow decoded."""
     size, pad_color = None if mode == "none" else 40, "#ff8000" if mode == "pad" else None
     recipe = TranscodeRecipe(size, mode, format=format, quality=95, pad_color=pad_color, icc=icc)
     for data in (
@@ -145,7 +143,7 @@ def test_both_kernels_show_the_same(format: str, mode: str, icc: str | None) -> 
         jpeg(photo(61, 90), "L", quality=95, icc_profile=gray_profile()),
         jpeg(photo(90, 60), quality=95),
     ):
-        ours, pillows = native.transcode(data, recipe), twin.transcode(data, recipe)
+        ours, pillows = native.transcode(data, recipe), recode.transcode(data, recipe)
         assert ours[1:] == pillows[1:]
         assert off(pixels(ours), pixels(pillows)) < (1 if format in ("png", "rgb") else 3)  # both are encoded with loss
         if ours.field not in RAW_FIELDS:
@@ -153,7 +151,6 @@ def test_both_kernels_show_the_same(format: str, mode: str, icc: str | None) -> 
             assert len({(image.mode, image.info.get("icc_profile")) for image in images}) == 1
 
 
-@needs_native
 @pytest.mark.parametrize("mode", ["none", "pad", "crop"])
 @pytest.mark.parametrize(
     "options",
@@ -170,7 +167,6 @@ def test_damage_is_found_with_every_format(mode: str, options: dict[str, Any]) -
             native.transcode(damaged, TranscodeRecipe(**options))
 
 
-@needs_native
 def test_results_that_cannot_be_stored_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = jpeg(photo(300, 2), icc_profile=MIXED)
     for recipe in (
@@ -180,12 +176,12 @@ def test_results_that_cannot_be_stored_are_errors(monkeypatch: pytest.MonkeyPatc
     ):
         with pytest.raises(DecodeError, match=r"limit|a side that webp takes"):
             native.transcode(wide, recipe)
-    monkeypatch.setattr(native, "_AS_PIXELS", 599)  # more than the C code's limit: Pillow does everything
-    made = [kernel.transcode(wide, TranscodeRecipe(format="png")).data for kernel in (native, twin)]
+    monkeypatch.setattr(native, "_AS_PIXELS", 599)  # more than the C code's limit: Pillow decodes
+    made = [module.transcode(wide, TranscodeRecipe(format="png")).data for module in (native, recode)]
     assert made[0] == made[1]
 
 
-def test_a_profile_for_other_images_is_ignored(kernel: ModuleType) -> None:
+def test_a_profile_for_other_images_is_ignored() -> None:
     for mode in ("CMYK", "L"):
         with_profile, without = (
             kernel.transcode(jpeg(photo(60, 40), mode, **extra), TranscodeRecipe(size=20, mode="short", format="png"))
@@ -211,12 +207,12 @@ def test_without_littlecms_a_profile_is_an_error_and_not_wrong_colours(monkeypat
     colour.transform.cache_clear()
     data = save(Image.fromarray(STORED), "PNG", icc_profile=MIXED)
     with pytest.raises(DecodeError, match="LittleCMS"):
-        twin.transcode(data, TranscodeRecipe())
-    assert twin.transcode(data, TranscodeRecipe(icc="drop")).width == 64
+        kernel.transcode(data, TranscodeRecipe())
+    assert kernel.transcode(data, TranscodeRecipe(icc="drop")).width == 64
     colour.transform.cache_clear()
 
 
-def test_backgrounds(kernel: ModuleType) -> None:
+def test_backgrounds() -> None:
     data = save(Image.fromarray(CLEAR), "PNG")
     for background, wanted in (
         (None, over(SHOWN, ramp())),
@@ -230,7 +226,7 @@ def test_backgrounds(kernel: ModuleType) -> None:
         assert Image.open(io.BytesIO(result.data)).mode == mode
 
 
-def test_kept_files_change_only_on_request(kernel: ModuleType) -> None:
+def test_kept_files_change_only_on_request() -> None:
     clear = save(Image.fromarray(CLEAR), "PNG")
     plain = save(Image.fromarray(SHOWN), "PNG")
     mixed = jpeg(STORED, icc_profile=MIXED)
@@ -248,7 +244,7 @@ def test_kept_files_change_only_on_request(kernel: ModuleType) -> None:
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "rgb"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM"])
 @pytest.mark.parametrize("mode", ["short", "long", "exact", "crop", "pad"])
-def test_modes_are_right_for_every_format(kernel: ModuleType, kind: str, format: str, mode: str) -> None:
+def test_modes_are_right_for_every_format(kind: str, format: str, mode: str) -> None:
     image = Image.fromarray(scene(90, 60))
     data = save(image, kind, **({"quality": 95, "subsampling": "4:4:4"} if kind == "JPEG" else {}))
     result = kernel.transcode(data, TranscodeRecipe(size=32, mode=mode, format=format, quality=95, reducing_gap=0))
@@ -264,7 +260,7 @@ def test_modes_are_right_for_every_format(kernel: ModuleType, kind: str, format:
     assert off(pixels(result), np.asarray(wanted)) < 8
 
 
-def test_padding(kernel: ModuleType) -> None:
+def test_padding() -> None:
     data = jpeg(scene(40, 80), quality=95, exif=exif(6))  # upright 80 x 40
     recipe = TranscodeRecipe(size=64, mode="pad", pad_color="#727272", format="rgb")
     found = pixels(kernel.transcode(data, recipe))
@@ -303,5 +299,5 @@ def test_heic_where_its_plugin_is_installed() -> None:
     heif = pytest.importorskip("pillow_heif")
     stream = io.BytesIO()
     heif.from_pillow(Image.fromarray(SHOWN).transpose(Image.Transpose.ROTATE_90)).save(stream, exif=exif(6))
-    result = twin.transcode(stream.getvalue(), TranscodeRecipe(format="rgb"))
+    result = kernel.transcode(stream.getvalue(), TranscodeRecipe(format="rgb"))
     assert off(pixels(result), SHOWN) < 5

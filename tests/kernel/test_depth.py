@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from kernel_images import photo, save
 from PIL import Image
 
+from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel.contract import TranscodeRecipe
 from tools.odd_images.scene import png, tiff, twelve
@@ -70,7 +70,7 @@ def cases() -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in cases()])
-def test_black_is_black_and_white_is_white(kernel: ModuleType, data: bytes) -> None:
+def test_black_is_black_and_white_is_white(data: bytes) -> None:
     coarse = b" 15\n" in data[:20]
     found = kernel.decode(data).astype(int)
     assert (found == found[..., :1]).all()
@@ -94,7 +94,7 @@ def test_black_is_black_and_white_is_white(kernel: ModuleType, data: bytes) -> N
         (tiff(RAMP.astype("<f8").tobytes(), 64, FLOAT), "(unknown pixel mode|a TIFF of shape .* and float64)"),
     ],
 )
-def test_an_undeclared_range_is_an_error(kernel: ModuleType, data: bytes, kind: str) -> None:
+def test_an_undeclared_range_is_an_error(data: bytes, kind: str) -> None:
     for recipe in (TranscodeRecipe(), TranscodeRecipe(format="keep"), TranscodeRecipe(size=16, mode="pad")):
         with pytest.raises(DecodeError, match=rf"not an image that can be decoded here \({kind}"):
             kernel.transcode(data, recipe)
@@ -102,7 +102,7 @@ def test_an_undeclared_range_is_an_error(kernel: ModuleType, data: bytes, kind: 
         kernel.decode(data)
 
 
-def test_nan_is_black(kernel: ModuleType) -> None:
+def test_nan_is_black() -> None:
     samples = np.full((48, 64), 0.5, "<f4")
     samples[0, :4] = np.nan, np.inf, -np.inf, 7
     found = kernel.decode(tiff(samples.tobytes(), 32, FLOAT, span=(0, 1)))
@@ -127,7 +127,7 @@ def large(kind: str) -> bytes:
         "WEBP several",
     ],
 )
-def test_pillows_limit_is_ignored(kernel: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillows_limit_is_ignored(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It applies to a whole process: its value may be any, and other threads must not see it change."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     data = large(kind)

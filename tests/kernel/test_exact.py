@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from kernel_images import KINDS, Pixels, batch_of, jpeg, native, needs_native, photo, upright
+from kernel_images import KINDS, Pixels, batch_of, jpeg, photo, upright
 from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import OptionError
+from iofast.kernel import native
 from iofast.kernel.contract import ALIASED, ALL_FILTERS, DecodeOptions, Finish, Kind, Payloads, Status
 from iofast.work import no_work
-
-pytestmark = needs_native
 
 FILTERS = tuple(name for name in ALL_FILTERS if name != ALIASED)
 SIZES = ((500, 375), (61, 47), (256, 320), (900, 80), (33, 700))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -19,12 +18,9 @@ from kernel_images import (
     decode_views,
     expected,
     jpeg,
-    native,
-    needs_native,
     off_by,
     photo,
     save,
-    twin,
     upright,
     whole,
     worst,
@@ -33,6 +29,8 @@ from PIL import Image
 from places import SUPPORT
 from raw_images import views
 
+from iofast import kernel
+from iofast.kernel import native
 from iofast.kernel.contract import FILTERS, DecodeOptions, Finish, Status
 from iofast.work import no_work
 
@@ -54,15 +52,15 @@ def test_the_native_kernel_is_built_where_it_is_required() -> None:
     assert native or os.environ.get("IOFAST_REQUIRE_NATIVE", "0") in ("", "0")
 
 
-def check(kernel: ModuleType, data: bytes, image: Image.Image, view: View, name: str, orientation: int = 1) -> None:
+def check(data: bytes, image: Image.Image, view: View, name: str, orientation: int = 1) -> None:
     """The view of `data` is within one level of Pillow's of `image`."""
-    status, pixels = decode_view(kernel, data, view, DecodeOptions(filter=name), orientation)
+    status, pixels = decode_view(data, view, DecodeOptions(filter=name), orientation)
     assert status == Status.OK
     assert off_by(pixels, image, view, name) <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_images_equal_pillow(kernel: ModuleType, kind: str) -> None:
+def test_whole_images_equal_pillow(kind: str) -> None:
     for width, height in ((500, 375), (130, 3), (3, 130), (33, 17), (1, 1)):
         data = KINDS[kind](photo(width, height))
         np.testing.assert_array_equal(kernel.decode(data), np.asarray(upright(data)))
@@ -70,22 +68,22 @@ def test_whole_images_equal_pillow(kernel: ModuleType, kind: str) -> None:
 
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_jpeg_with_every_filter(kernel: ModuleType, kind: str, filter: str) -> None:
+def test_every_kind_of_jpeg_with_every_filter(kind: str, filter: str) -> None:
     data = KINDS[kind](photo(500, 375))
     for plan in PLANS if kind == "420" else ("crop and resize", "resize and crop"):
-        check(kernel, data, upright(data), PLANS[plan], filter)
+        check(data, upright(data), PLANS[plan], filter)
 
 
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientations_are_applied_before_the_box(kernel: ModuleType, orientation: int, filter: str) -> None:
+def test_orientations_are_applied_before_the_box(orientation: int, filter: str) -> None:
     data = KINDS["420"](photo(211, 150))
     image = upright(data, orientation)
     np.testing.assert_array_equal(kernel.decode(data, orientation), np.asarray(image))
     for flip in (False, True):
-        check(kernel, data, image, View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip), filter, orientation)
+        check(data, image, View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip), filter, orientation)
         centre = View((0, 0, *image.size, 96, 90, 13, 7), (64, 64), flip)
-        check(kernel, data, image, centre, filter, orientation)
+        check(data, image, centre, filter, orientation)
 
 
 _sides = st.one_of(st.integers(1, 20), st.integers(1, 400))
@@ -93,16 +91,16 @@ _sides = st.one_of(st.integers(1, 20), st.integers(1, 400))
 
 @settings(max_examples=500)
 @given(st.data())
-def test_any_geometry_of_any_image(kernel: ModuleType, data: st.DataObject) -> None:
+def test_any_geometry_of_any_image(data: st.DataObject) -> None:
     width, height = data.draw(_sides), data.draw(_sides)
     payload = KINDS[data.draw(st.sampled_from(sorted(KINDS)))](photo(width, height, data.draw(st.integers(0, 3))))
     orientation = data.draw(st.integers(1, 8))
     image = upright(payload, orientation)
-    check(kernel, payload, image, data.draw(views(*image.size)), data.draw(st.sampled_from(FILTERS)), orientation)
+    check(payload, image, data.draw(views(*image.size)), data.draw(st.sampled_from(FILTERS)), orientation)
 
 
 @pytest.mark.parametrize("size", [(65_500, 1), (1, 65_500), (65_500, 3), (16, 30_000)], ids=str)
-def test_extreme_shapes(kernel: ModuleType, size: tuple[int, int]) -> None:
+def test_extreme_shapes(size: tuple[int, int]) -> None:
     width, height = size
     data = jpeg(photo(width, height))
     image = upright(data)
@@ -110,26 +108,26 @@ def test_extreme_shapes(kernel: ModuleType, size: tuple[int, int]) -> None:
     middle = (width // 3, height // 3, width // 3 + max(1, width // 50), height // 3 + max(1, height // 50))
     for view in (View((*middle, 50, 40, 0, 0), (50, 40)), View((0, 0, *size, 64, 64, 0, 0), (64, 64), True)):
         for name in FILTERS:
-            check(kernel, data, image, view, name)
+            check(data, image, view, name)
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_window_of_a_virtual_image_that_fits_no_memory(kernel: ModuleType, name: str) -> None:
+def test_a_window_of_a_virtual_image_that_fits_no_memory(name: str) -> None:
     """`Resize(224)` of a strip of 65,500 x 1 makes 3.3 gigapixels; far from its ends a part of it gives the same."""
     data = jpeg(photo(65_500, 1))
     size, first, part = (224, 224), 30_000, 64
     whole = View((0, 0, 65_500, 1, 65_500 * 224, 224, (first + 20) * 224 + 100, 0), size)
     piece = View((first, 0, first + part, 1, part * 224, 224, 20 * 224 + 100, 0), size)
-    status, pixels = decode_view(kernel, data, whole, DecodeOptions(filter=name))
+    status, pixels = decode_view(data, whole, DecodeOptions(filter=name))
     assert status == Status.OK
     assert off_by(pixels, upright(data), piece, name) <= 1
 
 
 @pytest.mark.parametrize("filter", FILTERS)
-def test_outputs_of_any_strides(kernel: ModuleType, filter: str) -> None:
+def test_outputs_of_any_strides(filter: str) -> None:
     view = PLANS["crop and resize"]
     (width, height), data = view.size, KINDS["420"](photo(500, 375))
-    _, wanted = decode_view(kernel, data, view, DecodeOptions(filter=filter))
+    _, wanted = decode_view(data, view, DecodeOptions(filter=filter))
     padded = np.full((3, height + 2, width + 5, 4), 7, np.uint8)
     layouts = {
         "planes": np.zeros((3, 3, height, width), np.uint8).transpose(0, 2, 3, 1),
@@ -153,8 +151,8 @@ def test_outputs_of_any_strides(kernel: ModuleType, filter: str) -> None:
     assert (border == 7).all(), "bytes outside of the view were written"
 
 
-def test_payloads_of_other_formats(kernel: ModuleType) -> None:
-    """The twin decodes these rows for the native kernel, between its own."""
+def test_payloads_of_other_formats() -> None:
+    """Pillow decodes most of these rows, between the C code's own."""
     pixels = photo(90, 60)
     image = Image.fromarray(pixels)
     deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
@@ -177,36 +175,35 @@ def test_payloads_of_other_formats(kernel: ModuleType) -> None:
     wanted.append(np.repeat(pixels[..., :1], 3, axis=2))
     count = len(payloads)
     source, _alive = batch_of(list(payloads.values()), checked=True)
-    status, out = decode_views(kernel, source, [whole(90, 60)] * count)
+    status, out = decode_views(source, [whole(90, 60)] * count)
     assert status == [Status.OK] * count
     for name, row, pillow in zip(payloads, out, wanted, strict=True):
         assert worst(row, pillow) == 0, name
         np.testing.assert_array_equal(kernel.decode(payloads[name]), row, err_msg=name)
 
 
-@needs_native
-def test_rows_decoded_by_the_twin_are_finished() -> None:
+def test_rows_decoded_by_pillow_are_finished() -> None:
     """The result is that of finishing afterwards; rows that fail are zero."""
     image = photo(40, 30)
     source, _alive = batch_of([jpeg(image), save(Image.fromarray(image), "PNG"), b"no image"])
     finish = Finish(no_work(3), np.float32([[0.5] * 3, [1] * 3]), np.zeros((0, 3), np.float32), "float32")
     boxes, flips = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8)
     out, status = np.full((3, 30, 40, 3), 7, np.float32), np.full(3, -1, np.int32)
-    native.decode_batch(native.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3, finish)
+    kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3, finish)
     assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
-    levels = decode_views(native, source, [whole(40, 30)] * 3)[1]
+    levels = decode_views(source, [whole(40, 30)] * 3)[1]
     np.testing.assert_array_equal(out[:2], levels[:2] * np.float32(0.5) + 1)
     assert not out[2].any()
 
 
-def test_fast_still_shows_the_same_picture(kernel: ModuleType) -> None:
+def test_fast_still_shows_the_same_picture() -> None:
     """DCT scaling is another antialiasing filter, so the bound is loose, but pixels must not move."""
     data = jpeg(photo(1200, 900), quality=95)
     for box in ((0, 0, 1200, 900), (117, 203, 1101, 877), (333, 100, 800, 850)):
         for orientation in (1, 6):
             upright_box = box if orientation == 1 else (box[1], box[0], box[3], box[2])
             view = View((*upright_box, 96, 80, 0, 0), (96, 80))
-            status, pixels = decode_view(kernel, data, view, DecodeOptions(fast=True), orientation)
+            status, pixels = decode_view(data, view, DecodeOptions(fast=True), orientation)
             assert status == Status.OK
             wanted = expected(upright(data, orientation), view, "bilinear").astype(int)
             error = np.abs(pixels - wanted)
@@ -223,7 +220,7 @@ def first_scans(data: bytes, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["progressive", "progressive gray"])
-def test_a_progressive_file_that_lacks_scans_is_whole(kernel: ModuleType, kind: str) -> None:
+def test_a_progressive_file_that_lacks_scans_is_whole(kind: str) -> None:
     """Nothing in the file shows that scans are missing. Its blocks are smoothed, in a crop as in the whole."""
     data = KINDS[kind](photo(200, 150))
     for count in (1, 2, 5):
@@ -234,12 +231,11 @@ def test_a_progressive_file_that_lacks_scans_is_whole(kernel: ModuleType, kind: 
         for x0, y0, x1, y1 in ((90, 60, 150, 140), (0, 100, 40, 150), (170, 0, 200, 9)):
             view = View((x0, y0, x1, y1, x1 - x0, y1 - y0, 0, 0), (x1 - x0, y1 - y0))
             for strict in (True, False):
-                status, pixels = decode_view(kernel, lacking, view, DecodeOptions(strict=strict))
+                status, pixels = decode_view(lacking, view, DecodeOptions(strict=strict))
                 assert status == Status.OK
                 np.testing.assert_array_equal(pixels, image[y0:y1, x0:x1])
 
 
-@needs_native
 @pytest.mark.parametrize("kind", ["444", "422", "420", "440", "411", "441", "progressive", "restart rows"])
 def test_a_region_equals_that_region_of_the_whole_at_every_place(kind: str) -> None:
     """Pixels beside the crop are not decoded, but upsampled chroma depends on them: every edge, every alignment."""
@@ -250,31 +246,24 @@ def test_a_region_equals_that_region_of_the_whole_at_every_place(kind: str) -> N
             corners = [(x, y) for x in range(width - side + 1) for y in range(height - side + 1)]
             views = [View((x, y, x + side, y + side, side, side, 0, 0), (side, side)) for x, y in corners]
             source, _alive = batch_of([data] * len(views))
-            status, out = decode_views(native, source, views, DecodeOptions(filter="nearest"))
+            status, out = decode_views(source, views, DecodeOptions(filter="nearest"))
             assert not any(status)
             np.testing.assert_array_equal(out, np.stack([image[y : y + side, x : x + side] for x, y in corners]))
 
 
-@needs_native
-def test_both_back_ends_give_one_answer() -> None:
-    data = KINDS["420"](photo(500, 375, 5))
-    for plan in PLANS.values():
-        assert worst(decode_view(native, data, plan)[1], decode_view(twin, data, plan)[1]) <= 1
-
-
 _CHECKSUMS = """
 import kernel_images as k
-for name in k.twin.resampling.FILTERS:
+from iofast.kernel import FILTERS, crc32c
+for name in FILTERS:
     for orientation in (1, 6):
         for size in ((77, 61), (301, 224), (9, 40), (64, 7)):  # mild and strong reduction, enlargement, odd tails
             view = k.View((11, 7, 140, 131, *size, 0, 0), size, True)
             data = k.KINDS["420"](k.photo(150, 150))
-            status, pixels = k.decode_view(k.native, data, view, k.DecodeOptions(filter=name), orientation)
-            print(status, k.twin.crc32c(pixels.tobytes()))
+            status, pixels = k.decode_view(data, view, k.DecodeOptions(filter=name), orientation)
+            print(status, crc32c(pixels.tobytes()))
 """
 
 
-@needs_native
 def test_every_instruction_set_gives_the_same_bits() -> None:
     def run(simd: str) -> str:
         environment = {

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from kernel_images import KINDS, View, batch_of, decode_view, decode_views, exif
 from PIL import Image
 from places import SUPPORT
 
+from iofast import kernel
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel.contract import MESSAGES, DecodeOptions, Payloads, Status
 
@@ -86,10 +86,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_row_has_its_own_status(kernel: ModuleType, name: str) -> None:
+def test_each_row_has_its_own_status(name: str) -> None:
     """The row is between good ones, in a batch of which only rows 1 to 3 are decoded."""
     case = CASES[name]
-    good = decode_view(kernel, GOOD, WHOLE, case.options)
+    good = decode_view(GOOD, WHOLE, case.options)
     source, _alive = batch_of([GOOD, GOOD, case.data, GOOD, GOOD])
     boxes = np.array([WHOLE.box, WHOLE.box, case.view.box, WHOLE.box, WHOLE.box], np.int32)
     out, status = np.full((5, 40, 48, 3), 99, np.uint8), np.full(5, -7, np.int32)
@@ -101,11 +101,11 @@ def test_each_row_has_its_own_status(kernel: ModuleType, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["420", "gray", "progressive", "restart blocks"])
-def test_an_image_cut_anywhere_is_not_decoded(kernel: ModuleType, kind: str) -> None:
+def test_an_image_cut_anywhere_is_not_decoded(kind: str) -> None:
     data = KINDS[kind](photo(40, 30))
     view = View((0, 0, 40, 30, 20, 15, 0, 0), (20, 15))
     for end in [*range(3, len(data), 5), len(data) - 2, len(data) - 1]:  # the last two: only the end marker is missing
-        status, pixels = decode_view(kernel, data[:end], view)
+        status, pixels = decode_view(data[:end], view)
         assert status in (Status.TRUNCATED, Status.CORRUPT), end
         assert not pixels.any()
 
@@ -129,7 +129,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("outside", [False, True], ids=["", "box outside"])
-def test_a_header_that_contradicts_the_index(kernel: ModuleType, name: str, outside: bool) -> None:
+def test_a_header_that_contradicts_the_index(name: str, outside: bool) -> None:
     data, size, orientation, expected = CHANGES[name]
     if outside and expected == Status.OK:
         expected = Status.BOX
@@ -159,7 +159,7 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("start", "name"), UNSUPPORTED)
-def test_unsupported_formats_are_named(kernel: ModuleType, start: bytes, name: str) -> None:
+def test_unsupported_formats_are_named(start: bytes, name: str) -> None:
     reason = re.escape(f"not an image that can be decoded here ({name}: not supported; convert it first)")
     with pytest.raises(DecodeError, match=f"^{reason}$"):
         kernel.decode(start + bytes(100))
@@ -169,7 +169,7 @@ def test_every_status_has_a_message() -> None:
     assert set(MESSAGES) == set(Status)
 
 
-def test_payloads_from_files(kernel: ModuleType, tmp_path: Path) -> None:
+def test_payloads_from_files(tmp_path: Path) -> None:
     path = tmp_path / "payloads"
     path.write_bytes(b"before" + GOOD + b"after")
     with path.open("rb") as file, (tmp_path / "closed").open("wb") as unreadable:
@@ -196,7 +196,7 @@ def test_payloads_from_files(kernel: ModuleType, tmp_path: Path) -> None:
             np.ones(len(rows), np.uint8),
             None,
         )
-        status, out = decode_views(kernel, source, [WHOLE] * len(rows))
+        status, out = decode_views(source, [WHOLE] * len(rows))
         os.close(folder)
     for (*_, wanted), found, pixels in zip(rows, status, out, strict=True):
         assert found in ((Status.READ, Status.SHORT) if wanted is None else (wanted,))
@@ -206,38 +206,35 @@ def test_payloads_from_files(kernel: ModuleType, tmp_path: Path) -> None:
 _STARVED = """
 import resource
 from kernel_images import *
-kernel = {"native": native, "python": twin}[sys.argv[1]]
 data = with_size(jpeg(photo(160, 120)), 60000, 60000)
 view = View((0, 0, 60000, 60000, 48, 40, 0, 0), (48, 40))
-decode_view(kernel, jpeg(photo(160, 120)), View((0, 0, 160, 120, 48, 40, 0, 0), (48, 40)))
+decode_view(jpeg(photo(160, 120)), View((0, 0, 160, 120, 48, 40, 0, 0), (48, 40)))
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (256 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-print(decode_view(kernel, data, view, DecodeOptions(max_pixels=1 << 32))[0])
+print(decode_view(data, view, DecodeOptions(max_pixels=1 << 32))[0])
 """
 
 
-def test_out_of_memory(kernel: ModuleType) -> None:
-    """14 GB of pixels where 256 MB of address space are left; what Pillow would need is over the limit."""
-    name = "native" if kernel.__name__.endswith("native") else "python"
+def test_out_of_memory() -> None:
+    """14 GB of pixels where 256 MB of address space are left."""
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     result = subprocess.run(
-        [sys.executable, "-c", "import sys\n" + _STARVED, name],
+        [sys.executable, "-c", _STARVED],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
-    expected = Status.MEMORY if name == "native" else Status.LIMIT
-    assert (result.stdout, result.returncode) == (f"{int(expected)}\n", 0), result.stderr
+    assert (result.stdout, result.returncode) == (f"{int(Status.MEMORY)}\n", 0), result.stderr
 
 
-def test_guessed_pixels_begin_with_the_real_ones(kernel: ModuleType) -> None:
-    whole = decode_view(kernel, GOOD, WHOLE, DecodeOptions(strict=False))[1]
-    half = decode_view(kernel, GOOD[: 3 * len(GOOD) // 4], WHOLE, DecodeOptions(strict=False))[1]
+def test_guessed_pixels_begin_with_the_real_ones() -> None:
+    whole = decode_view(GOOD, WHOLE, DecodeOptions(strict=False))[1]
+    half = decode_view(GOOD[: 3 * len(GOOD) // 4], WHOLE, DecodeOptions(strict=False))[1]
     np.testing.assert_array_equal(half[:12], whole[:12])
     assert (half[-4:] != whole[-4:]).any()
 
 
-def test_decode_raises_for_each_status(kernel: ModuleType) -> None:
+def test_decode_raises_for_each_status() -> None:
     for name, case in CASES.items():
         if case.status in (Status.OK, Status.BOX) or case.options != DecodeOptions():
             continue
@@ -246,7 +243,7 @@ def test_decode_raises_for_each_status(kernel: ModuleType) -> None:
         assert "\n" not in str(caught.value), name
 
 
-def test_arrays_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
+def test_arrays_that_do_not_fit_are_refused() -> None:
     source, _alive = batch_of([GOOD] * 2)
     boxes, flips = np.array([WHOLE.box] * 2, np.int32), np.zeros(2, np.uint8)
     out, status = np.zeros((2, 40, 48, 3), np.uint8), np.zeros(2, np.int32)
@@ -280,7 +277,7 @@ def test_arrays_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
         kernel.decode_batch(context, source, boxes, flips, out, status, 0, 2)
 
 
-def test_an_unknown_decoding_path_is_refused(kernel: ModuleType) -> None:
+def test_an_unknown_decoding_path_is_refused() -> None:
     kernel.Context(DecodeOptions(), decoder="libjpeg").close()
     with pytest.raises(OptionError, match=r"^decoder must be segments, splice, libjpeg or None, found 'rows'$"):
         kernel.Context(DecodeOptions(), decoder="rows")
@@ -289,7 +286,7 @@ def test_an_unknown_decoding_path_is_refused(kernel: ModuleType) -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_damaged_payloads_harm_no_neighbour(kernel: ModuleType, data: st.DataObject) -> None:
+def test_damaged_payloads_harm_no_neighbour(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     damaged = bytearray(KINDS[kind](photo(70, 50)))
     for _ in range(data.draw(st.integers(1, 12))):
@@ -299,8 +296,8 @@ def test_damaged_payloads_harm_no_neighbour(kernel: ModuleType, data: st.DataObj
     view = View((5, 5, 65, 45, 32, 32, 0, 0), (32, 32))
     good = KINDS["420"](photo(70, 50))
     source, _alive = batch_of([good, bytes(damaged), good])
-    status, out = decode_views(kernel, source, [view] * 3, options)
-    alone = decode_view(kernel, good, view, options)[1]
+    status, out = decode_views(source, [view] * 3, options)
+    alone = decode_view(good, view, options)[1]
     assert status[0] == status[2] == Status.OK
     np.testing.assert_array_equal(out[[0, 2]], np.stack([alone, alone]))
     assert status[1] in set(Status)
@@ -308,14 +305,14 @@ def test_damaged_payloads_harm_no_neighbour(kernel: ModuleType, data: st.DataObj
         assert not out[1].any()
 
 
-def test_threads_with_their_own_contexts(kernel: ModuleType) -> None:
+def test_threads_with_their_own_contexts() -> None:
     payloads = [KINDS[kind](photo(*size)) for kind in KINDS for size in ((61, 47), (240, 180))]
     payloads += [GOOD[:900], b"no image", save(Image.fromarray(photo(61, 47)), "PNG")]
     source, _alive = batch_of(payloads)
     views = [View((1, 2, 60, 45, 40, 40, 0, 0), (40, 40))] * len(payloads)
 
     def run(_: int) -> list[tuple[list[int], bytes]]:
-        results = [decode_views(kernel, source, views) for _ in range(5)]
+        results = [decode_views(source, views) for _ in range(5)]
         return [(status, out.tobytes()) for status, out in results]
 
     with ThreadPoolExecutor(3) as pool:
@@ -323,7 +320,7 @@ def test_threads_with_their_own_contexts(kernel: ModuleType) -> None:
     assert all(other == first for other in others)
 
 
-def test_one_context_for_images_of_all_sizes_and_statuses(kernel: ModuleType) -> None:
+def test_one_context_for_images_of_all_sizes_and_statuses() -> None:
     context = kernel.Context(DecodeOptions(filter="bicubic"))
     rng = np.random.default_rng(0)
     for _ in range(60):
@@ -336,4 +333,4 @@ def test_one_context_for_images_of_all_sizes_and_statuses(kernel: ModuleType) ->
             context, source, np.array([view.box] * 3, np.int32), np.zeros(3, np.uint8), out, status, 0, 3
         )
         assert status[1:].tolist() == [Status.OK, Status.UNSUPPORTED]
-        np.testing.assert_array_equal(out[1], decode_view(kernel, data, view, context.options)[1])
+        np.testing.assert_array_equal(out[1], decode_view(data, view, context.options)[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from kernel_images import KINDS, exif, jpeg, photo, save, segment, with_size
 from PIL import Image
 
+from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel.contract import Header
 
@@ -25,7 +25,7 @@ def with_segment(data: bytes, marker: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
+def test_every_kind_of_jpeg(kind: str) -> None:
     components = {"gray": 1, "progressive gray": 1, "cmyk": 4, "ycck": 4}.get(kind, 3)
     restart = {"restart blocks": 3, "restart rows": 6}.get(kind, 0)
     across = {"444": 1, "440": 1, "441": 1, "rgb": 1, "cmyk": 1, "ycck": 1, "411": 4}.get(kind, 2)
@@ -35,7 +35,7 @@ def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
     assert isinstance(kernel.read_header(KINDS[kind](PIXELS)).progressive, bool)
 
 
-def test_other_formats(kernel: ModuleType) -> None:
+def test_other_formats() -> None:
     alpha, gray = Image.fromarray(np.dstack([PIXELS, PIXELS[..., 0]])), IMAGE.convert("L")
     cases = {
         "png": (save(IMAGE, "PNG"), 3),
@@ -86,20 +86,20 @@ EXIF_BLOCKS = {
 
 
 @pytest.mark.parametrize(("block", "orientation"), EXIF_BLOCKS.values(), ids=EXIF_BLOCKS)
-def test_valid_and_invalid_exif(kernel: ModuleType, block: bytes, orientation: int) -> None:
+def test_valid_and_invalid_exif(block: bytes, orientation: int) -> None:
     header = kernel.read_header(with_segment(jpeg(PIXELS), 0xE1, block))
     assert header[:-2] == ("jpeg", *((60, 90) if orientation == 6 else (90, 60)), orientation, 3, False)
 
 
 @given(block=st.binary(max_size=80), offset=st.integers(0, 2**32 - 1))
-def test_exif_of_any_bytes_does_no_harm(kernel: ModuleType, block: bytes, offset: int) -> None:
+def test_exif_of_any_bytes_does_no_harm(block: bytes, offset: int) -> None:
     for body in (b"Exif\0\0" + block, _exif(">", [(0x0112, 3, 1, _BIG)], offset) + block):
         header = kernel.read_header(with_segment(jpeg(PIXELS), 0xE1, body))
         assert {header.width, header.height} == {60, 90}
         assert 1 <= header.orientation <= 8
 
 
-def test_the_beginning_of_a_file_is_enough_or_raises(kernel: ModuleType) -> None:
+def test_the_beginning_of_a_file_is_enough_or_raises() -> None:
     """A part never gives a wrong header: folders are scanned by the first bytes of their files."""
     noise = bytes(range(256)) * 300  # a profile before the frame
     data = save(IMAGE, "JPEG", exif=exif(6), icc_profile=noise)
@@ -114,13 +114,13 @@ def test_the_beginning_of_a_file_is_enough_or_raises(kernel: ModuleType) -> None
         assert kernel.read_header(data[:2000]) == kernel.read_header(data)
 
 
-def test_buffers_of_any_type(kernel: ModuleType) -> None:
+def test_buffers_of_any_type() -> None:
     for data in (jpeg(PIXELS), save(IMAGE, "PNG")):
         whole = kernel.read_header(data)
         assert whole == kernel.read_header(bytearray(data)) == kernel.read_header(memoryview(data))
 
 
-def test_the_limit_on_pixels_is_applied_to_a_header(kernel: ModuleType) -> None:
+def test_the_limit_on_pixels_is_applied_to_a_header() -> None:
     """Else readers would take memory for an image that is never decoded."""
     data = with_size(jpeg(PIXELS), 65_500, 65_500)
     with pytest.raises(DecodeError, match=r"limit on pixels or bytes \(65500x65500 pixels\)"):
@@ -129,14 +129,14 @@ def test_the_limit_on_pixels_is_applied_to_a_header(kernel: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"hello, world" * 20, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 100, b""])
-def test_files_that_are_not_images(kernel: ModuleType, data: bytes) -> None:
+def test_files_that_are_not_images(data: bytes) -> None:
     with pytest.raises(DecodeError, match=r"^not an image that can be decoded here" if data else "is empty"):
         kernel.read_header(data)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @given(data=st.data())
-def test_damaged_headers_raise_one_line(kernel: ModuleType, data: st.DataObject) -> None:
+def test_damaged_headers_raise_one_line(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"]))
     payload = bytearray(save(IMAGE, name))
     for place in data.draw(st.lists(st.integers(3, 250), min_size=1, max_size=8)):

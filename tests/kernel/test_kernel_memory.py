@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
 
+import google_crc32c
 import numpy as np
 import pytest
 from kernel_images import KINDS, batch_of, in_a_file, jpeg, photo, save, with_size
 from PIL import Image
 
+from iofast import kernel
 from iofast.errors import DecodeError
-from iofast.kernel import twin
 from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe
 
 LIMIT = 2 << 20  # bytes of growth; a leak of one small image per decode would be 50 times that
@@ -48,9 +48,9 @@ def growth(step: Callable[[], None], steps: int) -> int:
 class Decoding:
     """A call decodes a batch of `BATCH` rows from a file; all succeed, or none does."""
 
-    def __init__(self, kernel: ModuleType, payloads: list[bytes], good: bool) -> None:
+    def __init__(self, payloads: list[bytes], good: bool) -> None:
         chosen = [payload for payload, _ in zip(cycle(payloads), range(BATCH), strict=False)]
-        self.kernel, self.good = kernel, good
+        self.good = good
         self.source, self.fd = in_a_file(batch_of(chosen))
         self.out, self.status = np.empty((BATCH, 24, 24, 3), np.uint8), np.empty(BATCH, np.int32)
         self.boxes = np.array([(1, 1, 60, 44, 24, 24, 0, 0)] * BATCH, np.int32)
@@ -58,7 +58,7 @@ class Decoding:
 
     def __call__(self) -> None:
         flips = np.zeros(BATCH, np.uint8)
-        self.kernel.decode_batch(self.context, self.source, self.boxes, flips, self.out, self.status, 0, BATCH)
+        kernel.decode_batch(self.context, self.source, self.boxes, flips, self.out, self.status, 0, BATCH)
         assert ((self.status == Status.OK) == self.good).all()
 
     def close(self) -> None:
@@ -80,38 +80,38 @@ def bad_payloads() -> list[bytes]:
 
 @plain_allocator
 @pytest.mark.parametrize("count", [None, pytest.param(100_000, marks=pytest.mark.slow)], ids=["short", "long"])
-def test_memory_is_flat(kernel: ModuleType, count: int | None) -> None:
+def test_memory_is_flat(count: int | None) -> None:
     for payloads, good, usual in ((good_payloads(), True, 3000), (bad_payloads(), False, 5000)):
-        with closing(Decoding(kernel, payloads, good)) as step:
+        with closing(Decoding(payloads, good)) as step:
             assert growth(step, (count or usual) // BATCH) < LIMIT
 
 
 @plain_allocator
-def test_memory_is_flat_over_raw_pixels(kernel: ModuleType) -> None:
+def test_memory_is_flat_over_raw_pixels() -> None:
     """Rows of two sizes in turn, and refused rows."""
     sizes = [(64, 48), (61, 45)]
     payloads = [photo(*size).tobytes() for size in sizes]
     kinds = np.array([(Kind.RGB, *size) for size in sizes], np.int32)
     for column, good in ((kinds, True), (kinds + np.array([0, 1, 0]), False)):
-        with closing(Decoding(kernel, payloads, good)) as step:
+        with closing(Decoding(payloads, good)) as step:
             rows = np.tile(column, (BATCH // len(kinds) + 1, 1))[:BATCH].astype(np.int32)
             step.source = step.source._replace(indexed=rows)
             assert growth(step, 60) < LIMIT
 
 
 @plain_allocator
-def test_memory_is_flat_over_contexts(kernel: ModuleType) -> None:
+def test_memory_is_flat_over_contexts() -> None:
     payloads = good_payloads()[:1]
 
     def step() -> None:
-        with closing(Decoding(kernel, payloads, True)) as decoding:
+        with closing(Decoding(payloads, True)) as decoding:
             decoding()
 
     assert growth(step, 40) < LIMIT
 
 
 @plain_allocator
-def test_memory_is_flat_over_single_images(kernel: ModuleType) -> None:
+def test_memory_is_flat_over_single_images() -> None:
     good, bad = jpeg(photo(64, 48)), jpeg(photo(64, 48))[:700]
     recipe = TranscodeRecipe(size=24, mode="short")
 
@@ -126,7 +126,7 @@ def test_memory_is_flat_over_single_images(kernel: ModuleType) -> None:
 
 
 @plain_allocator
-def test_scratch_memory_goes_with_its_context(kernel: ModuleType) -> None:
+def test_scratch_memory_goes_with_its_context() -> None:
     """48 MB of pixels and 16 MB of payload per context. The allocator may keep one of them for the next."""
     data = jpeg(np.zeros((3000, 4000, 3), np.uint8)) + bytes(16 << 20)
     source, fd = in_a_file(batch_of([data]))
@@ -143,7 +143,7 @@ def test_scratch_memory_goes_with_its_context(kernel: ModuleType) -> None:
     os.close(fd)
 
 
-def test_crc32c(kernel: ModuleType) -> None:
+def test_crc32c() -> None:
     """The check value of the CRC catalogue, and continued checksums."""
     assert kernel.crc32c(b"123456789") == 0xE3069283
     assert kernel.crc32c(b"") == 0
@@ -152,4 +152,4 @@ def test_crc32c(kernel: ModuleType) -> None:
         assert kernel.crc32c(data[cut:], kernel.crc32c(data[:cut])) == kernel.crc32c(data)
         assert kernel.crc32c(memoryview(data)[cut:]) == kernel.crc32c(bytearray(data[cut:]))
     for length in (*range(300), *range(1000, 1400), 5000):  # every remainder of the vector loops
-        assert kernel.crc32c(data[:length], 7) == twin.crc32c(data[:length], 7)
+        assert kernel.crc32c(data[:length], 7) == google_crc32c.extend(7, data[:length])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import View, decode_view, jpeg, native, needs_native, photo, upright
+from kernel_images import View, decode_view, jpeg, photo, upright
 from region_images import (
     OWN,
     ROUTES,
@@ -23,10 +23,8 @@ from region_images import (
     texture,
 )
 
-from iofast.kernel import TranscodeRecipe
+from iofast.kernel import TranscodeRecipe, native
 from iofast.kernel.contract import DecodeOptions, Kind
-
-pytestmark = needs_native
 
 # The instruction set does not affect libjpeg, so two of its routes suffice for many draws.
 FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))
@@ -192,7 +190,7 @@ def test_fast_pixels_are_the_same_on_every_machine(monkeypatch: pytest.MonkeyPat
         for fast in (False, True):
             monkeypatch.setenv("IOFAST_SIMD", simd)
             view = View((0, 0, 400, 300, 60, 50, 0, 0), (60, 50))
-            status, pixels = decode_view(native, data, view, DecodeOptions(fast=fast))
+            status, pixels = decode_view(data, view, DecodeOptions(fast=fast))
             assert status == 0
             pictures.append(pixels)
     for pixels in pictures[1:]:

@@ -8,14 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from jpeg_damage import HEADER, SCAN, Parts, Rng, damage, fill_bytes, garbage_before_marker
-from kernel_images import Pixels, native, needs_native, upright
+from kernel_images import Pixels, upright
 from numpy.typing import NDArray
 from region_images import OWN, ROUTES, Box, Decoder, Drawn, claimed_size, cut, draw_boxes, encode, texture
 
 from iofast.errors import DecodeError
+from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Status
-
-pytestmark = needs_native
 
 MAX_PIXELS = 1 << 20
 FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))

@@ -9,12 +9,11 @@ import time
 import numpy as np
 import pytest
 from jpeg_damage import DHT, DQT, SOF, SOS, Parts, stuffed
-from kernel_images import batch_of, jpeg, native, needs_native, photo, with_size
+from kernel_images import batch_of, jpeg, photo, with_size
 from region_images import Box, Decoder, encode
 
+from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Status
-
-pytestmark = needs_native
 
 OURS, LIBJPEG = ("own", "avx2"), ("libjpeg", "avx2")
 ROUTES = (OURS, ("own", "scalar"), ("own", "avx512"), ("splice", "avx2"), LIBJPEG)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
-from kernel_images import KINDS, Pixels, exif, jpeg, needs_native, photo, upright, with_size
+from kernel_images import KINDS, Pixels, exif, jpeg, photo, upright, with_size
 from PIL import Image
 
+from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel.contract import TranscodeRecipe
 
@@ -18,7 +18,7 @@ COLOUR = (200, 60, 40)
 
 
 @pytest.mark.parametrize("size", [67, 97, 111])
-def test_an_odd_edge_keeps_its_colour(kernel: ModuleType, size: int) -> None:
+def test_an_odd_edge_keeps_its_colour(size: int) -> None:
     """The centre of the last chroma sample is on the far edge, where the box filter had no input and gave 0."""
     flat = np.full((64, 64, 3), COLOUR, np.uint8)
     for subsampling in ("4:2:0", "4:2:2", "4:4:4"):
@@ -27,7 +27,7 @@ def test_an_odd_edge_keeps_its_colour(kernel: ModuleType, size: int) -> None:
         assert np.abs(np.asarray(found, int) - COLOUR).max() <= 4
 
 
-def test_an_odd_mirrored_edge_keeps_its_colour(kernel: ModuleType) -> None:
+def test_an_odd_mirrored_edge_keeps_its_colour() -> None:
     """The same without a resize: from the far end an odd image begins inside its last chroma sample."""
     for orientation in range(1, 9):
         data = jpeg(np.full((53, 71, 3), COLOUR, np.uint8), subsampling="4:2:0", exif=exif(orientation))
@@ -42,7 +42,7 @@ def _wave(width: int, height: int) -> Pixels:
 
 @pytest.mark.parametrize("subsampling", ["444", "420"])
 @pytest.mark.parametrize("orientation", [1, 2])
-def test_reduced_decoding_moves_nothing(kernel: ModuleType, orientation: int, subsampling: str) -> None:
+def test_reduced_decoding_moves_nothing(orientation: int, subsampling: str) -> None:
     """3001 pixels are 375.125 at 1/8; rounding to 376 moved the far side by a third of a result pixel."""
     data = jpeg(_wave(3001, 403), quality=98, exif=exif(orientation))
     recipe = TranscodeRecipe(size=180, mode="long", quality=100, subsampling=subsampling, reducing_gap=2)
@@ -55,7 +55,7 @@ def test_reduced_decoding_moves_nothing(kernel: ModuleType, orientation: int, su
         assert abs(shift) < 0.03
 
 
-def test_a_virtual_image_of_two_thousand_million_pixels_a_side(kernel: ModuleType) -> None:
+def test_a_virtual_image_of_two_thousand_million_pixels_a_side() -> None:
     """A strip of 1 x 65,500 cropped to a large square raised OverflowError, not DecodeError."""
     with pytest.raises(DecodeError, match="limit"):
         kernel.transcode(jpeg(photo(1, 65_500)), TranscodeRecipe(size=40_000, mode="crop"))
@@ -75,7 +75,6 @@ except DecodeError:
 """
 
 
-@needs_native
 @pytest.mark.parametrize("kind", ["420", "progressive"])
 def test_memory_does_not_depend_on_the_size_in_the_header(kind: str) -> None:
     """A few KiB that claim 16,000 x 16,000 pixels took 800 MB: libjpeg filled the rest in advance."""
@@ -84,7 +83,6 @@ def test_memory_does_not_depend_on_the_size_in_the_header(kind: str) -> None:
     assert int(run.stdout) < 100 * 1024, "KiB"
 
 
-@needs_native
 def test_two_threads_never_borrow_the_same_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the test for an idle context and taking it, another thread could take it: `IndexError`."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from io import BytesIO
-from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import KINDS, PILLOW, Pixels, exif, jpeg, native, needs_native, photo, save, segment, twin
+from jpeg_symbols import Baseline, read
+from kernel_images import KINDS, PILLOW, Pixels, exif, jpeg, photo, save, segment
 from PIL import Image, ImageCms
 
+from iofast import kernel
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import recode
+from iofast.kernel import native
 from iofast.kernel.contract import TranscodeRecipe, mcus_per_row, restart_interval
-from tools.jpeg_symbols import Baseline, read
 
 needs_markers = pytest.mark.skipif(PILLOW < (10, 2), reason="this Pillow writes no restart markers")
 NOISE = np.random.default_rng(0).integers(0, 2, (64, 96, 3), np.uint8) * 255  # the largest possible coefficients
@@ -63,9 +63,7 @@ def test_the_interval_is_the_divisor_nearest_to_four(mcus: int) -> None:
     mode=st.sampled_from(["RGB", "L"]),
     name=st.sampled_from(["JPEG", "PNG"]),
 )
-def test_auto_writes_that_interval(
-    kernel: ModuleType, size: tuple[int, int], subsampling: str, mode: str, name: str
-) -> None:
+def test_auto_writes_that_interval(size: tuple[int, int], subsampling: str, mode: str, name: str) -> None:
     data = save(Image.fromarray(photo(*size)).convert(mode), name)  # a JPEG goes through C, a PNG through Pillow
     made = kernel.transcode(data, TranscodeRecipe(restart="auto", subsampling=subsampling)).data
     header, found = kernel.read_header(made), read(made)
@@ -75,24 +73,14 @@ def test_auto_writes_that_interval(
     assert same(made, kernel.transcode(data, TranscodeRecipe(restart=0, subsampling=subsampling)).data)
 
 
-def test_values_of_restart(kernel: ModuleType) -> None:
+def test_values_of_restart() -> None:
     data = KINDS["420"](photo(160, 60))
     assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=0)).data).restart == 0
-    if kernel is native or PILLOW >= (10, 2):
-        for restart in (1, 7, 65_535):
-            assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=restart)).data).restart == restart
-        assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=None)).data).restart == 5
+    for restart in (1, 7, 65_535):
+        assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=restart)).data).restart == restart
+    assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=None)).data).restart == 5
 
 
-def test_auto_does_without_where_pillow_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recode, "pillow_version", "9.5.0.post2")
-    data = save(Image.fromarray(photo(160, 60)), "PNG")
-    assert twin.read_header(twin.transcode(data, TranscodeRecipe(restart="auto")).data).restart == 0
-    if native:
-        assert native.read_header(native.transcode(data, TranscodeRecipe(restart="auto")).data).restart == 5
-
-
-@needs_native
 @pytest.mark.parametrize("quality", [1, 30, 59, 60, 82, 83, 93, 94, 100])
 def test_every_symbol_has_a_code(quality: int) -> None:
     """Noise of full contrast has coefficients that no photograph has; `read` detects codes that are not prefix-free."""
@@ -106,7 +94,6 @@ def test_every_symbol_has_a_code(quality: int) -> None:
             assert max(table.lengths) <= 16
 
 
-@needs_native
 @pytest.mark.parametrize("source", ["JPEG", "PNG"])
 def test_all_images_of_a_quality_have_the_same_tables(source: str) -> None:
     """A decoder can reuse its lookup tables."""
@@ -118,23 +105,21 @@ def test_all_images_of_a_quality_have_the_same_tables(source: str) -> None:
     assert len(found) == 1
 
 
-@needs_native
 @pytest.mark.parametrize(("quality", "cost"), [(50, 1.06), (75, 1.06), (90, 1.035), (97, 1.015)])
 def test_markers_cost_little(quality: int, cost: float) -> None:
-    """The tables are not made for noise in 170 MCUs; benchmarks/bench_size.py measures photographs."""
+    """The tables are not made for noise in 170 MCUs; `bench_pack --part size` measures photographs."""
     data, recipe = KINDS["444"](photo(512, 384)), TranscodeRecipe(256, "short", quality=quality, restart="auto")
     marked = native.transcode(data, recipe).data
     assert len(marked) < len(native.rewrite(marked, recipe.interval(22), native.STANDARD))
     assert len(marked) <= cost * len(native.rewrite(marked, 0, native.STANDARD))
 
 
-@needs_native
 def test_every_decoder_sees_the_same_pixels() -> None:
     cv2, simplejpeg = pytest.importorskip("cv2"), pytest.importorskip("simplejpeg")
 
     def views(data: bytes) -> list[Pixels]:
         opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-        return [pixels(data), opencv, simplejpeg.decode_jpeg(data), native.decode(data), twin.decode(data)]
+        return [pixels(data), opencv, simplejpeg.decode_jpeg(data), native.decode(data)]
 
     for seed, subsampling in enumerate(("420", "422", "444")):
         recipe = TranscodeRecipe(size=90, mode="short", restart="auto", subsampling=subsampling)
@@ -143,7 +128,6 @@ def test_every_decoder_sees_the_same_pixels() -> None:
             assert np.array_equal(ours, plain)
 
 
-@needs_native
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("progressive")])
 def test_rewriting_keeps_every_coefficient(kind: str) -> None:
     data = KINDS[kind](photo(90, 60))
@@ -155,7 +139,6 @@ def test_rewriting_keeps_every_coefficient(kind: str) -> None:
         assert np.array_equal(pixels(made), pixels(data))
 
 
-@needs_native
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_progressive_jpeg_becomes_the_baseline_one(mode: str) -> None:
     """Pillow writes the same coefficients both ways."""
@@ -170,7 +153,6 @@ def test_a_progressive_jpeg_becomes_the_baseline_one(mode: str) -> None:
     assert native.transcode(made, recipe).data == made
 
 
-@needs_native
 def test_kept_jpegs_keep_their_metadata() -> None:
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes() + bytes(100_000)  # of two segments
     options: dict[str, object] = {"exif": exif(6), "icc_profile": profile, "comment": b"a comment", "dpi": (72, 72)}
@@ -185,7 +167,7 @@ def test_kept_jpegs_keep_their_metadata() -> None:
 
 
 @pytest.mark.parametrize("restart", [None, 0])
-def test_files_are_rewritten_only_on_request(kernel: ModuleType, restart: int | None) -> None:
+def test_files_are_rewritten_only_on_request(restart: int | None) -> None:
     data = KINDS["progressive"](photo(60, 40))
     assert kernel.transcode(data, TranscodeRecipe(format="keep", restart=restart)).data == data
 
@@ -204,7 +186,7 @@ def in_three_scans(sampling: int) -> bytes:
 
 def without_last_scan(mode: str) -> bytes:
     whole = jpeg(photo(90, 60), mode, progressive=True)
-    assert native is None or native.rewrite(whole, 1) is not None
+    assert native.rewrite(whole, 1) is not None
     return whole[: whole.rindex(b"\xff\xda")] + b"\xff\xd9"
 
 
@@ -219,7 +201,6 @@ def out_of_range() -> bytes:
     return data
 
 
-@needs_native
 @pytest.mark.parametrize(
     "data",
     [
@@ -236,7 +217,6 @@ def test_files_that_cannot_be_rewritten_are_kept_byte_by_byte(data: bytes) -> No
     assert native.transcode(data, TranscodeRecipe(format="keep", restart="auto")).data == data
 
 
-@needs_native
 def test_scans_of_one_component_each_are_joined() -> None:
     """The layout of `in_three_scans` with fewer blocks fits, and gets markers."""
     data = in_three_scans(2)
@@ -245,7 +225,6 @@ def test_scans_of_one_component_each_are_joined() -> None:
     assert np.array_equal(pixels(made), pixels(data))
 
 
-@needs_native
 @pytest.mark.parametrize("kind", ["420", "progressive", "gray"])
 def test_damage_is_found_with_and_without_rewriting(kind: str) -> None:
     whole = KINDS[kind](photo(120, 90))
@@ -263,7 +242,6 @@ def test_damage_is_found_with_and_without_rewriting(kind: str) -> None:
                 native.rewrite(data, 1)
 
 
-@needs_native
 def test_limits() -> None:
     data = KINDS["420"](photo(60, 40))
     with pytest.raises(DecodeError, match="larger than the limit"):
@@ -274,7 +252,6 @@ def test_limits() -> None:
             native.rewrite(data, restart, tables)
 
 
-@needs_native
 def test_an_image_does_not_affect_the_next() -> None:
     """libjpeg keeps tables and restart intervals in its objects; each image must set all of them."""
     data = save(Image.fromarray(photo(120, 90)), "JPEG", exif=exif(3), comment=b"secret")
@@ -287,12 +264,6 @@ def test_an_image_does_not_affect_the_next() -> None:
         assert native.rewrite(data, 0) == kept
     assert not extras(first)[1:]
     assert b"secret" in kept
-
-
-def test_the_twin_refuses_to_rewrite() -> None:
-    with pytest.raises(OptionError, match="need the native kernel") as caught:
-        twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe(format="keep", restart="auto"))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("restart", [-1, 65_536, 2.0, True, "often", "4"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from io import BytesIO
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,24 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_images import (
     KINDS,
-    PILLOW,
     Pixels,
     as_far_as_it_goes,
     exif,
     jpeg,
-    native,
     photo,
     save,
     segment,
-    twin,
     upright,
     with_size,
     worst,
 )
 from PIL import Image
 
+from iofast import kernel
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import recode
+from iofast.kernel import native
 from iofast.kernel.contract import FILTERS, MAX_SIDE, Transcoded, TranscodeRecipe
 
 FINE = {"quality": 100, "subsampling": "444"}  # the smallest encoding error: 2 levels, rarely more
@@ -53,7 +50,7 @@ def close(found: Pixels, wanted: Image.Image, mean: float = 1.0, most: int = 12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
+def test_every_kind_of_jpeg(kind: str) -> None:
     data = KINDS[kind](photo(500, 375))
     recipe = TranscodeRecipe(size=128, mode="short", reducing_gap=0, **FINE)
     result = kernel.transcode(data, recipe)
@@ -65,7 +62,7 @@ def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
 
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_goes_into_the_pixels(kernel: ModuleType, orientation: int, filter: str) -> None:
+def test_orientation_goes_into_the_pixels(orientation: int, filter: str) -> None:
     data = jpeg(photo(160, 90), exif=exif(orientation))
     for mode in ("short", "crop"):
         recipe = TranscodeRecipe(size=48, mode=mode, filter=filter, reducing_gap=0, **FINE)
@@ -83,9 +80,7 @@ def test_orientation_goes_into_the_pixels(kernel: ModuleType, orientation: int, 
     only_shrink=st.booleans(),
     orientation=st.integers(1, 8),
 )
-def test_sizes(
-    kernel: ModuleType, size: tuple[int, int], goal: int, mode: str, only_shrink: bool, orientation: int
-) -> None:
+def test_sizes(size: tuple[int, int], goal: int, mode: str, only_shrink: bool, orientation: int) -> None:
     recipe = TranscodeRecipe(size=None if mode == "none" else goal, mode=mode, only_shrink=only_shrink)
     result = kernel.transcode(jpeg(photo(*size), exif=exif(orientation)), recipe)
     original = size[::-1] if orientation >= 5 else size
@@ -115,7 +110,7 @@ def test_modes(mode: str, size: int, only_shrink: bool, wanted: tuple[int, int])
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_reduced_decoding_shows_the_same_picture(kernel: ModuleType, orientation: int) -> None:
+def test_reduced_decoding_shows_the_same_picture(orientation: int) -> None:
     """1201 x 899 is a multiple of no scale: the rounding of DCT scaling must not stretch the image."""
     data = jpeg(photo(1201, 899), quality=95, exif=exif(orientation))
     for size in (64, 128, 200, 300):
@@ -138,21 +133,20 @@ def _segments(data: bytes) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize(("subsampling", "factors"), [("420", 0x22), ("422", 0x21), ("444", 0x11)])
-def test_options_of_the_encoder(kernel: ModuleType, subsampling: str, factors: int) -> None:
+def test_options_of_the_encoder(subsampling: str, factors: int) -> None:
     data = KINDS["444"](photo(300, 200))
-    restart = 5 if kernel is native or PILLOW >= (10, 2) else 0
-    result = kernel.transcode(data, TranscodeRecipe(subsampling=subsampling, quality=77, restart=restart))
+    result = kernel.transcode(data, TranscodeRecipe(subsampling=subsampling, quality=77, restart=5))
     parts = _segments(result.data)
     assert 0xC0 in parts, "baseline, which every decoder reads"
     assert parts[0xC0][7] == factors
-    assert parts.get(0xDD) == (struct.pack(">H", restart) if restart else None)
+    assert parts.get(0xDD) == (struct.pack(">H", 5))
     tables = Image.open(BytesIO(result.data)).quantization
     assert tables == Image.open(BytesIO(jpeg(photo(300, 200), quality=77))).quantization
     assert 0xDD not in _segments(kernel.transcode(data, TranscodeRecipe()).data)
 
 
 @pytest.mark.parametrize("kind", ["420", "gray", "cmyk", "progressive"])
-def test_no_larger_than_pillow_writes_it(kernel: ModuleType, kind: str) -> None:
+def test_no_larger_than_pillow_writes_it(kind: str) -> None:
     data = KINDS[kind](photo(500, 375))
     recipe = TranscodeRecipe(size=200, mode="short")
     mode = "L" if kind == "gray" else "RGB"
@@ -160,7 +154,7 @@ def test_no_larger_than_pillow_writes_it(kernel: ModuleType, kind: str) -> None:
     assert len(kernel.transcode(data, recipe).data) <= 1.01 * len(pillow)
 
 
-def test_png_and_webp(kernel: ModuleType) -> None:
+def test_png_and_webp() -> None:
     data = KINDS["420"](photo(300, 200))
     for filter in FILTERS:
         recipe = TranscodeRecipe(size=90, mode="crop", format="png", reducing_gap=0, filter=filter)
@@ -178,7 +172,7 @@ def test_png_and_webp(kernel: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP"])
-def test_keep_keeps_bytes_where_no_pixel_changes(kernel: ModuleType, name: str) -> None:
+def test_keep_keeps_bytes_where_no_pixel_changes(name: str) -> None:
     data = save(Image.fromarray(photo(120, 90)), name, exif=exif(6))
     field = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp"}[name]
     for options in ({}, {"size": 90, "mode": "short"}, {"size": 500, "mode": "long", "only_shrink": True}):
@@ -190,7 +184,7 @@ def test_keep_keeps_bytes_where_no_pixel_changes(kernel: ModuleType, name: str) 
 
 
 @pytest.mark.parametrize("name", ["BMP", "TIFF", "PPM"])
-def test_keep_stores_other_formats_as_png(kernel: ModuleType, name: str) -> None:
+def test_keep_stores_other_formats_as_png(name: str) -> None:
     data = save(Image.fromarray(photo(120, 90)), name)
     result = kernel.transcode(data, TranscodeRecipe(format="keep", **FINE))
     assert result[1:] == ("png", 120, 90, 1, 120, 90)
@@ -200,7 +194,7 @@ def test_keep_stores_other_formats_as_png(kernel: ModuleType, name: str) -> None
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "keep"])
-def test_what_cannot_be_decoded_is_refused(kernel: ModuleType, format: str) -> None:
+def test_what_cannot_be_decoded_is_refused(format: str) -> None:
     whole = KINDS["420"](photo(120, 90))
     recipe = TranscodeRecipe(format=format, max_pixels=120 * 90)
     for data, reason in (
@@ -218,9 +212,7 @@ def test_what_cannot_be_decoded_is_refused(kernel: ModuleType, format: str) -> N
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "trailing bytes"])
 @pytest.mark.parametrize("share", [0.4, 0.9])
-def test_truncated_jpegs_are_packed_as_far_as_they_go(
-    kernel: ModuleType, kind: str, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_jpegs_are_packed_as_far_as_they_go(kind: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = KINDS[kind](photo(250, 190))
     data = whole[: int(share * len(whole))]
     with pytest.raises(DecodeError, match="truncated"):
@@ -243,15 +235,13 @@ def test_truncated_jpegs_are_packed_as_far_as_they_go(
 
 
 def test_a_kept_jpeg_without_its_end_is_completed() -> None:
-    if native is None:
-        pytest.skip("the native kernel is not built")
     whole = KINDS["420"](photo(120, 90))
     for check in (None, "end"):
         recipe = TranscodeRecipe(format="keep", truncated="accept", check=check)
         assert native.transcode(whole[:-2], recipe).data == whole
 
 
-def test_results_too_large_are_refused_before_they_are_made(kernel: ModuleType) -> None:
+def test_results_too_large_are_refused_before_they_are_made() -> None:
     strip = jpeg(photo(20_000, 1))
     for recipe, words in (
         (TranscodeRecipe(size=40, mode="short"), "longer than the 65,500 pixels a side that jpeg takes"),
@@ -265,14 +255,7 @@ def test_results_too_large_are_refused_before_they_are_made(kernel: ModuleType) 
     assert kernel.transcode(strip, TranscodeRecipe(size=3, mode="short")).width == 60_000 <= MAX_SIDE
 
 
-def test_restart_markers_that_pillow_cannot_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recode, "pillow_version", "9.5.0.post2")
-    with pytest.raises(OptionError, match=r"restart=4 needs Pillow 10\.2"):
-        twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe(restart=4))
-    assert twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe()).width == 60
-
-
-def test_kept_files_are_decoded_or_only_their_ends_are_checked(kernel: ModuleType) -> None:
+def test_kept_files_are_decoded_or_only_their_ends_are_checked() -> None:
     whole = KINDS["420"](photo(300, 200))
     middle = len(whole) // 2
     damaged = whole[:middle] + b"\xff\xd8\xff\xd7" * 8 + whole[middle:]
@@ -285,7 +268,7 @@ def test_kept_files_are_decoded_or_only_their_ends_are_checked(kernel: ModuleTyp
         TranscodeRecipe(format="keep", check="all")
 
 
-def test_noise_that_compresses_badly(kernel: ModuleType) -> None:
+def test_noise_that_compresses_badly() -> None:
     """The result is larger than the pixels: an encoder must not guess the size of its buffer."""
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
     result = kernel.transcode(jpeg(noise, quality=100, subsampling="4:4:4"), TranscodeRecipe(**FINE))
@@ -293,13 +276,13 @@ def test_noise_that_compresses_badly(kernel: ModuleType) -> None:
     assert np.abs(pixels_of(result) - noise.astype(int)).mean() < 3
 
 
-def test_the_same_bytes_each_time(kernel: ModuleType) -> None:
+def test_the_same_bytes_each_time() -> None:
     data = KINDS["progressive"](photo(300, 200))
     recipes = [TranscodeRecipe(size=n, mode="short", filter=name) for n in (20, 256) for name in FILTERS]
     assert [kernel.transcode(data, r).data for r in recipes] == [kernel.transcode(data, r).data for r in recipes]
 
 
-def test_buffers_of_any_type(kernel: ModuleType) -> None:
+def test_buffers_of_any_type() -> None:
     data = KINDS["420"](photo(60, 40))
     for format in ("jpeg", "keep"):
         recipe = TranscodeRecipe(format=format)

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import claims, exif, jpeg, native, needs_native, photo, save
+from kernel_images import claims, exif, jpeg, photo, save
 from PIL import Image, features
 
-from iofast import open_reader
+from iofast import kernel, open_reader
 from iofast.errors import DecodeError, ErrorBudgetError, OptionError
-from iofast.kernel import contract, memory, twin
+from iofast.kernel import contract, memory, native, other_formats
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing import PackOptions, pack
 from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
@@ -70,22 +70,21 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
     return made
 
 
-def measure(backend: str, folder: Path, every: bool) -> None:
+def measure(folder: Path, every: bool) -> None:
     """Print estimates and measurements as JSON lines, each image as it is and as if it were large.
 
     Each is measured in a fork, of a process without large images: the allocator would reuse their memory.
     """
-    kernel = native if backend == "native" else twin
     for make in kinds(40).values():
         kernel.transcode(make(), RECIPES["small"])  # libraries are loaded
     for path, large in itertools.product(sorted(folder.iterdir()), (False, True)):
         contract.LARGE = memory.LARGE = 0 if large else 1 << 24
         for name in (RECIPES if path.name in ("png", "jpeg") else USUAL) if every else USUAL[:1]:
-            estimated, grown = in_a_child(kernel, path.read_bytes(), RECIPES[name])
+            estimated, grown = in_a_child(path.read_bytes(), RECIPES[name])
             sys.stdout.write(json.dumps([f"{path.name}, {name}, {large}", estimated, grown]) + "\n")
 
 
-def in_a_child(kernel: Any, data: bytes, recipe: TranscodeRecipe) -> list[int]:
+def in_a_child(data: bytes, recipe: TranscodeRecipe) -> list[int]:
     end, start = os.pipe()
     child = os.fork()
     if not child:
@@ -107,12 +106,12 @@ def in_a_child(kernel: Any, data: bytes, recipe: TranscodeRecipe) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_no_image_takes_more_memory_than_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
+def test_no_image_takes_more_memory_than_estimated(every: bool, tmp_path: Path) -> None:
     for kind, make in kinds(SIDE).items():
         if every or kind in FEW:
             (tmp_path / kind).write_bytes(make())
-    script = f"import pathlib, sys, test_memory; test_memory.measure(sys.argv[1], pathlib.Path(sys.argv[2]), {every})"
-    command = [sys.executable, "-c", script, kernel.__name__.rpartition(".")[2], tmp_path]
+    script = f"import pathlib, sys, test_memory; test_memory.measure(pathlib.Path(sys.argv[1]), {every})"
+    command = [sys.executable, "-c", script, tmp_path]
     places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # tools, too
     options: dict[str, Any] = {"cwd": Path(__file__).parent, "env": os.environ | places}
     run = subprocess.run(command, capture_output=True, text=True, check=True, **options)
@@ -121,7 +120,7 @@ def test_no_image_takes_more_memory_than_estimated(kernel: Any, every: bool, tmp
     assert [line for line in lines if line[2] > line[1] + SLACK] == []
 
 
-def test_the_exceeded_limit_is_named(kernel: Any) -> None:
+def test_the_exceeded_limit_is_named() -> None:
     """16,000 x 16,000 pixels: 1 GB in colour, 2.3 GB with transparency."""
     rgb, rgba = claims(b"\2"), claims(b"\6")
     refused = r"limit on memory \(16000x16000 pixels of RGBA take up to 2[0-9]{3} MB, --max-memory is 2147 MB\)"
@@ -137,7 +136,7 @@ def test_the_exceeded_limit_is_named(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["keep", "jpeg", "png", "rgb"])
-def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
+def test_jpegs_have_limits_too(format: str) -> None:
     data = jpeg(photo(400, 300), progressive=True)
     for options, reason in (
         ({"max_pixels": 400 * 300 - 1}, r"pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
@@ -148,10 +147,9 @@ def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
     assert kernel.transcode(data, TranscodeRecipe(format=format, restart=None, max_memory=10_000_000))
 
 
-@needs_native
 def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept and cropped JPEGs are decoded in full for validation, which once used the limit of the loader."""
-    for module in (native, twin):
+    for module in (native, other_formats):
         monkeypatch.setattr(module.decode, "__defaults__", (1, 1000))
     monkeypatch.setattr(native.check, "__defaults__", (1, 1000))
     for options in ({"format": "keep"}, {"size": 64, "mode": "crop", "subsampling": "444"}, {"format": "png"}):
@@ -159,7 +157,6 @@ def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.Monk
             assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
 
 
-@needs_native
 def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from iofast.kernel import native_batch
 

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import native
 from PIL import Image, ImageOps
 from places import ROOT
 
 from iofast import kernel
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import DecodeError
-from iofast.kernel import twin
 from iofast.packing import pack
 from iofast.source.listing import printable
 from tools.odd_images import every, write
@@ -27,7 +25,6 @@ from tools.odd_images.__main__ import table
 from tools.odd_images.scene import Odd
 
 DOCUMENT = ROOT / "docs" / "odd-images.md"
-KERNELS = [pytest.param("native", marks=() if native else pytest.mark.skip(reason="not built")), "python"]
 PILLOW_SHOWS = (
     "gray.jpg",
     "rgb.jpg",
@@ -43,12 +40,10 @@ PILLOW_SHOWS = (
 class Packed:
     """The result of packing all odd images: pixels or reasons of failures by name."""
 
-    def __init__(self, folder: Path, backend: str, **options: Any) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("IOFAST_KERNEL", backend)  # the workers'
-            write(folder / "images")
-            target = folder / "out.lmdb"
-            self.report = pack(folder / "images", target, max_errors="100%", workers=2, **options)
+    def __init__(self, folder: Path, **options: Any) -> None:
+        write(folder / "images")
+        target = folder / "out.lmdb"
+        self.report = pack(folder / "images", target, max_errors="100%", workers=2, **options)
         errors = (folder / "out.lmdb.errors.jsonl").read_text().splitlines()
         self.reasons = {line["path"]: line["reason"] for line in map(json.loads, errors)}
         self.shown: dict[str, np.ndarray[Any, Any]] = {}
@@ -62,19 +57,13 @@ class Packed:
                     self.shown[name] = np.frombuffer(fields["rgb"], np.uint8).reshape(*size[::-1], 3)
                 else:
                     image = next(fields[field] for field in ("jpg", "png", "webp") if field in fields)
-                    decode = twin.decode if backend == "python" else kernel.decode
-                    self.shown[name] = decode(image, int(located.orientation[row]))
-
-
-@pytest.fixture(scope="module", params=KERNELS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+                    self.shown[name] = kernel.decode(image, int(located.orientation[row]))
 
 
 @pytest.fixture(scope="module")
-def exact(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     """Every pixel as it was packed."""
-    return Packed(tmp_path_factory.mktemp("exact"), backend, format="rgb")
+    return Packed(tmp_path_factory.mktemp("exact"), format="rgb")
 
 
 def parameters(packed: bool) -> list[Any]:
@@ -91,11 +80,8 @@ def test_packed_as_it_should_look(exact: Packed, odd: Odd) -> None:
 
 
 @pytest.mark.parametrize("odd", parameters(packed=False))
-def test_failures_have_a_reason(exact: Packed, backend: str, odd: Odd) -> None:
+def test_failures_have_a_reason(exact: Packed, odd: Odd) -> None:
     name = printable(odd.name)
-    if odd.unnoticed and backend == "python":
-        assert (name in exact.reasons) != (name in exact.shown)
-        return
     assert odd.error in exact.reasons[name]
     assert "unexpected" not in exact.reasons[name]
     assert "\n" not in exact.reasons[name]
@@ -109,8 +95,8 @@ def test_every_image_is_counted(exact: Packed) -> None:
     assert exact.report.images == len(names)
 
 
-def test_resized_and_encoded_images_look_the_same(exact: Packed, backend: str, tmp_path: Path) -> None:
-    small = Packed(tmp_path, backend, resize=24)
+def test_resized_and_encoded_images_look_the_same(exact: Packed, tmp_path: Path) -> None:
+    small = Packed(tmp_path, resize=24)
     # 65,500 x 1 and 5000 x 1 with 24 rows exceed the limits of a JPEG
     assert small.reasons.keys() - exact.reasons.keys() == {"limit.jpg", "wide.jpg"}
     for odd in every():
@@ -122,15 +108,15 @@ def test_resized_and_encoded_images_look_the_same(exact: Packed, backend: str, t
         assert np.abs(small.shown[name].astype(int) - np.asarray(wanted)).mean() <= odd.tolerance + 8, name
 
 
-def test_padded_they_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
-    """Both kernels pad with Pillow, but the native one must still detect damage that Pillow ignores."""
-    padded = Packed(tmp_path, backend, resize=64, mode="pad", icc="keep")
+def test_padded_they_fail_alike(exact: Packed, tmp_path: Path) -> None:
+    """Pillow pads, but damage that it ignores must still be detected."""
+    padded = Packed(tmp_path, resize=64, mode="pad", icc="keep")
     assert padded.reasons.keys() == exact.reasons.keys()
     assert {shown.shape for shown in padded.shown.values()} == {(64, 64, 3)}
 
 
-def test_kept_files_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
-    kept = Packed(tmp_path, backend)
+def test_kept_files_fail_alike(exact: Packed, tmp_path: Path) -> None:
+    kept = Packed(tmp_path)
     assert kept.reasons.keys() == exact.reasons.keys()
     for odd in every():
         if odd.pixels is not None:

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_images import Pixels, native, needs_native, photo
+from kernel_images import Pixels, photo
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
+from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Finish
 from iofast.work import NUMBERS, PillowStep, Step, no_work
-
-pytestmark = needs_native
 
 
 def stepped(pixels: Pixels, *steps: tuple[int, tuple[float, ...]]) -> Pixels:
@@ -51,6 +50,7 @@ IMAGES = {
     "row": RNG.integers(0, 256, (2, 301, 3), np.uint8),
     "extremes": (RNG.integers(0, 2, (64, 70, 3)) * 255).astype(np.uint8),
     "dark": RNG.integers(3, 9, (40, 50, 3), np.uint8),
+    "bright": RNG.integers(246, 256, (90, 120, 3)).astype(np.uint8),
     "flat": np.full((30, 40, 3), 77, np.uint8),
     "gray": np.repeat(RNG.integers(0, 256, (50, 60, 1), np.uint8), 3, 2),
     "levels": every_level(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from kernel_images import KINDS, Pixels, exif, jpeg, photo, save, upright, worst
 from lmdb_containers import build
 from PIL import Image
 
-from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
+from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer, pack
 from iofast import transforms as T
 from iofast.cli import main
 from iofast.errors import DecodeError
@@ -32,7 +31,7 @@ def shown(data: bytes, width: int, height: int) -> Pixels:
 
 @pytest.mark.parametrize("kind", [*KINDS, "png"])
 @pytest.mark.parametrize("mode", ["short", "crop"])
-def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None:
+def test_rgb_is_pillows_resize(kind: str, mode: str) -> None:
     data = save(Image.fromarray(photo(90, 61)), "PNG") if kind == "png" else KINDS[kind](photo(90, 61))
     made = kernel.transcode(data, TranscodeRecipe(size=40, mode=mode, format="rgb", reducing_gap=0))
     assert made[1:] == ("rgb", 59 if mode == "short" else 40, 40, 1, 90, 61)
@@ -42,7 +41,7 @@ def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_stored_pixels_are_upright(kernel: ModuleType, orientation: int) -> None:
+def test_stored_pixels_are_upright(orientation: int) -> None:
     data = jpeg(photo(90, 61), exif=exif(orientation), subsampling="4:4:4")
     made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format="rgb"))
     assert made[1:4] == ("rgb", 40, 40)
@@ -52,7 +51,7 @@ def test_stored_pixels_are_upright(kernel: ModuleType, orientation: int) -> None
     assert error.mean() < 0.5
 
 
-def test_images_larger_than_a_loader_reads_are_refused(kernel: ModuleType) -> None:
+def test_images_larger_than_a_loader_reads_are_refused() -> None:
     data = jpeg(photo(20, 20))
     recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
     with pytest.raises(DecodeError, match="20000x20000 pixels after resizing"):

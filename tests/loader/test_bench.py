@@ -32,11 +32,10 @@ def test_every_image_is_decoded_and_every_worker_count_measured(folder: Path) ->
     assert sum(result.ways.values()) == 4
     assert set(result.loading) == set(result.decoding) == {1, 3}
     assert min(result.loading.values()) > 0
-    assert all((full > 0) == (kernel.backend == "native") for full in result.decoding.values())
-    if kernel.backend == "native":
-        assert result.stages["entropy"] + result.stages["libjpeg"] > 0
-        assert result.stages["resample"] > 0
-        assert result.ways["rows"] + result.ways["libjpeg"] == 4
+    assert min(result.decoding.values()) > 0
+    assert result.stages["entropy"] + result.stages["libjpeg"] > 0
+    assert result.stages["resample"] > 0
+    assert result.ways["rows"] + result.ways["libjpeg"] == 4
 
 
 def test_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

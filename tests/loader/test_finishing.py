@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pixel_work import EVERYTHING, IMAGENET, JITTER, apply, drawn_work, expected, noise, noise_of, operations
 from torch_steps import take_steps
 
-from iofast import kernel
 from iofast import transforms as T
 from iofast.errors import OptionError
 from iofast.loader.finishing import check_dtype
@@ -127,16 +126,6 @@ def test_dtypes() -> None:
     single = apply(images, EVERYTHING, work=work)
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert torch.equal(apply(images, EVERYTHING, work=work, dtype=dtype), single.to(dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
-def test_without_the_kernel_images_are_normalised(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    images, ops = noise(3, 5, 6), [] if dtype == torch.uint8 else [IMAGENET]
-    wanted = apply(images, ops, dtype=dtype)
-    monkeypatch.setattr(kernel, "finish_batch", None)
-    assert torch.equal(apply(images, ops, dtype=dtype), wanted)
-    with pytest.raises(OptionError, match="need iofast's native kernel"):
-        apply(images, [JITTER], work=drawn_work([JITTER], 3, (5, 6)), dtype=dtype)
 
 
 def test_no_work_changes_nothing() -> None:

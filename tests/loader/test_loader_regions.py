@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_images import jpeg, native, photo
+from kernel_images import jpeg, photo
 from loader_sets import digest, write_numbered
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.kernel import TranscodeRecipe
-
-pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 
 SETTINGS = [
     *((way, simd, workers) for way in ("own", "splice", "libjpeg") for simd, workers in (("avx2", 2), ("scalar", 1))),
@@ -29,7 +27,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(36):
         recipe = TranscodeRecipe(subsampling=("420", "422", "444")[i % 3], restart=(0, 1, 2, 5, 7, 40)[i // 3 % 6])
         source = jpeg(photo(90 + 11 * i % 200, 70 + 17 * i % 150, i), "L" if i % 7 == 3 else "RGB")
-        images.append(native.transcode(source, recipe).data)
+        images.append(kernel.transcode(source, recipe).data)
     return write_numbered(tmp_path_factory.mktemp("regions") / "packed.lmdb", images)
 
 

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 from device_model import decode_there, lend
-from kernel_images import needs_native
 from loader_sets import with_markers, write_numbered
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.loader import filling
 
-pytestmark = needs_native
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomErasing(0.5)]
 N = 40

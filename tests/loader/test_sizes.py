@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from kernel_images import each_backend, photo, save
+from kernel_images import photo, save
 from loader_sets import photographs, write_folder, write_lmdb
 from PIL import Image
 
@@ -19,12 +17,11 @@ from iofast.kernel import DecodeOptions, Status
 from iofast.loader.canvas import output_sizes
 
 IMAGES = photographs(9)
-Kernel = Any  # the native one or its twin
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> JoinedReader:
-    """JPEGs with and without checksums, and a PNG, which is left to the twin."""
+    """JPEGs with and without checksums, and a PNG, which has no header of a JPEG."""
     root = tmp_path_factory.mktemp("sizes")
     write_lmdb(root / "a.lmdb", IMAGES[:5])
     write_lmdb(root / "b.lmdb", [save(Image.fromarray(photo(31, 17, 1)), "PNG")] * 3, "png")
@@ -37,12 +34,9 @@ ROWS = np.array([0, 8, 9, 5, 1, 6, 10, 4])
 EACH = [T.Resize(20)], [T.RandomHorizontalFlip(0.5)], [T.Resize(33, max_size=40)]
 
 
-@each_backend
 @pytest.mark.parametrize("transform", EACH)
 @pytest.mark.parametrize("channels", ["last", "first"])
-def test_each_is_what_it_is_alone(
-    reader: JoinedReader, kernel: Kernel, transform: list[T.Transform], channels: str
-) -> None:
+def test_each_is_what_it_is_alone(reader: JoinedReader, transform: list[T.Transform], channels: str) -> None:
     located = reader.locate(ROWS)
     pipeline = T.compile(transform)
     boxes, flips = pipeline.plan(Draw(1, 2, ROWS.astype(np.int64)), located.width, located.height)
@@ -71,8 +65,7 @@ def test_each_is_what_it_is_alone(
     assert len({tuple(size) for size in sizes.tolist()}) > 3
 
 
-@each_backend
-def test_a_row_that_fails(reader: JoinedReader, kernel: Kernel) -> None:
+def test_a_row_that_fails(reader: JoinedReader) -> None:
     located = reader.locate(ROWS)
     width, height = located.width.copy(), located.height.copy()
     width[2] = 0
@@ -90,8 +83,7 @@ def test_a_row_that_fails(reader: JoinedReader, kernel: Kernel) -> None:
     assert not outs[2].any()
 
 
-@each_backend
-def test_arrays_that_do_not_fit(reader: JoinedReader, kernel: Kernel) -> None:
+def test_arrays_that_do_not_fit(reader: JoinedReader) -> None:
     located = reader.locate(ROWS[:2])
     boxes, flips = np.zeros((2, 8), np.int32), np.zeros(2, np.uint8)
     context, status = kernel.Context(DecodeOptions()), np.zeros(2, np.int32)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import PILLOW, Pixels, exif, jpeg, photo, save
+from kernel_images import Pixels, exif, jpeg, photo, save
 from packing_runs import interrupt
 from PIL import Image
 
@@ -18,14 +18,10 @@ from iofast import kernel
 from iofast.cli import main
 from iofast.commands import info
 from iofast.containers.lmdb import LmdbReader
-from iofast.errors import OptionError, TargetError
+from iofast.errors import TargetError
 from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
 
-pytestmark = pytest.mark.skipif(
-    kernel.backend != "native" and PILLOW < (10, 2), reason="this Pillow writes no restart markers"
-)
-needs_native = pytest.mark.skipif(kernel.backend != "native", reason="the native kernel is not in use")
 WIDTHS = (352, 320, 344, 256, 240, 80)  # at 4:2:0: 22, 20, 21.5, 16, 15 and 5 MCUs per row
 
 
@@ -93,7 +89,6 @@ def test_kept_jpegs_stay_as_they_are_unless_markers_are_asked_for(images: Path, 
     assert "png" in records[7]  # the BMP
 
 
-@needs_native
 def test_kept_jpegs_get_markers_and_lose_nothing(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out.lmdb", restart="auto")
     _, records = read(tmp_path / "out.lmdb")
@@ -115,16 +110,6 @@ def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path
     interrupt(images, tmp_path / "out.lmdb", 3, resize=64)
     with pytest.raises(TargetError, match="holds the work of a run with restart=auto, not 0: give that command again"):
         pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
-
-
-def test_kept_jpegs_need_the_native_kernel_for_markers(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel, "backend", "python")
-    with pytest.raises(OptionError, match="needs the native kernel") as caught:
-        pack(images, tmp_path / "out.lmdb", restart="auto")
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 class TestCommands:

@@ -172,9 +172,9 @@ class TestPage:
 
     def test_the_command_names_no_folder_of_the_machine(self) -> None:
         asked = argparse.Namespace(
-            only=["suite"], quick=True, device=torch.device("cpu"), seconds=9.0, data=Path("/a"), output=Path("/b")
+            only=["resident"], quick=True, device=torch.device("cpu"), seconds=9.0, data=Path("/a"), output=Path("/b")
         )
-        assert bench_gpu.options_of(asked) == ["--only", "suite", "--quick", "--device", "cpu", "--seconds", "9"]
+        assert bench_gpu.options_of(asked) == ["--only", "resident", "--quick", "--device", "cpu", "--seconds", "9"]
 
     def test_every_part_has_its_time(self) -> None:
         assert sum(part.seconds for part in PARTS[:-1]) < bench_gpu.SECONDS < 480
@@ -303,7 +303,7 @@ class TestBenchProgram:
         output = tmp_path / "page.md"
         options = ["--device", "cpu", "--quick", "--data", str(made.data), "--output", str(output)]
         run = subprocess.run(
-            ["tools/gpu_session.sh", *options, "--only", "suite", "resident"],
+            ["tools/gpu_session.sh", *options, "--only", "resident"],
             cwd=ROOT,
             env={**os.environ, "PYTHON": sys.executable, "WHEELS": str(tmp_path), "IOFAST_COMMIT": "abc1234"},
             capture_output=True,
@@ -314,7 +314,6 @@ class TestBenchProgram:
         text = output.read_text()
         assert run.stdout.strip() == text.strip()
         assert "## Images of 32 x 32 in the device's memory" in text
-        assert "- suite: pytest -m gpu: it needs a CUDA device" in text
         assert "| different photographs | 32 |" in text
         assert "0 of 30 s." in text
         assert "- Commit abc1234, " in text

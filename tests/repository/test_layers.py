@@ -110,7 +110,7 @@ def test_imports_go_down(path: Path) -> None:
     ("module", "line"),
     [
         ("order/orders.py", "from iofast.choices import Draw"),  # sideways
-        ("kernel/twin.py", "import iofast.source.folder"),  # up
+        ("kernel/recode.py", "import iofast.source.folder"),  # up
         ("packing/run.py", "from iofast import loader"),  # sideways, by another spelling
         ("packing/run.py", "def f():\n    import torch"),
         ("errors.py", "import PIL.Image"),
@@ -180,7 +180,7 @@ def test_import_of_the_package_loads_nothing_else() -> None:
 
 
 def test_help_loads_nothing_but_the_standard_library() -> None:
-    """So the command starts fast: benchmarks/bench_start.py has the milliseconds."""
+    """So the command starts fast."""
     help_text = "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])"
     tops = {name.partition(".")[0] for name in loaded_by(help_text) - loaded_by("pass")}
     assert tops - sys.stdlib_module_names == {"iofast"}

@@ -1,22 +1,21 @@
-"""The repository's own tools: sample photographs, pictures for the docs, the list of long runs."""
+"""The repository's own tools: sample photographs, the list of long runs."""
 
 from __future__ import annotations
 
 import hashlib
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image, ImageFont
+from PIL import Image
 from places import ROOT
 
-from tools import demo, draw_transforms, sample_photographs
-from tools.huffman_tables import code_lengths, table
+from benchmarks import measure
+from tools import sample_photographs
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
-from tools.screenshot import MARGIN, SIZE, THEME, screenshot
 from tools.torture import NotTried
 from tools.torture import __main__ as torture
 from tools.torture.__main__ import PARTS, main
@@ -34,15 +33,6 @@ def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> No
     assert set(digests("c", 1)).isdisjoint(first)
 
 
-@pytest.mark.parametrize(("training", "limit"), [(9.0, "The network"), (0.5, "Loading")])
-def test_the_demo_says_what_limits_training(training: float, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "DEVICE", torch.device("cpu"))
-    ours = demo.Result("ours", demo.Rate(4000, 0.4), demo.Rate(120, training))
-    said = demo.limit(ours, demo.Result("theirs", demo.Rate(400, 4.2)))
-    assert said.startswith(f"{limit} on the CPU limits training: ")
-    assert "0.40 to load (4.20 with Pillow)" in said
-
-
 def test_scenes_have_the_spectrum_of_photographs() -> None:
     """Power falls with frequency as in photographs: amplitude about 1/f, so power at f and at 4 f differ 16-fold."""
     surfaces = Surfaces(0)
@@ -54,50 +44,6 @@ def test_scenes_have_the_spectrum_of_photographs() -> None:
         low, high = (power[(frequency > f * 0.8) & (frequency < f * 1.25)].mean() for f in (16, 64))
         ratios.append(low / high)
     assert 4 < np.exp(np.mean(np.log(ratios))) < 64
-
-
-@pytest.mark.parametrize("section", list(draw_transforms.SECTIONS))
-def test_a_picture_of_transforms_has_whole_cells(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draw_transforms, "SECTIONS", {section: draw_transforms.SECTIONS[section]})
-    right = draw_transforms.GAP + draw_transforms.COLUMNS * (draw_transforms.WIDTH + draw_transforms.GAP)
-    taken: list[tuple[int, int, int, int]] = []
-    for item in draw_transforms.placed(draw_transforms.photographs(tmp_path)):
-        text = isinstance(item.what, str)
-        what = draw_transforms.drawn(item)
-        box = (item.x, item.y, item.x + what.width, item.y + what.height)
-        assert box[2] <= right
-        if text:
-            assert (np.asarray(what)[:, -1] == 255).all()
-            assert (np.asarray(what)[-1] == 255).all()
-        assert not [other for other in taken if _overlap(box, other)]
-        taken.append(box)
-    assert len(taken) > 5
-
-
-def _overlap(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def test_the_picture_of_transforms_is_small() -> None:
-    assert (ROOT / "docs" / "images" / "transforms.png").stat().st_size <= draw_transforms.LARGEST
-
-
-def test_a_screen_is_drawn_as_it_is() -> None:
-    """Colours, reversed and dim ones, blocks to the pixel, wide characters, and text."""
-    font = ImageFont.load_default(SIZE)
-    lines = ["\x1b[31m█\x1b[0m▄\x1b[7m \x1b[0m日x", "plain \x1b[2mdim\x1b[0m"]
-    picture = screenshot(lines, 12, (font, font))
-    wide, high = round(font.getlength("M")), (picture.height - 2 * MARGIN) // 2
-    assert picture.width == 2 * MARGIN + 12 * wide
-    pixels = np.asarray(picture)[MARGIN:-MARGIN, MARGIN:-MARGIN]
-    back, front = THEME.background_color, THEME.foreground_color
-    assert (pixels[:high, :wide] == THEME.ansi_colors[1]).all()
-    assert (pixels[: high // 2 - 1, wide : 2 * wide] == back).all()
-    assert (pixels[high // 2 + 1 : high, wide : 2 * wide] == front).all()
-    assert (pixels[:high, 2 * wide : 3 * wide] == front).all()
-    assert (pixels[:high, 5 * wide : 6 * wide] != back).any(), "the letter after two columns of one"
-    assert (pixels[:high, 6 * wide :] == back).all()
-    assert pixels[high:, : 5 * wide].max() > pixels[high:, 6 * wide : 9 * wide].max()
 
 
 def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
@@ -141,21 +87,13 @@ def test_a_part_that_cannot_run_leaves_the_last_result(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_huffman_code_lengths_are_the_best_there_are() -> None:
-    rng = np.random.default_rng(0)
-    for symbols in (2, 3, 12, 162):
-        weights = rng.exponential(1, symbols) ** 3
-        lengths = code_lengths(list(weights), 60)
-        queue = sorted(weights)  # Huffman's own way: the sum of all nodes is what the codes take
-        taken = 0.0
-        while len(queue) > 1:
-            taken += queue[0] + queue[1]
-            queue = sorted([*queue[2:], queue[0] + queue[1]])
-        assert np.dot(lengths, weights) == pytest.approx(taken)
-        assert sum(2.0**-n for n in lengths) == 1
-    limited = code_lengths([2.0**-n for n in range(162)], 16)
-    assert max(limited) == 16
-    assert sum(2.0**-n for n in limited) == 1
-    counts = np.zeros(256)
-    counts[:3] = 5, 3, 1
-    assert sum(2.0**-n for n in table(counts, range(12)).values()) < 1, "the code of nothing but ones stays free"
+@pytest.mark.parametrize("name", ["load", "pack", "kernel", "stored"])
+def test_parts_of_a_benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is on the command line, and its description names it."""
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr(measure, "run", lambda doc, parts: seen.append(parts))
+    runpy.run_module(f"benchmarks.bench_{name}", run_name="__main__")
+    (parts,) = seen
+    assert parts
+    text = (ROOT / "benchmarks" / f"bench_{name}.py").read_text().split('"""')[1]
+    assert [part for part in parts if part not in text] == []

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter, JpegImagePlugin
 
-from iofast import kernel
-from iofast.run import notes
-
-if kernel.backend != "native":
-    pytest.skip("iofast run needs the native kernel", allow_module_level=True)
-
-from iofast.run import opening
+from iofast.run import notes, opening
 
 
 @pytest.fixture(scope="session")

@@ -14,17 +14,16 @@ import pytest
 import torch
 from device_model import decode_there, lend
 from foreign_lmdbs import write as write_lmdb
-from kernel_images import BACKENDS, exif, jpeg, native, photo, save, twin
+from kernel_images import exif, jpeg, photo, save
 from loader_sets import digest, upright
 from PIL import Image
 from tar_sets import foreign
 
-from iofast import FastDataset, FastLoader, kernel
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.bench import BenchOptions, bench
 from iofast.cli import main
 from iofast.errors import DecodeError
-from iofast.kernel import parts
 from iofast.sheet import SheetOptions, contact_sheet
 from iofast.source import folder_index as index_module
 
@@ -51,17 +50,6 @@ def after(number: int) -> bytes:
 
 
 CHANGED = [number for number in range(COUNT) if before(number) != after(number)]
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Everything here decodes with this implementation of the kernel."""
-    if request.param is twin and native is not None:
-        for name in ("Context", "decode_batch", "decode_each", "decode", "read_header"):
-            monkeypatch.setattr(kernel, name, getattr(twin, name))
-        monkeypatch.setattr(kernel, "part_batch", parts.part_batch)
-        monkeypatch.setattr(kernel, "finish_batch", None)
-    return request.param
 
 
 def write(root: Path, make: Callable[[int], bytes]) -> Path:
@@ -100,7 +88,7 @@ TRANSFORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_loader_gives_what_it_would_of_a_new_folder(
-    backend: Any, root: Path, fresh: Path, name: str, caplog: pytest.LogCaptureFixture
+    root: Path, fresh: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset = FastDataset(root)
     loader = FastLoader(dataset, 7, seed=3, num_workers=2, **TRANSFORMS[name])
@@ -120,7 +108,7 @@ def test_a_loader_gives_what_it_would_of_a_new_folder(
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["one by one", "batches"])
-def test_a_dataset_gives_the_images_that_are_there(backend: Any, root: Path, batched: bool) -> None:
+def test_a_dataset_gives_the_images_that_are_there(root: Path, batched: bool) -> None:
     dataset = FastDataset(root)
     order = numbers(dataset)
     write(root, after)
@@ -161,7 +149,7 @@ def rewrite_unseen(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar", "lmdb"])
-def test_size_and_time_of_a_file_may_stay_the_same(backend: Any, tmp_path: Path, kind: str) -> None:
+def test_size_and_time_of_a_file_may_stay_the_same(tmp_path: Path, kind: str) -> None:
     images = [picture(number, 80, 60) for number in range(8)]
     smaller = jpeg(photo(40, 50, 3), quality=30)
     if kind == "folder":

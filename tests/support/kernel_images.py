@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import lru_cache
 from io import BytesIO
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,20 +17,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps
 from PIL import __version__ as pillow_version
 
-from iofast.kernel import twin
+from iofast import kernel
 from iofast.kernel.contract import DecodeOptions, Payloads
 from tools.odd_images.jpegs import rearranged
 from tools.odd_images.jpegs import segment as segment
 from tools.odd_images.jpegs import with_size as with_size
 
-try:
-    from iofast.kernel import native
-except ImportError:
-    native = None  # type: ignore[assignment]
-
-needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
-BACKENDS = [pytest.param(native, id="native", marks=needs_native), pytest.param(twin, id="python")]
-each_backend = pytest.mark.parametrize("kernel", BACKENDS)
 TURNS = (None, None, *(Image.Transpose(i) for i in (0, 3, 1, 5, 4, 6, 2)))  # by EXIF orientation
 PILLOW = tuple(int(part) for part in pillow_version.split(".")[:2])
 
@@ -123,7 +114,7 @@ def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = Non
         np.full(len(arrays), -1, np.int32),
         np.array([array.ctypes.data for array in arrays], np.uint64),
         np.array([array.size for array in arrays], np.uint64),
-        np.array([twin.crc32c(payload) for payload in payloads], np.uint32) if checked else None,
+        np.array([kernel.crc32c(payload) for payload in payloads], np.uint32) if checked else None,
         np.array(orientations or [1] * len(arrays), np.uint8),
         None,
     )
@@ -153,7 +144,7 @@ def whole(width: int, height: int) -> View:
 
 
 def decode_views(
-    kernel: ModuleType, source: Payloads, views: Sequence[View], options: DecodeOptions | None = None
+    source: Payloads, views: Sequence[View], options: DecodeOptions | None = None
 ) -> tuple[list[int], Pixels]:
     """Status and pixels of all rows by `decode_batch`; the first view has the size of all windows."""
     width, height = views[0].size
@@ -166,11 +157,11 @@ def decode_views(
 
 
 def decode_view(
-    kernel: ModuleType, data: bytes, view: View, options: DecodeOptions | None = None, orientation: int = 1
+    data: bytes, view: View, options: DecodeOptions | None = None, orientation: int = 1
 ) -> tuple[int, Pixels]:
     """Status and pixels of one image by `decode_batch`."""
     source, _alive = batch_of([data], [orientation])
-    status, out = decode_views(kernel, source, [view], options)
+    status, out = decode_views(source, [view], options)
     return status[0], out[0]
 
 

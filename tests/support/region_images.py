@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from kernel_images import Pixels, batch_of, jpeg, native, segment, upright
+from kernel_images import Pixels, batch_of, jpeg, segment, upright
 from numpy.typing import NDArray
 from PIL import ImageFile
 
 from iofast.errors import DecodeError
+from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Kind
 
 ImageFile.MAXBLOCK = 1 << 22  # else Pillow cannot write noise at the highest quality with optimised tables

@@ -319,7 +319,7 @@ def _sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
         for x in range(3):
             sums += images[:, :, y : y + height - 2, x : x + width - 2]
     blended = images.clone()
-    blended[:, :, 1:-1, 1:-1] = _blended(inner, (2 * sums + 13) * 2521 >> 16, numbers[:, 0])
+    blended[:, :, 1:-1, 1:-1] = _blended(inner, (2 * sums + 13) // 26, numbers[:, 0])
     return blended
 
 

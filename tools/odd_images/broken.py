@@ -35,7 +35,7 @@ def damaged() -> list[Odd]:
         Odd(b"cut_progressive.jpg", "progressive JPEG, cut in the first scan", progressive[: first + 30], error=CUT),
         Odd(b"empty.jpg", "empty file", b"", error="the file is empty"),
         Odd(b"zeros.jpg", "4096 zeros, as a crashed disk leaves them", bytes(4096), error=UNKNOWN),
-        Odd(b"bad_codes.jpg", "JPEG, wrong bytes in the picture", bad_codes, error=CORRUPT, unnoticed=True),
+        Odd(b"bad_codes.jpg", "JPEG, wrong bytes in the picture", bad_codes, error=CORRUPT),
         Odd(b"bad_tables.jpg", "JPEG, impossible Huffman table", bad_tables, error=CORRUPT),
         Odd(b"no_tables.jpg", films, _without(data, 0xC4), shown),
         Odd(b"no_quantisation.jpg", "JPEG without quantisation tables", _without(data, 0xDB), error=CORRUPT),

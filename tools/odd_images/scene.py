@@ -33,8 +33,7 @@ class Odd:
     """One file: what is odd about it, and the expected result of packing.
 
     `pixels`: the packed image, upright, uint8 (height, width, 3), on average within `tolerance` levels. None: packing
-    fails with `error` in its message. `unnoticed`: Pillow does not report this damage, so the Python kernel may pack
-    it. `link`: no regular file but `pipe` or `dangling`.
+    fails with `error` in its message. `link`: no regular file but `pipe` or `dangling`.
     """
 
     name: bytes
@@ -43,7 +42,6 @@ class Odd:
     pixels: Pixels | None = None
     tolerance: float = 3.0
     error: str = ""
-    unnoticed: bool = False
     link: str = ""
 
 

@@ -4,9 +4,6 @@ One process watches as `iofast monitor` does: it finds the training, looks for f
 three attachments and shorter stretches without any form pairs in random order; the steps of both stretches are
 compared, so that other work of the machine affects both. The training must never stop. It launches a step of 20 ms on a
 device (a clock here) during the step before, and has two workers: one and a half cores are in use, half a one is free.
-
-Then 21 attachments to a training that computes on a processor, for a figure without a limit: two processors that are
-threads of one core slow each other down.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from iofast.monitor.snapshot import Snapshot
 from iofast.monitor.watching import Watch
 from tools.torture import ROOT, Failed
 
-ATTACHMENTS = {"device": 300, "processor": 21}
+ATTACHMENTS = 300
 IN_A_ROW = 3
 LOOK_S = 4.0  # an attachment: a burst of stacks takes three seconds, and py-spy's start before it
 UNWATCHED = 0.3  # of a watched stretch: 300 attachments take 20 minutes, 26 with these
@@ -53,14 +50,6 @@ class Stretch(NamedTuple):
     watched: bool
 
 
-class Findings(NamedTuple):
-    """Lines of the result, the relative growth of steps, and whether the training went on and was always seen."""
-
-    lines: list[str]
-    longer: float
-    went_on: bool
-
-
 class Images(Dataset[torch.Tensor]):
     """Samples that take a worker `work_s` of processor time each."""
 
@@ -77,50 +66,25 @@ class Images(Dataset[torch.Tensor]):
         return torch.zeros(16)
 
 
-def train(kind: str, path: str) -> None:
+def train(path: str) -> None:
     """Equal steps; `path` gets the start and the duration of each."""
     torch.set_num_threads(1)
     steps = np.memmap(path, np.float64, "w+", shape=(MOST_STEPS, 2))
-    work_s, workers, step = (0.025, 2, Launched()) if kind == "device" else (0.0125, 1, Computed())
-    loader = DataLoader(Images(work_s), batch_size=1, num_workers=workers)
-    begin = time.monotonic()
+    weights, free_at, begin = torch.randn(384, 384), 0.0, time.monotonic()
+    loader = DataLoader(Images(0.025), batch_size=1, num_workers=2)
     for number, batch in zip(range(MOST_STEPS), loader, strict=False):
-        end = step.take()
+        torch.mm(weights, weights)  # the host's work for a step
+        now = time.monotonic()
+        time.sleep(max(0.0, free_at - now))
+        end = free_at = max(free_at, now) + DEVICE_S
         steps[number] = begin, end - begin
         begin = end
         del batch
 
 
-class Computed:
-    """A step of about 20 ms on one processor; `take` returns its end."""
-
-    def __init__(self) -> None:
-        self._weights = torch.randn(384, 384)
-
-    def take(self) -> float:
-        for _ in range(20):
-            torch.mm(self._weights, self._weights)
-        return time.monotonic()
-
-
-class Launched:
-    """A step of 20 ms on a device, launched during the step before; `take` returns its future end."""
-
-    def __init__(self) -> None:
-        self._weights = torch.randn(384, 384)
-        self._free_at = 0.0
-
-    def take(self) -> float:
-        torch.mm(self._weights, self._weights)  # the host's work for a step
-        now = time.monotonic()
-        time.sleep(max(0.0, self._free_at - now))
-        self._free_at = max(self._free_at, now) + DEVICE_S
-        return self._free_at
-
-
 @contextlib.contextmanager
-def training(kind: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tools.torture.attach", kind, str(path)]
+def training(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tools.torture.attach", str(path)]
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         while not path.exists() or not np.fromfile(path, np.float64, 200).any():
@@ -135,23 +99,13 @@ def training(kind: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def run() -> list[str]:
-    lines = []
-    for kind, attachments in ATTACHMENTS.items():
-        found = attached(kind, attachments)
-        lines += [f"- **{kind}**", *[f"  {line}" for line in found.lines]]
-        if (kind == "device" and found.longer > ALLOWED) or not found.went_on:
-            raise Failed("; ".join(line.strip().removeprefix("- ") for line in lines))
-    return lines
-
-
-def attached(kind: str, attachments: int) -> Findings:
     seen: list[Snapshot] = []
     stretches: list[Stretch] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "steps")
-        with training(kind, path) as process:
+        with training(path) as process:
             cpu, start = os.times(), time.monotonic()
-            for _ in tqdm(range(-(-attachments // IN_A_ROW)), desc="attach", unit="pair"):
+            for _ in tqdm(range(-(-ATTACHMENTS // IN_A_ROW)), desc="attach", unit="pair"):
                 pair = [True, False]
                 random.shuffle(pair)
                 length = IN_A_ROW * LOOK_S
@@ -179,8 +133,8 @@ def attach(pid: int) -> Snapshot:
         watch.close()
 
 
-def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cpu: float) -> Findings:
-    """Compare the stretches. Raises `Failed` if one has no step."""
+def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cpu: float) -> list[str]:
+    """Compare the stretches. Raises `Failed` if steps are longer, one has no step, or the training was not seen."""
     medians, means, longest = ({True: [], False: []} for _ in range(3))
     for stretch in stretches:
         inside = (steps[:, 0] >= stretch.begin + SETTLE_S) & (steps[:, 0] + steps[:, 1] <= stretch.end)
@@ -206,8 +160,10 @@ def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cp
         f"- longest step {1e3 * max(longest[False]):.0f} ms unwatched, {1e3 * max(longest[True]):.0f} ms watched",
         f"- the watching process and py-spy used {cpu:.1%} of a core, over watched and unwatched stretches",
     ]
-    return Findings(lines, longer, max(longest[True]) <= LONGEST_S and workers == len(seen) and watched > 0)
+    if longer > ALLOWED or max(longest[True]) > LONGEST_S or workers < len(seen) or not watched:
+        raise Failed("; ".join(line.removeprefix("- ") for line in lines))
+    return lines
 
 
 if __name__ == "__main__":
-    train(*sys.argv[1:])
+    train(sys.argv[1])

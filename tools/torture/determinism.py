@@ -1,8 +1,10 @@
-"""The same global batches, ids and pixels, for any container, ranks and workers, before and after a resume anywhere.
+"""The same global batches, ids and pixels, for any container, store, ranks and workers, after a resume anywhere.
 
 Containers {LMDB, tar, TFRecord, two kinds joined} x ranks {1, 2, 3, 8} x workers {1, 2, 5} x resume points {0, 1,
-middle, last, next epoch} x every order. Sequences of ids and of SHA-256 over pixels are compared batch by batch, never
-sorted, with those of the LMDB. One process has all ranks, except in a part under torchrun.
+middle, any, last, next epoch} x every order. Then some orders from an object store x {a cache that is cold, warm, so
+small that it evicts all the time, none}, containers in turn, with blocks so small that the sets have some sixty.
+Sequences of ids and of SHA-256 over pixels are compared batch by batch, never sorted, with those of the LMDB; states
+were taken in another container, at another number of ranks. One process has all ranks, except in parts under torchrun.
 """
 
 from __future__ import annotations
@@ -11,34 +13,45 @@ import hashlib
 import itertools
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from PIL import Image
+from small_blocks import blocks_of
 from tqdm import tqdm
+from web_server import web_server
 
 from iofast import FastDataset, FastLoader, open_writer, order
 from iofast import transforms as T
+from iofast.mirror import cache
 from tools.torture import Failed
 
 IMAGES, B, SEED, EPOCHS = 100, 24, 7, 2
 RANKS, WORKERS = (1, 2, 3, 8), (1, 2, 5)
-POINTS = ("start", "first", "middle", "last", "next")
+POINTS = ("start", "first", "middle", "any", "last", "next")
 TRANSFORM = (T.RandomResizedCrop(16), T.RandomHorizontalFlip())
 BUCKETS = ((16, 16), (12, 20), (20, 12))
 # The containers of the two joined datasets; loaders of one resume states of the one before.
 CONTAINERS = {"LMDB": ("lmdb", "lmdb"), "tar": ("tar", "tar"), "TFRecord": ("tfrecord", "tfrecord")}
 CONTAINERS["tar and LMDB"] = ("tar", "lmdb")
 SHARD_SIZE = 40_000  # bytes: some ten images
-PROGRAM = ("-m", "tools.torture.determinism")
 TORCHRUN = {2: "tar", 3: "TFRecord"}  # processes, and the container they read; their state is of the LMDB
+STORED = {"sequential": "LMDB", "shuffled": "tar", "blocks": "TFRecord", "grouped": "tar and LMDB"}  # by order
+CACHES = {"cold": "1GB", "warm": "1GB", "tiny": "100kB", "no cache": "0"}  # and how many bytes they may take
+BLOCK = 8 << 10  # bytes
+_EVICTING = {"_AT_A_TIME": 1, "_PAUSE": 0.0}  # of the cache: one block at a time, and without pauses
 
 
 Part = tuple[list[int], list[str]]  # of one rank: the ids of its valid samples in order, and SHA-256 of their pixels
@@ -113,7 +126,8 @@ def batches(made: list[FastLoader]) -> Iterator[GlobalBatch]:
 
 def point(name: str, count: int) -> int:
     """Batches returned before the resume at `name`, in epochs of `count` batches."""
-    return {"start": 0, "first": 1, "middle": count // 2, "last": count - 1, "next": count}[name]
+    drawn = random.Random(count).randrange(count)
+    return {"start": 0, "first": 1, "middle": count // 2, "any": drawn, "last": count - 1, "next": count}[name]
 
 
 def state_after(data: FastDataset, ordering: order.Mode, ranks: int, returned: int) -> dict[str, Any]:
@@ -137,69 +151,104 @@ def resumed(
 
 
 def run() -> list[str]:
-    compared = 0
+    compared, lines = 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         held = datasets(folder)
         for (mode, ordering), container in tqdm(list(itertools.product(modes().items(), held)), desc="orders"):
-            compared += compare(held, mode, ordering, container)
-        under_torchrun = [compare_torchrun(folder, *processes) for processes in TORCHRUN.items()]
+            other = held[list(held)[list(held).index(container) - 1]]
+            compared += compare(partial(dataset, folder, container), other, ordering, f"{container}, {mode}")
+        lines += [compare_torchrun(folder, folder, *processes) for processes in TORCHRUN.items()]
+        with blocks_of(BLOCK), web_server(folder) as url:
+            for kind in CACHES:
+                lines.append(compare_stored(folder, url, kind))
+            with patch.dict(os.environ, {cache.FOLDER: str(folder / "cache"), cache.SIZE: "1GB"}):
+                lines += [compare_torchrun(folder, url, *processes) for processes in TORCHRUN.items()]
     cases = len(modes()) * len(POINTS) * len(RANKS) * len(WORKERS) * len(CONTAINERS)
     return [
         f"- {cases:,} cases: {', '.join(CONTAINERS)} x {len(modes())} orders x {len(POINTS)} resume points x ranks "
-        f"{RANKS} x workers {WORKERS}; each state was taken in another container, at another number of ranks than "
-        "resumed it",
+        f"{RANKS} x workers {WORKERS}",
         f"- {compared:,} global batches compared, ids and SHA-256 of pixels in sequence: all equal",
-        *under_torchrun,
+        *lines,
     ]
 
 
-def compare(held: Mapping[str, FastDataset], mode: str, ordering: order.Mode, container: str) -> int:
-    """Compare one container in one order, at every point, with all ranks and workers. Return the number of batches."""
-    whole = list(batches([loader(held["LMDB"], ordering, 1, 0, 1)]))
-    count, compared, names = len(whole) // EPOCHS, 0, list(held)
-    other = held[names[names.index(container) - 1]]
+def compare(opened: Callable[[], FastDataset], other: FastDataset, ordering: order.Mode, what: str) -> int:
+    """Compare a dataset in one order, at every point, with all ranks and workers. Return the number of batches.
+
+    States are taken from `other`, at another number of ranks; `other` gives the batches that are wanted.
+    """
+    whole = list(batches([loader(other, ordering, 1, 0, 1)]))
+    compared = 0
     for place, ranks in itertools.product(POINTS, RANKS):
-        returned = point(place, count)
-        before = RANKS[(RANKS.index(ranks) + 1) % len(RANKS)]  # another world size took the state
-        state = state_after(other, ordering, before, returned)
+        returned = point(place, len(whole) // EPOCHS)
+        state = state_after(other, ordering, RANKS[(RANKS.index(ranks) + 1) % len(RANKS)], returned)
         for workers in WORKERS:
-            if resumed(held[container], ordering, state, ranks, workers) != whole[returned:]:
-                where = f"{ranks} ranks of {workers} workers, resumed at {place}"
-                raise Failed(f"{container}, {mode}: {where}: other batches than the LMDB gives")
+            if resumed(opened(), ordering, state, ranks, workers) != whole[returned:]:
+                raise Failed(f"{what}: {ranks} ranks of {workers} workers, resumed at {place}: other batches")
             compared += len(whole) - returned
     return compared
 
 
-def compare_torchrun(folder: Path, processes: int, container: str, program: Sequence[str] = PROGRAM) -> str:
+def compare_stored(folder: Path, url: str, kind: str) -> str:
+    """Compare the sets below a URL with the local LMDB, through one kind of cache."""
+    cached, local = folder / kind, dataset(folder, "LMDB")
+
+    def opened(container: str) -> FastDataset:
+        if kind == "cold":
+            shutil.rmtree(cached, ignore_errors=True)
+        return dataset(url, container)
+
+    environment = {cache.FOLDER: str(cached), cache.SIZE: CACHES[kind]}
+    with patch.dict(os.environ, environment), patch.multiple(cache, **_EVICTING):
+        if kind == "warm":
+            for container in CONTAINERS:
+                for _ in loader(dataset(url, container), order.Sequential(), 1, 0, 2):
+                    pass
+        before, evictions, compared = _sent(url), cache.current().evictions(), 0
+        for mode, container in tqdm(STORED.items(), desc=kind):
+            compared += compare(partial(opened, container), local, modes()[mode], f"{container}, {kind}, {mode}")
+        sent, evicted = _sent(url) - before, cache.current().evictions() - evictions
+    line = f"- {kind}: {compared:,} batches equal; {sent:,} bytes were sent, {evicted:,} times blocks were evicted"
+    if (kind == "warm") != (sent == 0) or (kind == "tiny") != (evicted > 0):
+        raise Failed(f"the cache was not as it should be: {line}")
+    return line
+
+
+def _sent(url: str) -> int:
+    """Bytes that the server has sent."""
+    with urllib.request.urlopen(f"{url}/-/counts") as answer:
+        return int(json.load(answer)["bytes"])
+
+
+def compare_torchrun(folder: Path, place: Path | str, processes: int, container: str) -> str:
     """Real processes take rank and world size from their environment and resume in the middle of an epoch.
 
-    They run `program`, by default on the containers in the folder.
+    They read the container in `place`, a folder or a URL; `folder` has the LMDB.
     """
     shuffled, data = order.Shuffled(), dataset(folder, "LMDB")
     whole = list(batches([loader(data, shuffled, 1, 0, 1)]))
     returned = len(whole) // EPOCHS // 2
     state = json.dumps(state_after(data, shuffled, 1, returned))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    arguments = [str(folder), container, state]
+    command += ["-m", "tools.torture.determinism", str(folder), str(place), container, state]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *program, *arguments], check=True, env=environment, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=300)
     ranks = [json.loads((folder / f"{processes}-{rank}.json").read_text()) for rank in range(processes)]
     got = [joined(parts) for parts in zip(*ranks, strict=True)]
+    where = f"{processes} processes under torchrun (gloo) on {container} {'in a store' if place != folder else ''}"
     if got != whole[returned:]:
-        raise Failed(f"{processes} processes under torchrun on {container}: other batches")
-    return (
-        f"- {processes} processes under torchrun (gloo) on {container}, resumed in the middle of an epoch of the LMDB: "
-        f"{len(got)} batches equal"
-    )
+        raise Failed(f"{where}: other batches")
+    return f"- {where}, resumed in the middle of an epoch of the LMDB: {len(got)} batches equal"
 
 
-def one_rank(folder: Path, container: str, state: str, place: str = "") -> None:
-    """In a process under torchrun: write its part of every batch as JSON. `place` has the containers, or the folder."""
+def one_rank(folder: Path, place: str, container: str, state: str) -> None:
+    """In a process under torchrun: write its part of every batch as JSON."""
     torch.distributed.init_process_group("gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    data = dataset(place or folder, container)
-    made = FastLoader(data, B // ranks, shuffle=True, seed=SEED, transform=list(TRANSFORM), num_workers=2)
+    made = FastLoader(
+        dataset(place, container), B // ranks, shuffle=True, seed=SEED, transform=list(TRANSFORM), num_workers=2
+    )
     made.load_state_dict(json.loads(state))
     parts: list[Part] = []
     while made.epoch < EPOCHS:
@@ -210,4 +259,5 @@ def one_rank(folder: Path, container: str, state: str, place: str = "") -> None:
 
 
 if __name__ == "__main__":
-    one_rank(Path(sys.argv[1]), *sys.argv[2:])
+    with blocks_of(BLOCK):
+        one_rank(Path(sys.argv[1]), *sys.argv[2:])

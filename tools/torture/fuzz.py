@@ -1,7 +1,7 @@
 """No damaged image crashes the kernel, makes it read or write where it should not, or has ways of decoding disagree.
 
 Thirty minutes each, on a build with address and undefined-behaviour sanitizers. `images`: JPEGs changed anywhere go
-through read_header, decode, decode_batch, part_batch, transcode and rewrite. `regions`: small JPEGs, most with restart
+through read_header, decode, decode_batch, transcode and rewrite. `regions`: small JPEGs, most with restart
 markers, damaged in headers, markers, tables and entropy-coded data, go through our region decoder, the splice and
 libjpeg, strict and not, at full and reduced size. Damage may raise `DecodeError` or set a status, and nothing else. All
 ways give the same status and pixels of a whole image, and a region is a part of it. `device`: JPEGs with restart

@@ -21,7 +21,6 @@ from tqdm import tqdm
 from tools import sample_photographs
 from tools.torture import Failed, _packs
 from tools.torture._packs import NAMES, Case
-from tools.torture._progress import Progress
 
 Ended = subprocess.CompletedProcess[str]
 KILLS = 220  # that hit a running pack
@@ -34,8 +33,8 @@ BROKEN = 45  # rounds with reads that fail
 class Rounds:
     """The cases, the results of undisturbed runs, and the counts of the rounds that held."""
 
-    def __init__(self, folder: Path, done: Progress | None = None) -> None:
-        self.folder, self._progress, self.done = folder, done, Counter(done)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.done = folder, Counter[str]()
         images = folder / "images"
         sample_photographs.make(images / "one", per_class=24, val=4, quiet=True)
         self.cases: list[Case] = []
@@ -59,13 +58,6 @@ class Rounds:
         """The case of a round, and its random numbers: rounds do not depend on each other."""
         return self.cases[number % len(self.cases)], random.Random(f"kills {number}")
 
-    def held(self, **counts: int) -> None:
-        """Count a round that held."""
-        self.done.update(counts)
-        if self._progress is not None:
-            self._progress.update(self.done)
-            self._progress.save()
-
     def kill(self, number: int) -> None:
         """One round: up to three kills, then run to the end."""
         case, chance = self.case(number)
@@ -82,7 +74,7 @@ class Rounds:
             counts["resumed"] += case.finish(folder) > 0
             self.seconds += 0.1 * (time.monotonic() - start - self.seconds)  # else kills come too late or early
         case.check(folder, self.wanted[case], f"round {number}, {case.name}")
-        self.held(rounds=1, **counts)
+        self.done.update(rounds=1, **counts)
 
     def fail(self, number: int, library: Path) -> None:
         """One round with a full disk (even numbers) or failing reads of its own files; then run to the end."""
@@ -94,7 +86,7 @@ class Rounds:
         ended = _packs.run_with(library, fault, case.command(folder, "--quiet"))
         when = f"{fault}, {case.name}"
         self._ended(case, folder, when, ended, ("disk is full",) if kind == "write" else ("",))
-        self.held(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
+        self.done.update(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
 
     def _ended(self, case: Case, folder: Path, when: str, ended: Ended, reasons: tuple[str, ...]) -> None:
         """Check that a disturbed run ended well or with one line that gives a reason; then run to the end."""
@@ -117,7 +109,7 @@ class Rounds:
         when = f"round {number} on a small disk, {case.name}"
         self._ended(case, folder, when, ended, ("disk is full", "too little disk space"))
         full = "disk is full" in ended.stderr
-        self.held(fills=1, **{"fills that failed": ended.returncode, "while writing": int(full)})
+        self.done.update(fills=1, **{"fills that failed": ended.returncode, "while writing": int(full)})
 
     def unreadable(self, number: int, library: Path) -> None:
         """One round with source files that cannot be read: they alone are the failures."""
@@ -134,30 +126,27 @@ class Rounds:
             raise Failed(f"{case.name}: {part}: {ended.returncode}: {ended.stderr.strip()}: {found} instead of {bad}")
         if not all("input/output error" in line["reason"] for line in found):
             raise Failed(f"{case.name}: {found}")
-        self.held(unreadable=1, files=len(bad))
+        self.done.update(unreadable=1, files=len(bad))
 
 
 def run() -> list[str]:
-    progress = Progress("kills")
     with tempfile.TemporaryDirectory() as name:
-        rounds = Rounds(Path(name), progress)
+        rounds = Rounds(Path(name))
         done = rounds.done
-        with tqdm(total=KILLS, initial=_hits(done), desc="kills") as bar:
+        with tqdm(total=KILLS, desc="kills") as bar:
             while _hits(done) < KILLS:
                 rounds.kill(done["rounds"])
                 bar.update(_hits(done) - bar.n)
         library = _packs.build_faults(Path(name))
         if library is None:
             raise Failed("no C compiler: failing reads and writes were not tried")
-        for _ in tqdm(range(done["writes"] + done["reads"], 2 * FULL), desc="faults"):
-            rounds.fail(done["writes"] + done["reads"], library)
+        for number in tqdm(range(2 * FULL), desc="faults"):
+            rounds.fail(number, library)
         with _packs.small_disk(Path(name) / "disk") as disk:
-            for _ in tqdm(range(done["fills"], SMALL), desc="small disk", disable=disk is None):
-                if disk is not None:
-                    rounds.fill(done["fills"], disk)
-        for _ in tqdm(range(done["unreadable"], BROKEN), desc="unreadable files"):
-            rounds.unreadable(done["unreadable"], library)
-    progress.remove()
+            for number in tqdm(range(SMALL if disk else 0), desc="small disk"):
+                rounds.fill(number, disk)
+        for number in tqdm(range(BROKEN), desc="unreadable files"):
+            rounds.unreadable(number, library)
     return [
         f"- {done['rounds']} rounds over {', '.join(NAMES)}; killed: the parent "
         f"{done['parent']} times, a worker {done['worker']} times, {done['while resuming']} of them while going on; "

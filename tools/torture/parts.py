@@ -19,7 +19,6 @@ from tqdm import tqdm
 from tools import sample_photographs
 from tools.torture import Failed, _packs
 from tools.torture._packs import Case
-from tools.torture._progress import Progress
 
 ROUNDS = 15
 PARTS = 8
@@ -102,17 +101,13 @@ class Round:
 
 
 def run() -> list[str]:
-    progress = Progress("parts")
-    done = Counter(progress)
+    done = Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         images = Path(name) / "images"
         sample_photographs.make(images, per_class=24, val=0, quiet=True)
         images /= "train"  # without splits, which --split draws
-        for number in tqdm(range(done["rounds"], ROUNDS), desc="parts"):
+        for number in tqdm(range(ROUNDS), desc="parts"):
             done.update(_round(Path(name), images, number))
-            progress.update(done)
-            progress.save()
-    progress.remove()
     return [
         f"- {done['rounds']} rounds over {', '.join(_packs.NAMES)}, each with {PARTS} parts, {AT_ONCE} at once and one "
         f"of them twice: {done['runs']} runs, {done['kills']} of them or of their workers killed",

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +22,8 @@ from pathlib import Path
 import psutil
 
 from tools import sample_photographs
+from tools.processes import kill
 from tools.torture import Failed, _packs
-from tools.torture._network import kill
 from tools.torture._packs import Case
 
 SHARDS = 40
@@ -38,16 +37,11 @@ class Run:
     """One `iofast pack --on ray` into `folder`."""
 
     def __init__(self, case: Case, folder: Path, address: str) -> None:
-        self.case, self.folder = case, folder
-        self.partial = folder / f"{case.name}.partial"
-        records = () if case.name.endswith(".lmdb") else ("--shard-records", str(RECORDS))
-        paths = (str(case.images), str(folder / case.name))
-        words = ("pack", *paths, "--resize", "128", "--max-errors", "0", *records, "--json", "--quiet")
-        pack = [sys.executable, "-m", "iofast", *words]
-        if not records:  # without shards so few images would be one part
+        self.case, self.folder, self.partial = case, folder, folder / f"{case.name}.partial"
+        pack = [*command(case, folder), "--max-errors", "0", "--json"]
+        if case.name.endswith(".lmdb"):  # without shards so few images would be one part
             subprocess.run([*pack, "--part", f"1/{SHARDS}"], check=True, stdout=subprocess.DEVNULL)
-        self.command = [*pack, "--on", "ray"]
-        self.environment = {**os.environ, "RAY_ADDRESS": address}
+        self.command, self.environment = [*pack, "--on", "ray"], {**os.environ, "RAY_ADDRESS": address}
         self.start()
 
     def start(self) -> None:
@@ -55,31 +49,24 @@ class Run:
         pipe = subprocess.PIPE
         self.driver = psutil.Popen(self.command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
 
-    def parts(self) -> int:
-        """The number of parts that are packed: each is one section."""
-        return len([*self.partial.glob("rows-*"), *self.partial.glob("part-*/rows-*")])
-
     def wait_for(self, parts: int) -> None:
-        """Wait until so many parts are packed."""
+        """Wait until so many parts are packed: each is one section."""
         end = time.monotonic() + _TIME
-        while self.parts() < parts:
+        while len([*self.partial.glob("rows-*"), *self.partial.glob("part-*/rows-*")]) < parts:
             if self.driver.poll() is not None or time.monotonic() > end:
                 raise Failed(f"{self.case.name}: the driver ended or hangs: {self.driver.communicate()}")
             time.sleep(0.01)
 
-    def packing(self, tries: int = 500) -> list[psutil.Process]:
-        """The processes of Ray that are in the middle of a part: they have its lock, and have begun its section."""
-        for _ in range(tries):
-            found = []
+    def packing(self) -> psutil.Process:
+        """A process of Ray in the middle of a part: it has the part's lock, and has begun its section."""
+        for _ in range(500):
             for lock in self.partial.glob("lock-*"):
                 part = int(lock.name.removeprefix("lock-"))
                 begun = [*self.partial.glob(f"shard-{part - 1:06d}.*"), *self.partial.glob(f"part-{part:06d}/*.lmdb")]
                 rows = [*self.partial.glob(f"rows-{part - 1:06d}"), *self.partial.glob(f"part-{part:06d}/rows-*")]
                 with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
                     if any(path.stat().st_size for path in begun) and not rows:
-                        found.append(psutil.Process(int(lock.read_text())))
-            if found:
-                return found
+                        return psutil.Process(int(lock.read_text()))
             time.sleep(0.005)
         raise Failed(f"{self.case.name}: no process was found in the middle of a part")
 
@@ -95,56 +82,17 @@ class Run:
             out, error = self.driver.communicate(timeout=_TIME)
         except subprocess.TimeoutExpired:
             raise Failed(f"{when}: the driver did not end within {_TIME:.0f} s") from None
-        if self.driver.returncode:
-            raise Failed(f"{when}: exit status {self.driver.returncode}: {error.strip()}")
+        if self.driver.returncode or not out.startswith("{"):
+            raise Failed(f"{when}: exit status {self.driver.returncode}: {out!r} {error!r}")
         self.case.check(self.folder, wanted, when)
-        if not out.startswith("{"):
-            raise Failed(f"{when}: found {out!r} {error!r} on the standard output")
         return int(json.loads(out)["resumed"])
 
 
-class Rounds:
-    """The images, the files of plain packs, and what was killed."""
-
-    def __init__(self, folder: Path, shards: int = SHARDS, names: tuple[str, ...] = _packs.NAMES) -> None:
-        self.folder, self.counts, self.shards = folder, Counter[str](), shards
-        images = folder / "images"
-        found = sample_photographs.make(images, per_class=8, val=2, quiet=True)
-        (source := folder / "source").mkdir()
-        for number in range(shards * RECORDS):
-            (source / f"{number:05d}.jpg").symlink_to(found[number % len(found)])
-        self.cases = [Case(name, source) for name in names]
-        self.wanted: dict[Case, dict[str, str]] = {}
-        for case in self.cases:
-            whole = folder / f"plain-{case.name}"
-            whole.mkdir()
-            shard = [] if case.name.endswith(".lmdb") else ["--shard-records", str(RECORDS)]
-            command = [sys.executable, "-m", "iofast", "pack", str(source), str(whole / case.name), *shard]
-            subprocess.run([*command, "--resize", "128", "--quiet"], check=True)
-            self.wanted[case] = _packs.digests(whole)
-
-    def target(self) -> Path:
-        """An empty folder."""
-        folder = self.folder / "target"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return folder
-
-    def kill(self, case: Case, kind: str, cluster: Cluster, chance: random.Random) -> None:
-        """One round on a cluster of three nodes."""
-        run = Run(case, self.target(), cluster.address)
-        for number, what in enumerate(kind.split(" and ")):
-            run.wait_for(chance.randint(2, self.shards // 4) + number * self.shards // 4)
-            if what == "node":
-                cluster.kill_node()
-            elif what == "worker":
-                chance.choice(run.packing()).send_signal(signal.SIGKILL)
-            else:
-                run.kill_driver()
-            self.counts[what] += 1
-        resumed = run.end(self.wanted[case], f"{case.name}, {kind}")
-        self.counts["resumed"] += "driver" in kind and resumed > RECORDS
-        self.counts["rounds"] += 1
+def command(case: Case, folder: Path) -> list[str]:
+    """The command that packs a case in shards of `RECORDS`."""
+    shards = [] if case.name.endswith(".lmdb") else ["--shard-records", str(RECORDS)]
+    paths = [str(case.images), str(folder / case.name)]
+    return [sys.executable, "-m", "iofast", "pack", *paths, "--resize", "128", *shards, "--quiet"]
 
 
 class Cluster:
@@ -161,8 +109,7 @@ class Cluster:
     def kill_node(self) -> None:
         """Kill a node with all its processes at once, and add another."""
         node = self._others.pop(0)
-        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        kill([raylet, *raylet.children(recursive=True)])
+        kill(psutil.Process(node.all_processes["raylet"][0].process.pid))
         self._others.append(self._nodes.add_node(num_cpus=1))
 
     def shutdown(self) -> None:
@@ -182,7 +129,8 @@ def own_folders() -> Iterator[None]:
             os.environ.clear()
             os.environ.update(before)
             _, left = psutil.wait_procs([each for each in psutil.process_iter() if _is_in(folder, each)], 10)
-            kill(left)
+            for each in left:
+                kill(each)
             if left and sys.exc_info()[0] is None:
                 raise Failed(f"{len(left)} processes of Ray or iofast are left")
 
@@ -194,24 +142,28 @@ def _is_in(folder: str, process: psutil.Process) -> bool:
         return False
 
 
-def kills(rounds: Rounds, kinds: tuple[str, ...]) -> None:
-    """All rounds on one cluster."""
-    chance = random.Random("ray")
-    cluster = Cluster()
-    try:
-        for case in rounds.cases:
-            for kind in kinds:
-                rounds.kill(case, kind, cluster, chance)
-    finally:
-        cluster.shutdown()
-
-
 def run() -> list[str]:
+    counts, chance = Counter[str](), random.Random("ray")
     with tempfile.TemporaryDirectory() as name:
-        rounds = Rounds(Path(name))
+        found = sample_photographs.make(Path(name, "images"), per_class=8, val=2, quiet=True)
+        (source := Path(name, "source")).mkdir()
+        for number in range(SHARDS * RECORDS):
+            (source / f"{number:05d}.jpg").symlink_to(found[number % len(found)])
         with own_folders():
-            kills(rounds, ROUNDS)
-    counts = rounds.counts
+            cluster = Cluster()
+            try:
+                for case in (Case(name, source) for name in _packs.NAMES):
+                    whole, target = Path(name, f"plain-{case.name}"), Path(name, "target")
+                    case.begin(whole)
+                    subprocess.run(command(case, whole), check=True)
+                    for kind in ROUNDS:
+                        case.begin(target)
+                        lost = lose(Run(case, target, cluster.address), kind.split(" and "), cluster, chance)
+                        resumed = lost.end(_packs.digests(whole), f"{case.name}, {kind}")
+                        counts.update(rounds=1, resumed="driver" in kind and resumed > RECORDS)
+                        counts.update(kind.split(" and "))
+            finally:
+                cluster.shutdown()
     return [
         f"- {counts['rounds']} rounds over {', '.join(_packs.NAMES)}, {SHARDS} shards of {RECORDS} images each, on 3 "
         f"nodes of one processor (`ray.cluster_utils.Cluster`); killed with SIGKILL: a node with all its processes "
@@ -219,3 +171,16 @@ def run() -> list[str]:
         f"{counts['driver']} times; {counts['resumed']} drivers that were started again found parts that were packed",
         "- every final file had the bytes of a plain `iofast pack`; no process and no file was left",
     ]
+
+
+def lose(run: Run, kinds: list[str], cluster: Cluster, chance: random.Random) -> Run:
+    """Lose a node, a worker or the driver, one after the other, while parts are packed."""
+    for number, what in enumerate(kinds):
+        run.wait_for(chance.randint(2, SHARDS // 4) + number * SHARDS // 4)
+        if what == "node":
+            cluster.kill_node()
+        elif what == "worker":
+            run.packing().send_signal(signal.SIGKILL)
+        else:
+            run.kill_driver()
+    return run

@@ -21,9 +21,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from object_store import Fault, FaultProxy, Request
 from small_blocks import blocks_of
@@ -35,7 +35,6 @@ from iofast.errors import IofastError
 from iofast.mirror import cache
 from iofast.remote.limits import VARIABLE
 from tools.torture import Failed, determinism
-from tools.torture._progress import Progress
 
 RUNS, AT_ONCE = 200, 4
 BLOCK = 8 << 10  # bytes: the sets have some sixty blocks
@@ -185,8 +184,6 @@ def fault(kind: str, chance: random.Random) -> Fault:
 
 
 def run() -> list[str]:
-    progress = Progress("stored_faults")
-    done: dict[str, list[Any]] = progress.setdefault("runs", {})
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "sets").mkdir()
@@ -197,13 +194,8 @@ def run() -> list[str]:
             sites.put(stack.enter_context(_site(folder / "sets", folder / f"site{number}")))
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         stack.callback(pool.shutdown, cancel_futures=True)
-        left = [number for number in range(RUNS) if str(number) not in done]
-        tasks = {pool.submit(one, Run.of(number), sites, wanted): number for number in left}
-        for task in tqdm(as_completed(tasks), total=RUNS, initial=len(done), desc="stored_faults"):
-            done[str(tasks[task])] = [*task.result()]
-            progress.save()
-    progress.remove()
-    return _report([Result(*each) for each in done.values()])
+        tasks = [pool.submit(one, Run.of(number), sites, wanted) for number in range(RUNS)]
+        return _report([task.result() for task in tqdm(tasks, desc="stored_faults")])
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-/* Shared by decode.c, parts.c and finish.c only: the context, and access to payloads. */
+/* Shared by decode.c, device_plan.c and finish.c only: the context, and access to payloads. */
 #ifndef IOFAST_CONTEXT_H
 #define IOFAST_CONTEXT_H
 
@@ -35,9 +35,6 @@ iof_status iof_finish_row(iof_context *context, const iof_work *work, int64_t ro
 
 /* The box with its window moved into the resampled image, as far as it fits. */
 iof_box iof_moved_within(const iof_box *box, int out_width, int out_height);
-
-/* The stored rectangle that a window of this size needs of an upright image, and a margin around it. */
-iof_rect iof_needed(const iof_box *box, int exif, int width, int height, int out_width, int out_height, int margin);
 
 /* Whether a box lies within an upright image of this size, and its window within the resampled image. */
 int iof_box_fits(const iof_box *box, int width, int height, int out_width, int out_height);

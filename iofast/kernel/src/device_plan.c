@@ -108,6 +108,36 @@ static void place_segments(iof_device_image *m) {
   }
 }
 
+/* The pixels [*low, *high) of an interval of `length` that `outputs` outputs need, from output `first` on, when it is
+resampled bilinearly to `size`. Integers in units of half an output's step, as in `window_pixels` of work.py. */
+static void seen(int64_t length, int64_t size, int64_t first, int64_t outputs, int *low, int *high) {
+  int64_t reach = 2 * (length > size ? length : size), from = (2 * first + 1) * length - reach - size;
+  int64_t upto = (2 * (first + outputs) - 1) * length + reach - size;
+  int64_t least = from < 0 ? 0 : from / (2 * size) + 1, most = (upto + 2 * size - 1) / (2 * size);
+  *low = (int)least;
+  *high = (int)(most < length ? most : length);
+}
+
+static int within(int value, int high) { return value < 0 ? 0 : value > high ? high : value; }
+
+/* Convert the upright interval [low, high) to one axis of the stored image, `size` long, with a margin. */
+static void turn(int *low, int *high, int size, int mirror) {
+  int from = *low;
+  *low = within((mirror ? size - *high : from) - MARGIN, size);
+  *high = within((mirror ? size - from : *high) + MARGIN, size);
+}
+
+/* The stored rectangle, with the margin, that a window of this size needs of an upright image. */
+static iof_rect needed(const iof_box *box, iof_orientation o, int width, int height, int out_width, int out_height) {
+  int x0, x1, y0, y1;
+  seen(box->x1 - box->x0, box->virtual_w, box->x, out_width, &x0, &x1);
+  seen(box->y1 - box->y0, box->virtual_h, box->y, out_height, &y0, &y1);
+  x0 += box->x0, x1 += box->x0, y0 += box->y0, y1 += box->y0;
+  turn(&x0, &x1, width, o.mirror_x);
+  turn(&y0, &y1, height, o.mirror_y);
+  return o.turned ? (iof_rect){y0, x0, y1, x1} : (iof_rect){x0, y0, x1, y1};
+}
+
 static int place_one(const iof_device_wish *wish, int64_t i, iof_device_image *m, iof_device_sizes *sizes) {
   const iof_device_file *f = &m->file;
   iof_orientation o = iof_orientation_of(m->exif);
@@ -120,7 +150,7 @@ static int place_one(const iof_device_wish *wish, int64_t i, iof_device_image *m
   m->x0 = box.x0, m->y0 = box.y0, m->x1 = box.x1, m->y1 = box.y1;
   m->virtual_w = box.virtual_w, m->virtual_h = box.virtual_h, m->x = box.x, m->y = box.y;
   m->flip = wish->flips[i] & 1, m->aliased = filter == IOF_ALIASED;
-  iof_rect rect = iof_needed(&box, m->exif, width, height, wish->width, wish->height, MARGIN);
+  iof_rect rect = needed(&box, o, width, height, wish->width, wish->height);
   m->left = rect.x0, m->top = rect.y0, m->right = rect.x1, m->bottom = rect.y1;
   int64_t groups = 0;
   if (f->components) {

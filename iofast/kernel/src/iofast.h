@@ -226,23 +226,6 @@ typedef struct {
   uint64_t max_pixels;
 } iof_rewriting;
 
-/* Part of a JPEG, as a smaller JPEG of `width` x `height`. The wanted piece is [x0, x1) x [y0, y1) of its stored
-pixels. Made upright, the piece lies at (left, top) of the upright image. */
-typedef struct {
-  int32_t length; /* bytes */
-  int32_t width, height;
-  int32_t x0, y0, x1, y1;
-  int32_t left, top;
-} iof_part;
-
-/* Room for parts: part i goes to bytes + places[i] and ends before places[i + 1]. 64 bytes more than the payload are
-always enough. The window of boxes is `width` x `height`. */
-typedef struct {
-  uint8_t *bytes;
-  const int64_t *places;
-  int32_t width, height;
-} iof_parts;
-
 #ifndef __CUDACC_RTC__
 /* Returns NULL if memory is short. IOFAST_REGION=own, splice or libjpeg in the environment selects how regions are
 decoded if the options do not. The default is our own decoder if it has vector loops here, else splice. */
@@ -264,14 +247,6 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
 may be NULL. */
 iof_status iof_finish_batch(iof_context *context, const iof_output *images, const iof_work *work, const iof_mix *mix,
                             const iof_output *out, int64_t start, int64_t stop);
-
-/* For each of the payloads [start, stop), write the smallest JPEG that contains all pixels that its box needs when it
-is resampled bilinearly, for a decoder elsewhere. It consists of whole restart segments if there are any, else of the
-whole scan. APPn and comments are left out, so that no decoder applies an orientation. The status is IOF_UNSUPPORTED if
-the markers show damage, the box does not fit, or the file is not baseline, gray or YCbCr in 4:4:4, 4:2:2 or 4:2:0.
-iof_decode_batch decodes these, or reports the error. */
-void iof_part_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const iof_parts *to, iof_part *parts,
-                    int32_t *status, int64_t start, int64_t stop);
 
 /* Decode, orient, resample, crop and encode one JPEG, or store its pixels. On IOF_OK `*encoded` points into the
 context, valid until the context's next use. */

@@ -124,7 +124,7 @@ IOF_BOTH uint8_t flattened(int v, uint64_t below, uint64_t step) {
 }
 
 /* Mean of nine with the middle one counted five times, rounded: sums are at most 13 * 255, and no sum lies halfway. */
-IOF_BOTH int16_t thirteenth(uint16_t sum) { return (int16_t)((uint16_t)(2 * sum + 13) * 2521u >> 16); }
+IOF_BOTH int16_t thirteenth(uint16_t sum) { return (int16_t)((uint16_t)((uint16_t)(2 * sum + 13) * 20165u >> 16) >> 3); }
 
 /* A tap of a blur: values have 8 bits of fraction. */
 IOF_BOTH uint16_t with_tap(uint16_t sum, uint16_t value, uint16_t weight) {

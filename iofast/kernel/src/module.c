@@ -300,16 +300,6 @@ static PyObject *levels(PyObject *self, PyObject *args) {
   return result;
 }
 
-enum { BYTES = BOXES + 1, PLACES, PARTS, PART_STATUS, PART_ARRAYS };
-
-static const array OF_PARTS[PART_ARRAYS - SOURCE] = {
-    [BOXES - SOURCE] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE, 0},
-    [BYTES - SOURCE] = {"out", 0, PyBUF_WRITABLE, 0},
-    [PLACES - SOURCE] = {"places", sizeof(int64_t), PyBUF_SIMPLE, 0},
-    [PARTS - SOURCE] = {"parts", sizeof(iof_part), PyBUF_WRITABLE, 0},
-    [PART_STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
-};
-
 /* Whether places [start, stop] rise and lie within `room` bytes. */
 static int places_fit(const Py_buffer *places, long long start, long long stop, Py_ssize_t room) {
   const int64_t *at = places->buf;
@@ -317,35 +307,6 @@ static int places_fit(const Py_buffer *places, long long start, long long stop, 
   for (long long i = start; i < stop && fit; i++) fit = at[i] <= at[i + 1];
   if (!fit) PyErr_SetString(PyExc_ValueError, "places must be stop + 1 rising offsets within out, and 0 <= start <= stop");
   return fit;
-}
-
-PyDoc_STRVAR(part_batch_doc,
-             "part_batch(context, fds, offsets, lengths, crcs, orientations, indexed, boxes, out, places, parts, status,\n"
-             "width, height, start, stop)");
-
-static PyObject *part_batch(PyObject *self, PyObject *args) {
-  PyObject *capsule, *o[PART_ARRAYS], *result = NULL;
-  Py_buffer b[PART_ARRAYS] = {{0}};
-  iof_parts to;
-  long long start, stop;
-  handle *h = NULL;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOiiLL", &capsule, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8],
-                        &o[9], &o[10], &to.width, &to.height, &start, &stop))
-    return NULL;
-  if (!take_call(OF_PARTS, PART_ARRAYS - SOURCE, o, b, stop) && places_fit(&b[PLACES], start, stop, b[BYTES].len) &&
-      (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf};
-    to.bytes = b[BYTES].buf;
-    to.places = b[PLACES].buf;
-    Py_BEGIN_ALLOW_THREADS
-    iof_part_batch(h->context, &source, b[BOXES].buf, &to, b[PARTS].buf, b[PART_STATUS].buf, start, stop);
-    Py_END_ALLOW_THREADS
-    leave(h);
-    result = Py_NewRef(Py_None);
-  }
-  release(b, PART_ARRAYS);
-  return result;
 }
 
 enum { ARENA = SOURCE, AT, TABLES, FILES, READ_STATUS, READ_ARRAYS };
@@ -684,7 +645,6 @@ static PyMethodDef METHODS[] = {
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
     {"levels", levels, METH_VARARGS, levels_doc},
-    {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"device_read", device_read, METH_VARARGS, device_read_doc},
     {"device_place", device_place, METH_VARARGS, device_place_doc},
     {"device_blurs", device_blurs, METH_VARARGS, device_blurs_doc},

@@ -299,17 +299,6 @@ iof_status iof_region_segments(iof_region *r, const iof_frame **frame, const iof
   return !status && !r->segments.ended ? IOF_UNSUPPORTED : status;
 }
 
-iof_status iof_region_splice(iof_region *r, const iof_rect *rect, iof_spliced *out) {
-  const iof_frame *f = &r->frame;
-  iof_rect mcus = *rect;
-  const iof_segments *segments;
-  iof_status status = iof_region_segments(r, &f, &segments);
-  iof_cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
-  iof_cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
-  if (!status) status = iof_splice(f, &r->segments, r->data, &mcus, out);
-  return status && status != IOF_MEMORY ? IOF_UNSUPPORTED : status;
-}
-
 static iof_status decode_spliced(iof_region *r, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
   const iof_frame *f = &r->frame;
   iof_rect mcus = {within((rect[0] - MARGIN) * denominator, 0, f->width), within((rect[1] - MARGIN) * denominator, 0, f->height),

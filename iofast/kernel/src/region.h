@@ -140,20 +140,15 @@ iof_status iof_colour_start(iof_colouring *colouring, const iof_block_loops *loo
 void iof_colour_row(const iof_colouring *colouring, int y, uint8_t *rgbx);
 void iof_colour_planes(const iof_colouring *colouring, int y, uint8_t *to, size_t plane); /* see iof_pixels' `row` */
 
-/* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the original image. It is made in the caller's `room` bytes
-at `to`, or in `memory` if that is NULL. */
+/* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the original image. */
 typedef struct {
   const uint8_t *bytes;
   size_t length;
   int x, y, width, height;
-  int whole; /* the whole scan */
-  uint8_t *to;
-  size_t room;
   iof_buffer memory;
 } iof_spliced;
 int iof_spliceable(const iof_frame *frame); /* whether its rows are whole segments */
-/* Make a JPEG of the segments that contain `mcus`, or of the whole scan if the frame is not spliceable. `segments` must
-be complete. Returns IOF_MEMORY if there is too little room: the payload's length and 64 bytes are always enough. */
+/* Make a JPEG of the segments that contain `mcus` of a spliceable frame. `segments` must be complete. */
 iof_status iof_splice(const iof_frame *frame, const iof_segments *segments, const uint8_t *data, const iof_rect *mcus,
                       iof_spliced *out);
 
@@ -164,16 +159,12 @@ void iof_region_free(iof_region *region);
 iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg for another image; the opened one is closed */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
 int iof_region_gray(const iof_region *region); /* whether the opened image has one component */
-/* Only for iof_region_splice: read header and tables, without libjpeg. Returns IOF_UNSUPPORTED if our decoder does not
-support them. */
+/* Read header and tables, without libjpeg. Returns IOF_UNSUPPORTED if our decoder does not support them. */
 iof_status iof_region_frame(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
 /* Of the frame that was read last: its segments. Returns IOF_UNSUPPORTED unless the end-of-image marker follows. */
 iof_status iof_region_segments(iof_region *region, const iof_frame **frame, const iof_segments **segments);
 /* The MCUs of one axis that pixels [*from, *to) need: with a margin where chroma is interpolated. */
 void iof_cover(int *from, int *to, int samples, int mcus);
-/* Make a JPEG of the part of the frame that contains `rect` (in pixels). Returns IOF_UNSUPPORTED if markers of the scan
-are missing. */
-iof_status iof_region_splice(iof_region *region, const iof_rect *rect, iof_spliced *out);
 int iof_region_scales(const iof_region *region); /* whether DCT scaling saves time: our own decoder is faster without */
 /* With `by_rows` the pixels may be rows that are made on request, from memory of the region. */
 iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, int by_rows,

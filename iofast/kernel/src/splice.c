@@ -1,5 +1,5 @@
 /* A smaller JPEG made of a larger one: the restart segments that a region touches become a file of their own, without
-being decoded. It is for decoders that take only whole files: libjpeg with DCT scaling, or a GPU's. */
+being decoded. It is for libjpeg, which takes only whole files. */
 #include <string.h>
 
 #include "region.h"
@@ -64,21 +64,15 @@ static uint8_t *put_segments(const iof_segments *s, const iof_rect *of, uint32_t
 
 iof_status iof_splice(const iof_frame *f, const iof_segments *s, const uint8_t *data, const iof_rect *mcus, iof_spliced *out) {
   int x0 = mcus->x0, x1 = mcus->x1, h = f->component[0].h, v = f->component[0].v;
-  iof_rect of = {0, 0, (int)s->count, 1}; /* segments across, MCU rows down; a scan taken as a whole is one row */
-  uint32_t per_row = s->count;
-  out->whole = !iof_spliceable(f);
-  out->x = out->y = 0, out->width = f->width, out->height = f->height;
-  if (!out->whole) {
-    widen(f, &x0, &x1);
-    of = (iof_rect){x0 / f->restart, mcus->y0, x1 / f->restart, mcus->y1};
-    per_row = (uint32_t)(f->across / f->restart);
-    out->x = x0 * 8 * h;
-    out->y = mcus->y0 * 8 * v;
-    out->width = smaller(x1 * 8 * h, f->width) - out->x;
-    out->height = smaller(mcus->y1 * 8 * v, f->height) - out->y;
-  }
+  widen(f, &x0, &x1);
+  iof_rect of = {x0 / f->restart, mcus->y0, x1 / f->restart, mcus->y1}; /* segments across, MCU rows down */
+  uint32_t per_row = (uint32_t)(f->across / f->restart);
+  out->x = x0 * 8 * h;
+  out->y = mcus->y0 * 8 * v;
+  out->width = smaller(x1 * 8 * h, f->width) - out->x;
+  out->height = smaller(mcus->y1 * 8 * v, f->height) - out->y;
   size_t size = f->scan + 64 + scan_bytes(s, &of, per_row);
-  uint8_t *bytes = out->to && size <= out->room ? out->to : out->to ? NULL : iof_reserve(&out->memory, size), *to = bytes;
+  uint8_t *bytes = iof_reserve(&out->memory, size), *to = bytes;
   if (!bytes) return IOF_MEMORY;
   to = put_header(f, data, out->width, out->height, to);
   to = put_segments(s, &of, per_row, data, to);

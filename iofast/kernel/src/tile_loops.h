@@ -181,7 +181,7 @@ TARGET static void L(smooth)(const iof_three_rows *from, int n, uint8_t *restric
   const uint8_t *restrict a = from->above, *restrict r = from->row, *restrict b = from->below;
   for (int i = 0; i < n; i++) {
     uint16_t sum = (uint16_t)(a[i - 1] + a[i] + a[i + 1] + r[i - 1] + 5 * r[i] + r[i + 1] + b[i - 1] + b[i] + b[i + 1]);
-    to[i] = (uint8_t)((uint16_t)(2 * sum + 13) * 2521u >> 16);
+    to[i] = (uint8_t)thirteenth(sum);
   }
 }
 

@@ -81,6 +81,7 @@ def _lines(now: Situation, *, packed: bool) -> dict[str, object]:
     options += ['device="cuda"'] * bool(now.last is not None and now.last.devices)
     return {
         "own": own,
+        "command": "COMMAND" if now.last is None else now.last.job.command,
         "options": "".join(f", {option}" for option in options),
         "source": json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False),
     }

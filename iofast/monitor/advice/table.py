@@ -190,7 +190,8 @@ RULES = (
         "from iofast import FastDataset, FastLoader, transforms as T\n"
         "{own.dataset} = FastDataset({source})\n"
         "{own.loader} = FastLoader({own.dataset}, {own.batch_size}{options},\n"
-        "    transform=T.train({own.side}), dtype=torch.float32)",
+        "    transform=T.train({own.side}), dtype=torch.float32)\n"
+        "# or, without editing, where Pillow opens JPEGs: iofast run -- {command}",
         "stall",
         "T.train is a random crop, a flip and ImageNet's normalisation: name your own steps",
     ),

@@ -67,6 +67,7 @@ def _job(moment: Moment) -> str:
         f'<code class="command">{page(job.command)}</code>',
         _verdict(verdict, history),
         _advice(verdict),
+        _table("What if", ((one.change, wording.predicted(one), one.assumption) for one in verdict.what_if)),
         _table("What the verdict rests on", ((evidence.text,) for evidence in verdict.evidence)),
         _step(moment),
         _timelines(moment),

@@ -23,7 +23,7 @@ _WIDEST = 0.4  # width of bounds beyond which a timeline shows nothing and a ver
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _FIGURE = 16  # columns of a timeline's present figure
-_ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "step", "phases", "notes")
+_ORDER = ("job", "verdict", "timelines", "gpus", "advice", "what if", "evidence", "step", "phases", "notes")
 
 
 def drawn(
@@ -77,6 +77,7 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("verdict", verdict),
         ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [])),
         ("phases", _part("phases", [text] if (text := wording.phases(moment.verdict)) else [])),
+        ("what if", _part("what if", [plain(wording.prediction(one)) for one in moment.verdict.what_if[:3]])),
         ("notes", _part("note", notes[:1], "dim")),
         ("evidence", evidence),
         ("notes", _part("note", notes, "dim")),

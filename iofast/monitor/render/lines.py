@@ -84,6 +84,8 @@ def paragraphs(moment: Moment) -> list[str]:
         promise = wording.gain(advice)
         lines.append(f"    {number}. {plain(advice.text)}" + (f" ({promise})" if promise else ""))
         lines += [f"       {line}" for line in wording.change(advice)]
+    if verdict.what_if:
+        lines += ["", "  what if", *(f"    {plain(wording.prediction(one))}" for one in verdict.what_if)]
     if phases := wording.phases(verdict):
         lines += ["", f"  phases: {phases}"]
     if step := wording.step(snapshot):

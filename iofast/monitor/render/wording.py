@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, StallBounds, Verdict
+from iofast.monitor.findings import Advice, Bound, Cause, Phase, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier
@@ -103,6 +103,18 @@ def basis(verdict: Verdict) -> str:
     """Tier, steps and seconds that the verdict rests on."""
     steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
     return f"{TIERS[verdict.tier]}, {steps}{verdict.seconds:.0f} s of training"
+
+
+def prediction(one: Prediction) -> str:
+    """A prediction as one line."""
+    return f"{one.change}: {predicted(one)}; {one.assumption}"
+
+
+def predicted(one: Prediction) -> str:
+    """The band of a predicted rate."""
+    images = "" if one.images is None else f" ({one.images[0]:,.0f} to {one.images[1]:,.0f} images/s)"
+    low, high = f"{one.low:.1f}", f"{one.high:.1f}"
+    return f"{low if low == high else f'{low} to {high}'} times as fast{images}"
 
 
 def gain(advice: Advice) -> str:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from iofast import kernel
 from iofast.errors import DecodeError
-from iofast.kernel import exif, twin
+from iofast.kernel import exif, other_formats
 from iofast.places import Geometry, move
 from tools.torture.drivers import Driver, damage
 
@@ -79,6 +79,6 @@ class Annotations(Driver):
         assert 1 <= found <= 8, found
         segment = b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
         data = self.jpeg[:2] + segment + self.jpeg[2:]
-        headers = [each.read_header(data) for each in (kernel, twin)]
+        headers = [each.read_header(data).orientation for each in (kernel, other_formats)]
         assert headers[0] == headers[1], headers
         return "orientation"

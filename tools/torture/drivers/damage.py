@@ -72,14 +72,6 @@ def anywhere(chance: random.Random, data: bytes, most: int = 4) -> bytes:
     return bytes(changed)
 
 
-def one_byte(chance: random.Random, data: bytes) -> tuple[int, bytes]:
-    """The place of a changed byte, and the changed data."""
-    at = chance.randrange(len(data))
-    changed = bytearray(data)
-    changed[at] ^= chance.randrange(1, 256)
-    return at, bytes(changed)
-
-
 def value(chance: random.Random, whole: Any) -> Any:
     """A JSON value with one place of it changed."""
     if not isinstance(whole, dict | list) or not whole or chance.random() < 0.05:

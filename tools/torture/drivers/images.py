@@ -11,12 +11,12 @@ from pathlib import Path
 import jpeg_damage
 import numpy as np
 import region_images as images
-from kernel_images import Batch, batch_of
+from kernel_images import batch_of
 from PIL import Image
 
 from iofast import kernel
 from iofast.errors import DecodeError
-from iofast.kernel import DecodeOptions, Parts, native, parts, twin
+from iofast.kernel import DecodeOptions, native, other_formats
 from iofast.kernel.contract import Kind
 from tools.odd_images.profiles import WIDE, rgb_profile
 from tools.torture.drivers import Driver
@@ -98,8 +98,8 @@ class Anywhere(Driver):
             if header.width * header.height > MAX_PIXELS:
                 return "too large"
             kernel.decode(data)
-            if rewritten is not None:  # compared by the twin: one decoder for both, whatever the coefficients
-                assert np.array_equal(twin.decode(rewritten), twin.decode(data))
+            if rewritten is not None:  # compared by Pillow: one decoder for both, whatever the coefficients
+                assert np.array_equal(other_formats.decode(rewritten), other_formats.decode(data))
                 self.counts["rewritten"] += 1
             kernel.transcode(data, self.recipe)
         except DecodeError:
@@ -117,22 +117,7 @@ class Anywhere(Driver):
         out, status = np.full((1, 24, 20, 3), 7, np.uint8), np.zeros(1, np.int32)
         kernel.decode_batch(context, batch.source, box, rng.integers(0, 2, 1, np.uint8), out, status, 0, 1)
         assert status[0] == 0 or not out.any(), "a failed slot is not zero"
-        self.part(rng, context, batch, box)
         return bool(status[0] == 0)
-
-    def part(self, rng: np.random.Generator, context: kernel.Context, batch: Batch, box: np.ndarray) -> None:
-        """Native code and twin write the same part of a JPEG, or both refuse, and write nothing beside it."""
-        length = int(batch.source.lengths[0]) + int(rng.choice((64, 64, 64, 30, 0)))
-        places, written = np.array([5, 5 + length], np.int64), []
-        for call, own in ((kernel.part_batch, context), (parts.part_batch, twin.Context(context.options))):
-            part = Parts(np.full(length + 10, 7, np.uint8), places, np.zeros((1, 9), np.int32))
-            status = np.zeros(1, np.int32)
-            call(own, batch.source, box, (24, 20), part, status, 0, 1)
-            written.append((int(status[0]), part.table.tolist(), part.out.tobytes()))
-            assert (part.out[:5] == 7).all(), "bytes before the part were written"
-            assert (part.out[5 + int(part.table[0, 0]) :] == 7).all(), "bytes behind the part were written"
-        assert written[0] == written[1], "native code and twin write different parts"
-        self.counts["part written"] += written[0][0] == 0
 
 
 class InPlaces(Driver):

@@ -19,9 +19,9 @@ class Own(Driver):
         self.seeds = seeds.sound()
 
     def blind(self, chance: random.Random, seed: seeds.Seed) -> str:
-        """Damage to any file."""
+        """Damage to any file, often to one byte alone."""
         name = chance.choice(sorted(seed.files))
-        files = {**seed.files, name: damage.anywhere(chance, seed.files[name])}
+        files = {**seed.files, name: damage.anywhere(chance, seed.files[name], chance.choice((1, 1, 4)))}
         return self.look(chance, seed, files, sound=True)
 
     def look(self, chance: random.Random, seed: seeds.Seed, files: dict[str, bytes], *, sound: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ LONGEST = 2000  # characters of a message
 ROWS = 12  # of one container that a step reads
 MAX_PIXELS = 1 << 20
 
+_PLACE = re.compile(r"offset \d|page \d|piece \d|record \d|\d{8}")
 Right = Callable[[int, str, bytes | None], bool]  # dense index, field, payload
 
 
@@ -88,6 +90,7 @@ class WholeRead:
             return self.take(error)
         for error in failed.values():
             self.take(error)
+            assert self.right is None or _PLACE.search(str(error)), f"no place in: {error}"
         for row, payload in enumerate(values):
             if self.right is not None and row not in failed:
                 index = int(indices[row])

@@ -1,0 +1,129 @@
+"""What augmentation costs: recipes through FastLoader, beside torchvision v2 in a DataLoader.
+
+Whole epochs from the page cache in two threads; torchvision's, if it is installed, on plain files of the same pictures
+in two worker processes. Then ColorJitter by other libraries, in functions that the loader calls.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import measure, photographs
+from benchmarks.bench_load import BATCH, CROP, WORKERS, fast, plain, rate
+from benchmarks.peers import vision
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+EPOCH, THEIR_EPOCH = 3_000, 600  # images
+END = T.Normalize.imagenet()
+THREE = T.RandomChoice([T.Grayscale(), T.Solarize(128 / 255), T.GaussianBlur(17, (0.1, 2.0))])
+PLAIN = "plain, uint8"
+JITTER = (0.4, 0.4, 0.4, 0.1)
+OURS = "T.ColorJitter in the transform"
+# by name: what follows the crop, the dtype, and what torchvision's recipe is called
+RECIPES: dict[str, tuple[Any, torch.dtype, str | None]] = {
+    PLAIN: ([], torch.uint8, None),
+    "normalised, float32": ([END], torch.float32, vision.FLOAT),
+    "normalised, bfloat16": ([END], torch.bfloat16, None),
+    "normalised, float16": ([END], torch.float16, None),
+    f"ColorJitter{JITTER}, float32": ([T.ColorJitter(*JITTER), END], torch.float32, "jitter"),
+    "rand-m9-mstd0.5-inc1 and RandomErasing, float32": (
+        [T.timm_policy("rand-m9-mstd0.5-inc1"), END, T.RandomErasing(0.25, value="random")],
+        torch.float32,
+        "rand",
+    ),
+    "TrivialAugmentWide, float32": ([T.TrivialAugmentWide(interpolation="bilinear"), END], torch.float32, "wide"),
+    "3-Augment, float32": ([THREE, END], torch.float32, "three"),
+    "AutoAugment, float32": ([T.AutoAugment(), END], torch.float32, None),
+    "DINO's 2 + 8 crops, float32": (T.dino(), torch.float32, "dino"),
+}
+
+
+def recipes(bench: measure.Bench) -> None:
+    """The part `recipes`."""
+    with bench.workplace() as (folder, photos):
+        copies = photographs.link(photos, folder / "copies", bench.size(EPOCH, 128))
+        container = photographs.pack(copies, folder / "packed.lmdb")
+        _, files = plain(container, folder)
+        # their workers first: a fork makes every page of this process copy-on-write
+        others = {
+            f"{name}: torchvision": rate(vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS))
+            for name, (_, _, peer) in RECIPES.items()
+            if peer is not None and vision.v2() is not None
+        }
+        contenders = {name: ours(container, after, dtype) for name, (after, dtype, _) in RECIPES.items()} | others
+        figures = measure.in_turn(contenders, bench.rounds(5))
+        ways = measure.in_turn(dict(functions(container)), bench.rounds(5))
+    rows = []
+    for name in RECIPES:
+        other, them = f"{name}: torchvision", ["", ""]
+        if other in figures:
+            them = [measure.spread(figures[other]), f"{measure.ratio(figures, name, other):.1f}×"]
+        rows.append([name, measure.spread(figures[name]), f"{measure.ratio(figures, name, PLAIN):.2f}", *them])
+    jitters = [[name, measure.spread(own), f"{measure.ratio(ways, name, OURS):.2f}"] for name, own in ways.items()]
+    bench.publish(
+        f"""# What augmentation costs
+
+RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {len(figures[PLAIN])} rounds in
+turn, median (least – most). {bench.kind}, packed at a short side of 256 pixels. FastLoader has {WORKERS} threads,
+torchvision v2 a DataLoader of {WORKERS} worker processes on plain files of the same pictures (decoded by Pillow, then
+uint8 tensors; RandAugment with its own strengths).
+
+{measure.table(("images/s", "FastLoader", "of plain", "torchvision v2", "times"), rows)}
+
+The same operation by other libraries, in functions that the loader calls:
+
+{measure.table((f"ColorJitter{JITTER}", "images/s", "of ours"), jitters)}
+""",
+        figures,
+    )
+
+
+def ours(container: Path, after: Any, dtype: torch.dtype) -> Callable[[], float]:
+    """FastLoader with one recipe."""
+    if not isinstance(after, T.Views):
+        return fast(container, [*CROP, *after], dtype=dtype)
+    return few(container, transform=after, dtype=dtype)
+
+
+def few(container: Path, **options: Any) -> Callable[[], float]:
+    """FastLoader with slow options, over the first images."""
+    indices = np.arange(min(THEIR_EPOCH, len(FastDataset(container))))
+    dataset = FastDataset(container, indices=indices)
+    return rate(FastLoader(dataset, BATCH // 4, shuffle=True, num_workers=WORKERS, **options))
+
+
+def functions(container: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    """ColorJitter of ours, and of the libraries that are installed, in the loader's functions."""
+    yield OURS, fast(container, [*CROP, T.ColorJitter(*JITTER)], dtype=torch.float32)
+    own: dict[str, Any] = {"transform": CROP, "dtype": torch.float32}
+    if (library := installed("albumentations")) is not None:
+        jitter = library.ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), p=1)
+
+        def jittered(sample: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+            image = np.ascontiguousarray(sample["image"].permute(1, 2, 0).numpy())
+            return sample | {"image": torch.from_numpy(jitter(image=image)["image"]).permute(2, 0, 1)}
+
+        yield "albumentations in map_sample", few(container, map_sample=jittered, **own)
+    if (v2 := vision.v2()) is not None:
+        theirs = v2.ColorJitter(*JITTER)
+        mapped = lambda sample, _: sample | {"image": theirs(sample["image"])}  # noqa: E731
+        yield "torchvision v2 in map_sample", few(container, map_sample=mapped, **own)
+    if (kornia := installed("kornia")) is not None:
+        batchwise = kornia.augmentation.ColorJitter(*JITTER, p=1.0)
+        mapped = lambda batch: (batchwise(batch[0]), batch[1])  # noqa: E731
+        yield "kornia in map_batch", few(container, map_batch=mapped, **own)
+
+
+def installed(name: str) -> Any:
+    """A module, None if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

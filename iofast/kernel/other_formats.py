@@ -1,0 +1,104 @@
+"""Images that Pillow decodes for the kernel: formats and JPEGs that the C code does not support."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast.kernel import lossless, memory, pillow, strangers
+from iofast.kernel.contract import MAX_BYTES, MAX_MEMORY, MAX_PIXELS, DecodeOptions, Header, Kind, Payloads, Status
+from iofast.kernel.payload import StoredPayload
+
+Buffer = bytes | bytearray | memoryview
+
+
+def as_bytes(data: Buffer) -> bytes:
+    """Return `data`, or a copy of it if it is not bytes."""
+    return data if isinstance(data, bytes) else bytes(data)
+
+
+def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
+    """Read the header of an image of any format; see `native.read_header`."""
+    with pillow.as_decode_errors():
+        payload = data if isinstance(data, StoredPayload) else as_bytes(data)
+        header = lossless.header(payload, max_pixels, max_memory)
+        pillow.check_size(header.width, header.height, max_pixels)
+        return header
+
+
+def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Decode a whole image; see `native.decode`."""
+    with pillow.as_decode_errors():
+        upright = pillow.turn(pillow.plain(memory.loaded(as_bytes(data), max_pixels).image), orientation)
+        return np.asarray(upright.convert("RGB"), dtype=np.uint8)
+
+
+def decode_row(source: Payloads, row: int, options: DecodeOptions) -> Image.Image:
+    """Decode an encoded image of a batch to `L` or `RGB` as it is stored. Raises `StatusError`, or any of Pillow's."""
+    if source.indexed_row(row)[0] != Kind.ENCODED:
+        raise pillow.StatusError(Status.UNSUPPORTED)
+    opened = memory.opened(read_payload(source, row, options.max_bytes), options.max_pixels)
+    if _is_changed(source, row, opened):
+        raise pillow.StatusError(Status.CHANGED)
+    if options.strict:
+        pillow.check_end(opened)
+    else:
+        opened = pillow.mend_end(opened)
+    opened.image.load()
+    return pillow.plain(opened.image)
+
+
+def _is_changed(source: Payloads, row: int, opened: pillow.Opened) -> bool:
+    """Whether the header of an image contradicts the index."""
+    (_, *size), orientation = source.indexed_row(row), int(source.orientations[row])
+    if size[0] <= 0:
+        return False
+    return tuple(size) != opened.upright(orientation) or (1 <= orientation <= 8 and orientation != opened.orientation)
+
+
+def read_payload(source: Payloads, row: int, max_bytes: int) -> bytes:
+    """Return the payload of a row after its checksum was compared. Raises `StatusError`."""
+    length = int(source.lengths[row])
+    if length > max_bytes:
+        raise pillow.StatusError(Status.LIMIT)
+    data = _bytes(source, row, length)
+    if source.crcs is not None and source.crcs[row] >= 0 and google_crc32c.value(data) != source.crcs[row]:
+        raise pillow.StatusError(Status.CHECKSUM)
+    return data
+
+
+def _bytes(source: Payloads, row: int, length: int) -> bytes:
+    """Return the first bytes of a payload. Raises `StatusError`."""
+    fd, offset = int(source.fds[row]), int(source.offsets[row])
+    if fd == -1:
+        return ctypes.string_at(offset, length)
+    parts = []
+    while length:
+        try:
+            part = os.pread(fd, length, offset)
+        except (OSError, OverflowError) as error:
+            raise pillow.StatusError(Status.READ, str(error)) from error
+        if not part:
+            raise pillow.StatusError(Status.SHORT)
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return b"".join(parts)  # of a single one without a copy
+
+
+def described(source: Payloads, row: int, status: int) -> str:
+    """What a row is that is not a supported image, by its first bytes, or that is too large; "" if unknown."""
+    try:
+        if status == Status.UNSUPPORTED:
+            return strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
+        if status == Status.LIMIT:
+            memory.opened(read_payload(source, row, MAX_BYTES))
+    except Exception as error:  # of Pillow's plugins, too
+        reason = pillow.failure(error)
+        return str(reason) if reason.status == status else ""
+    return ""

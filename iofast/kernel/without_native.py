@@ -1,0 +1,146 @@
+"""What works without the native module: packing with --resize; crops, resizes, flips and Normalize when loading."""
+
+from __future__ import annotations
+
+import os
+from io import BytesIO
+from typing import Any, NoReturn
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+from iofast.kernel import colour, contract, depth, memory, other_formats, pillow
+from iofast.kernel.contract import DecodeOptions, Finish, Payloads, Status, StatusError, Transcoded, TranscodeRecipe
+from iofast.kernel.other_formats import decode as decode
+from iofast.kernel.other_formats import read_header as read_header
+
+
+def _refuse(what: str) -> NoReturn:
+    remedy = "install a wheel, or apt-get install gcc python3-dev libjpeg-dev and install iofast again"
+    raise OptionError(f"{what} needs iofast's native kernel, which is missing here: {remedy}")
+
+
+class Context:
+    """Options and counts of one thread. Nothing is timed."""
+
+    read_ns = 0
+
+    def __init__(self, options: DecodeOptions, *, timed: str | None = None, decoder: str | None = None) -> None:
+        if decoder or timed == "all" or options.clip or options.exact or options.filter not in pillow.FILTERS:
+            _refuse("measuring stages, a padding crop, exact resampling or interpolation without antialias")
+        self.options, self.decoded = options, 0
+
+    def counts(self) -> contract.Counts:
+        """Return the images decoded so far; all times are zero."""
+        ways = dict.fromkeys(contract.WAYS, 0) | {"pillow": self.decoded}
+        return contract.Counts(ways, dict.fromkeys(contract.STAGES, 0))
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+def decode_batch(
+    context: Context,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[Any],
+    status: NDArray[np.int32],
+    start: int,
+    stop: int,
+    finish: Finish | None = None,
+) -> None:
+    """See `native_batch.decode_batch`."""
+    if (source.indexed is not None and source.indexed[start:stop, 0].any()) or (flips[start:stop] > 1).any():
+        _refuse("loading raw pixels, several views of an image or with a random filter")
+    pixels = np.zeros((stop - start, *out.shape[1:]), np.uint8)
+    for row in range(start, stop):
+        try:
+            made = _window(source, row, boxes[row].tolist(), pixels.shape[2:0:-1], context.options)
+            pixels[row - start] = made[:, ::-1] if flips[row] else made
+            status[row] = Status.OK
+        except Exception as error:  # damaged images raise anything; one row must never end a batch
+            status[row] = pillow.failure(error).status
+    failed = status[start:stop] != Status.OK
+    context.decoded += int((~failed).sum())
+    if finish is None:
+        out[start:stop] = pixels
+    else:
+        finish_batch(context, pixels, finish, out[start:stop])
+        out[start:stop][failed] = 0
+
+
+def _window(source: Payloads, row: int, box: list[int], size: tuple[int, ...], options: DecodeOptions) -> NDArray[Any]:
+    image = pillow.turn(other_formats.decode_row(source, row, options), int(source.orientations[row]))
+    x0, y0, x1, y1, width, height, x, y = box
+    inside = 0 <= x0 < x1 <= image.width and 0 <= y0 < y1 <= image.height
+    if not inside or not 0 <= x <= width - size[0] or not 0 <= y <= height - size[1]:
+        raise StatusError(Status.BOX)
+    if width * height > options.max_pixels:
+        raise StatusError(Status.LIMIT)
+    return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
+
+
+def decode_each(
+    context: Context,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: list[NDArray[Any]],
+    status: NDArray[np.int32],
+    finish: Finish | None = None,
+) -> None:
+    """See `native_batch.decode_each`."""
+    for row, out in enumerate(outs):
+        one = slice(row, row + 1)
+        decode_batch(context, source.rows(one), boxes[one], flips[one], out[None], status[one], 0, 1, finish)
+
+
+def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:  # noqa: ARG001
+    """See `native_batch.finish_batch`: Normalize only."""
+    if finish.work.steps.size or finish.work.erased.size or finish.work.mixes or finish.type == "bfloat16":
+        _refuse("colours, warps, erasing, mixing or bfloat16")
+    out[...] = images if finish.type == "uint8" else images * finish.scale[0] + finish.scale[1]
+
+
+def check_recipe(recipe: TranscodeRecipe) -> None:
+    """Raise `OptionError` for a recipe that only the native kernel carries out."""
+    other = recipe.size is None or recipe.format != "jpeg" or recipe.mode == "pad"
+    if other or recipe.icc == "keep" or recipe.truncated or recipe.restart not in (None, 0, "auto"):
+        _refuse("packing without resize=, or with format, restart, icc='keep', truncated='accept' or mode='pad',")
+
+
+def transcode(data: other_formats.Buffer, recipe: TranscodeRecipe) -> Transcoded:
+    """See `native.transcode`; the JPEGs have no restart markers."""
+    check_recipe(recipe)
+    with pillow.as_decode_errors():
+        opened = memory.opened(other_formats.as_bytes(data), recipe.max_pixels, recipe.max_memory)
+        original = opened.upright(opened.orientation)
+        size = recipe.resized(*original)
+        x0, y0, x1, y1 = recipe.crop(*size)
+        if size[0] * size[1] > recipe.max_pixels:
+            raise StatusError(Status.LIMIT, f"{size[0]}x{size[1]} pixels after resizing")
+        pillow.check_end(opened)
+        opened.image.load()
+        pixels, profile = colour.opaque(depth.to_bytes(opened.image), colour.profile_of(opened.image), recipe)
+        pixels = pillow.turn(pixels, opened.orientation)
+        made = pillow.resample(pixels, (0, 0, *original, *size, x0, y0), (x1 - x0, y1 - y0), recipe.filter)
+        made, stream = colour.to_srgb(made, profile), BytesIO()
+        made.info.clear()  # else Pillow writes its entries: comments, and profiles
+        made.save(stream, "JPEG", quality=recipe.quality, subsampling=":".join(recipe.subsampling))
+        return Transcoded(stream.getvalue(), "jpg", *made.size, 1, *original)
+
+
+def crc32c(data: other_formats.Buffer, value: int = 0) -> int:
+    """See `native.crc32c`."""
+    return int(google_crc32c.extend(value, other_formats.as_bytes(data)))
+
+
+def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    """See `native_batch.read_rows`."""
+    rows = [os.pread(fd, size, offset) for offset in offsets.tolist()]
+    if any(len(row) < size for row in rows):
+        raise EOFError(f"the file ends within {size} bytes from one of the offsets on")
+    return np.frombuffer(bytearray().join(rows), np.uint8).reshape(len(rows), size)

@@ -1,0 +1,196 @@
+"""What a change would bring: rates of the job after it, predicted from what the probes saw. Pure.
+
+A batch takes the longer of two things that happen side by side: its step, and its making by the loader. The present
+time between batches is 1. A step takes 1 - E, with the bounds of the stall E. Making a batch takes the loader's
+processors `prep` (decoding, transforms, collating) and its waits `fetch` (bytes; the names of DS-Analyzer, VLDB 2021),
+both in seconds of one worker; `count` workers share them, and `cores` limit `prep`. So
+
+    batch = max(step, (prep + fetch) / count, prep / cores)
+
+and a change replaces some of these. Where both sides are nearly equal, their variation makes some batches late: the
+lower bound of a rate allows a tenth of the time for that. A band that is wider than its effect is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, fsum
+
+from iofast.monitor.advice.situation import Situation
+from iofast.monitor.findings import Bound, Cause, Prediction
+from iofast.monitor.snapshot import WorkerTask
+
+_LATE = 0.10  # of a batch's time, lost where step and loader are nearly equal
+_NOTABLE = 0.05  # a smaller effect is not shown
+_MOST_WORKERS = 64
+_PACKED = 28_000  # bytes of an average photograph of short side 256 (benchmarks/results/load.md)
+_DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
+# A FastLoader's processor time as a part of a Pillow DataLoader's: 1/11.4 of packed files, 1/3 of originals
+# (benchmarks/results/load.md). The larger one allows for transforms that are not among those measured.
+_FASTLOADER = (1 / 11.4, 1 / 3)
+Range = tuple[float, float]  # the least and the most
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Times of a batch, in units of the present time between batches; `cores` are those the loader can have."""
+
+    step: Range
+    prep: Range
+    fetch: Range
+    count: int
+    cores: float
+
+    def loader(self, end: int) -> float:
+        """Time in which the loader makes a batch; `end` is 0 for the least and 1 for the most."""
+        prep, fetch = self.prep[end], self.fetch[end]
+        return max((prep + fetch) / self.count, prep / self.cores)
+
+    def batch(self, end: int) -> float:
+        """Time of a batch."""
+        return max(self.step[end], self.loader(end))
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The situation, its times, and the present images a second, if a loader reports them."""
+
+    now: Situation
+    times: Times
+    images: float | None
+
+
+def what_if(now: Situation) -> tuple[Prediction, ...]:
+    """Predictions for an input-bound job, the largest gain first; () where the model does not hold.
+
+    It does not where training computes on the loader's processors, other programs take them, or another cause than the
+    work of workers or threads makes the loader late.
+    """
+    times = _times(now)
+    if times is None:
+        return ()
+    present = Present(now, times, _images(now))
+    found = [prediction for change in _CHANGES for prediction in change(present)]
+    return tuple(sorted(found, key=lambda one: -(one.low + one.high)))
+
+
+_MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE)
+
+
+def _times(now: Situation) -> Times | None:
+    stall, cause, free = now.verdict.stall, now.verdict.cause, now.free_cores
+    if now.verdict.bound is not Bound.INPUT or stall is None or cause not in _MODELLED or now.shares_cores:
+        return None
+    if free is None:
+        return None
+    step = (max(0.02, 1.0 - stall.high), max(0.02, 1.0 - stall.low))
+    if cause is Cause.SINGLE:  # the training thread makes batches itself, in the time of the stall
+        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, max(0.5, free))
+    training, workers = now.training, now.training.workers
+    if workers is not None:
+        prep = workers.count * workers.cpu
+        # A worker that is neither on a processor, nor queued for one, nor out of work, waits for bytes.
+        fetch = workers.count * max(0.0, 1.0 - workers.busy - (now.starved or 0.0))
+        return Times(step, (prep, prep), (0.0 if now.starved is None else fetch, fetch), workers.count, free + prep)
+    threads = max((one.num_workers or 0 for one in training.loaders), default=0)
+    read, decode = (
+        fsum(one.stages.get(stage, 0.0) for one in training.loaders) / training.seconds for stage in ("read", "decode")
+    )
+    if not threads or read + decode <= 0:
+        return None
+    return Times(step, (decode, decode), (read, read), threads, free + decode)
+
+
+def _images(now: Situation) -> float | None:
+    images = [one.images for one in now.training.loaders if one.images is not None]
+    return sum(images) / now.training.seconds if images and now.training.seconds else None
+
+
+def _predict(present: Present, times: Times, name: str, change: str, assumption: str) -> Iterator[Prediction]:
+    """Predict the rate with these times, if the effect is larger than its band."""
+    short, long = sorted((times.loader(1), times.step[1]))
+    nearness = max(0.0, 2 * short / max(long, 1e-9) - 1)  # 1 if equal, 0 if one is half of the other or less
+    low, high = 1.0 / (times.batch(1) * (1 + _LATE * nearness)), 1.0 / times.batch(0)
+    effect = (low + high) / 2 - 1.0
+    if effect >= _NOTABLE and high - low <= effect:
+        images = None if present.images is None else (present.images * low, present.images * high)
+        yield Prediction(name, change, low, high, assumption, images)
+
+
+def _workers(present: Present) -> Iterator[Prediction]:
+    """Predict for the fewest workers that are enough, or that use all cores."""
+    now, times, free = present.now, present.times, present.now.free_cores or 0.0
+    if now.verdict.cause is Cause.CPU:
+        return
+    limit = max(times.step[0], times.prep[0] / times.cores)
+    wanted = min(_MOST_WORKERS, ceil(1.1 * (times.prep[1] + times.fetch[1]) / limit))
+    if wanted <= times.count and now.verdict.cause is not Cause.SINGLE:
+        return
+    enough = "enough to keep up with the step" if limit == times.step[0] else "as many as the cores can run"
+    text = f"{enough}; {free:.1f} of {now.cores:g} cores are free"
+    yield from _predict(present, replace(times, count=wanted), "workers", f"num_workers={wanted}", text)
+
+
+def _cores(present: Present) -> Iterator[Prediction]:
+    if present.now.verdict.cause is Cause.CPU:
+        count = 2 * present.times.count
+        grown = replace(present.times, cores=2 * present.times.cores, count=count)
+        change, text = f"twice the cores, num_workers={count}", "the added cores are as fast as the present ones"
+        yield from _predict(present, grown, "cores", change, text)
+
+
+def _storage(present: Present) -> Iterator[Prediction]:
+    if present.now.verdict.cause not in (Cause.STORAGE, Cause.PAGE_CACHE):
+        return
+    least, most = present.times.fetch
+    text = "rate and latency both improve, and workers wait for bytes alone"
+    half = replace(present.times, fetch=(least / 2, most / 2))
+    yield from _predict(present, half, "storage", "storage twice as fast", text)
+    text = "the data set fits into memory, and reading from there costs nothing"
+    none = replace(present.times, fetch=(0.0, 0.0))
+    yield from _predict(present, none, "page_cache", "all data in the page cache", text)
+
+
+def _pack(present: Present) -> Iterator[Prediction]:
+    now, times = present.now, present.times
+    size, decoding = now.file_bytes, now.work(*_DECODING)
+    if size is None or size < 2 * _PACKED or not now.training.work:
+        return
+    shrunk = _PACKED / size
+    left = 1 - decoding * (1 - shrunk)
+    fetch = times.fetch[0] * shrunk, times.fetch[1]  # where latency is what costs, smaller files win nothing
+    smaller = replace(times, prep=(times.prep[0] * left, times.prep[1] * left), fetch=fetch)
+    change = f"iofast pack {now.images} train.lmdb --resize 256"
+    kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
+    text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
+    yield from _predict(present, smaller, "pack", change, text)
+
+
+def _fastloader(present: Present) -> Iterator[Prediction]:
+    now, times = present.now, present.times
+    tasks = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
+    if now.fast_loader or now.work(*tasks) < now.thresholds.half:
+        return
+    least, most = _FASTLOADER
+    prep = times.prep[0] * least, times.prep[1] * most
+    faster = replace(times, prep=prep, count=max(times.count, int(now.cores)))
+    text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
+    yield from _predict(present, faster, "fastloader", "FastLoader with the same transforms", text)
+
+
+def _device(present: Present) -> Iterator[Prediction]:
+    if present.now.training.devices:
+        least, most = present.times.step
+        faster = replace(present.times, step=(least / 2, most / 2))
+        yield from _predict(present, faster, "device", "a device twice as fast", "every step takes half the time")
+
+
+_CHANGES: tuple[Callable[[Present], Iterator[Prediction]], ...] = (
+    _workers,
+    _cores,
+    _storage,
+    _pack,
+    _fastloader,
+    _device,
+)

@@ -1,0 +1,119 @@
+"""Predicted rates: exact for situations written by hand, silent where the model does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from monitor_snapshots import LOADER, MAIN, SYSTEM, stacks, training, worker
+
+from iofast.monitor.advice import advise
+from iofast.monitor.advice.situation import Situation
+from iofast.monitor.findings import Bound, Cause, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.snapshot import Doing, Frame, Tier, WorkerTask
+from iofast.monitor.training import Training
+from iofast.monitor.what_if import what_if
+
+LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
+DECODES = {WorkerTask.DECODE: 0.8, WorkerTask.AUGMENT: 0.2}
+
+
+def predicted(cause: Cause, low: float, high: float, **changes: Any) -> dict[str, Prediction]:
+    """By name, for 4 seconds of a job with these figures."""
+    now = situation(cause, low, high, **changes)
+    return {one.name: one for one in what_if(now)}
+
+
+def situation(cause: Cause | None, low: float, high: float, **changes: Any) -> Situation:
+    idle = changes.pop("idle", 0.6)
+    shots = Training(training(4, **{"doing": LATE, "idle": idle, **changes}))
+    bound = Bound.COMPUTE if cause is None else Bound.INPUT
+    host = idle is None
+    stall = StallBounds(low, high, Tier.STACKS, host_wait=host)
+    return Situation(shots, shots, Verdict(bound, cause, stall, Severity.NONE))
+
+
+def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[Any, ...]:
+    return (MAIN, *(worker(number, cpu, **changes) for number in range(count)))
+
+
+def test_workers_up_to_the_step() -> None:
+    """Two workers need 2 core-seconds a batch, a step 0.38 to 0.40: six workers on six cores need 0.333."""
+    found = predicted(Cause.WORKERS, 0.6, 0.62, processes=workers(1.0))["workers"]
+    assert found.change == "num_workers=6"
+    assert found.high == pytest.approx(1 / 0.38)
+    nearness = 2 * (2 / 6) / 0.40 - 1
+    assert found.low == pytest.approx(1 / (0.40 * (1 + 0.1 * nearness)))
+    assert found.images is None
+
+
+def test_workers_up_to_the_cores() -> None:
+    """One core is free: three workers give 1.5 times the rate, although the step would allow more."""
+    found = predicted(Cause.WORKERS, 0.8, 0.81, processes=workers(1.0), system=replace(SYSTEM, idle_cores=1.0))
+    assert found["workers"].high == pytest.approx(1.5)
+    assert found["workers"].change == "num_workers=4"
+
+
+def test_images_a_second_where_a_loader_reports_them() -> None:
+    found = predicted(Cause.WORKERS, 0.6, 0.62, processes=workers(1.0), loaders=(LOADER,))["workers"]
+    assert found.images == (pytest.approx(320 * found.low), pytest.approx(320 * found.high))
+
+
+def test_no_more_workers_without_cores() -> None:
+    found = predicted(Cause.CPU, 0.6, 0.62, processes=workers(1.0), system=replace(SYSTEM, idle_cores=0.0))
+    assert "workers" not in found
+    assert found["cores"].high == pytest.approx(2.0)
+    assert found["cores"].change == "twice the cores, num_workers=4"
+
+
+def test_storage_and_page_cache_take_the_fetch_part() -> None:
+    """Workers on a processor 10 % of the time, never out of work: 0.2 prep and 1.8 fetch of 2 workers."""
+    seen = stacks({Frame.LOADER_WAIT: 1.0}, workers={WorkerTask.READ: 0.9, WorkerTask.DECODE: 0.1})
+    found = predicted(Cause.STORAGE, 0.8, 0.82, processes=workers(0.1), stacks=seen)
+    assert found["storage"].high == pytest.approx(1 / ((0.2 + 0.9) / 2))
+    assert found["page_cache"].high == pytest.approx(1 / 0.18)
+
+
+def test_packing_shrinks_decoding_alone() -> None:
+    seen = stacks({Frame.LOADER_WAIT: 1.0}, workers=DECODES)
+    found = predicted(Cause.CPU, 0.89, 0.9, processes=workers(1.0), stacks=seen, file_bytes=280_000,
+                      system=replace(SYSTEM, idle_cores=0.0))  # fmt: skip
+    assert found["pack"].high == pytest.approx(1 / (1 - 0.8 * 0.9))
+    assert "280 to 28 kB" in found["pack"].assumption
+
+
+def test_fastloader_by_its_share_of_a_pillow_loader() -> None:
+    seen = stacks({Frame.LOADER_WAIT: 1.0}, workers=DECODES)
+    found = predicted(Cause.WORKERS, 0.5, 0.52, processes=workers(1.0), stacks=seen)["fastloader"]
+    assert found.high == pytest.approx(1 / 0.48)
+    assert found.low > 1.8
+
+
+def test_a_faster_device_alone_brings_nothing_to_an_input_bound_job() -> None:
+    assert "device" not in predicted(Cause.WORKERS, 0.6, 0.62, processes=workers(1.0))
+
+
+@pytest.mark.parametrize(
+    ("cause", "changes"),
+    [
+        (None, {}),  # compute-bound
+        (Cause.FEEDER, {}),
+        (Cause.TAKEN, {}),
+        (Cause.CPU, {"idle": None}),  # training computes on the loader's processors
+        (Cause.WORKERS, {"system": replace(SYSTEM, idle_cores=None)}),
+    ],
+)
+def test_silent_where_the_model_does_not_hold(cause: Cause | None, changes: dict[str, Any]) -> None:
+    assert what_if(situation(cause, 0.5, 0.52, **{"processes": workers(1.0), **changes})) == ()
+
+
+def test_silent_where_the_band_is_wider_than_the_effect() -> None:
+    assert predicted(Cause.WORKERS, 0.1, 0.9, processes=workers(1.0)) == {}
+
+
+def test_advice_has_the_predicted_gain() -> None:
+    now = situation(Cause.WORKERS, 0.6, 0.62, processes=workers(1.0))
+    found = what_if(now)
+    advice = {one.name: one for one in advise(now.every, now.training, now.verdict, found)}
+    assert advice["num_workers"].gain == next(one.high for one in found if one.name == "workers")

@@ -1,0 +1,142 @@
+"""Chains of Pillow's and torchvision's colour operations on a lazy image give what they give with Pillow alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from iofast.run import imports, notes, patches
+from iofast.run.images import LazyImage
+
+
+def adjust_hue(image: Image.Image, factor: float) -> Image.Image:
+    """What torchvision's function of this name does."""
+    hue, saturation, value = image.convert("HSV").split()
+    levels = np.array(hue, dtype=np.uint8) + np.int32(factor * 255).astype(np.uint8)
+    return Image.merge("HSV", (Image.fromarray(levels, "L"), saturation, value)).convert(image.mode)
+
+
+def to_grayscale(image: Image.Image, channels: int) -> Image.Image:
+    """What torchvision's function of this name does."""
+    return Image.fromarray(np.dstack([np.array(image.convert("L"))] * channels), "RGB")
+
+
+@pytest.fixture(scope="module")
+def torchvision() -> Any:
+    for name, module in (("PIL.ImageEnhance", ImageEnhance), ("PIL.ImageOps", ImageOps)):
+        imports.patch(name, module)  # as a run does; ordinary images do not notice
+    module = SimpleNamespace(adjust_hue=adjust_hue, to_grayscale=to_grayscale)
+    patches.torchvision_colours(module)
+    return module
+
+
+def operations(draw: random.Random, torchvision: Any) -> dict[str, Callable[[Image.Image], Image.Image]]:
+    number = draw.uniform(0, 2)
+    return {
+        "brightness": lambda image: ImageEnhance.Brightness(image).enhance(number),
+        "contrast": lambda image: ImageEnhance.Contrast(image).enhance(number),
+        "color": lambda image: ImageEnhance.Color(image).enhance(number),
+        "sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(number),
+        "solarize": lambda image: ImageOps.solarize(image, int(100 * number)),
+        "posterize": lambda image: ImageOps.posterize(image, 1 + int(3 * number)),
+        "equalize": ImageOps.equalize,
+        "autocontrast": ImageOps.autocontrast,
+        "invert": ImageOps.invert,
+        "blur": lambda image: image.filter(ImageFilter.GaussianBlur(number)),
+        "blur of two": lambda image: image.filter(ImageFilter.GaussianBlur((number, 0.3))),
+        "hue": lambda image: torchvision.adjust_hue(image, number / 4 - 0.25),
+        "gray": lambda image: torchvision.to_grayscale(image, 3),
+        "gray by convert": lambda image: image.convert("L").convert("RGB"),
+        "mirror": ImageOps.mirror,
+        "flip": ImageOps.flip,
+    }
+
+
+OTHERS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "autocontrast with a cutoff": lambda image: ImageOps.autocontrast(image, cutoff=3),
+    "equalize with a mask": lambda image: ImageOps.equalize(image, mask=Image.new("1", image.size, 1)),
+    "posterize to nothing": lambda image: ImageOps.posterize(image, 0),
+    "crop": lambda image: image.crop((3, 4, 60, 50)),
+    "resize": lambda image: image.resize((50, 70)),
+    "rotation": lambda image: image.rotate(10),
+    "gray": lambda image: image.convert("L"),
+    "other filter": lambda image: image.filter(ImageFilter.BoxBlur(2)),
+    "Pillow's own attribute": lambda image: ImageEnhance.Contrast(image).degenerate,
+    "changed between": lambda image: _changed_between(image),
+}
+
+
+def _changed_between(image: Image.Image) -> Image.Image:
+    contrast = ImageEnhance.Contrast(image)  # of the mean gray value now
+    image.paste((255, 0, 0), (0, 0, 30, 30))
+    return contrast.enhance(0.5)
+
+
+def facts(make: Callable[[], Image.Image]) -> Any:
+    try:
+        image = make()
+    except Exception as error:
+        return type(error), str(error)
+    return image.mode, image.size, sorted(image.info), image.tobytes()
+
+
+def begin(path: Path, draw: random.Random) -> Image.Image:
+    image = Image.open(path).convert("RGB")
+    if draw.random() < 0.7:
+        x, y = draw.randrange(50), draw.randrange(50)
+        image = image.crop((x, y, x + 120, y + 100)).resize((64, 56), draw.choice([1, 2, 3]))
+    return image.transpose(0) if draw.random() < 0.5 else image
+
+
+@pytest.mark.parametrize("kind", ["rgb", "exif", "gray", "progressive", "444"])
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "unchecked"])
+def test_chains_are_equal(
+    photos: dict[str, Path], kind: str, checked: bool, by_iofast: Callable[[bool], None], torchvision: Any
+) -> None:
+    def chain(seed: int) -> Image.Image:
+        draw = random.Random(seed)
+        image = begin(photos[kind], draw)
+        for _ in range(draw.randrange(1, 5)):
+            image = draw.choice(list(operations(draw, torchvision).values()))(image)
+        assert not lazy or type(image) is LazyImage
+        return image
+
+    for seed in range(12):
+        by_iofast(lazy := False)
+        expected = facts(lambda seed=seed: chain(seed))  # type: ignore[misc]
+        by_iofast(lazy := True)
+        notes.notes().counts["checked"] = 0 if checked else 1000
+        assert facts(lambda seed=seed: chain(seed)) == expected, seed  # type: ignore[misc]
+    assert notes.notes().counts["differences"] == 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_follows_is_pillows(
+    photos: dict[str, Path], name: str, by_iofast: Callable[[bool], None], torchvision: Any
+) -> None:
+    def make() -> Image.Image:
+        image = begin(photos["rgb"], random.Random(3))
+        return OTHERS[name](ImageEnhance.Brightness(image).enhance(1.3))
+
+    by_iofast(False)
+    expected = facts(make)
+    by_iofast(True)
+    assert facts(make) == expected
+    assert notes.notes().counts["differences"] == 0
+
+
+def test_every_operation_alone(photos: dict[str, Path], by_iofast: Callable[[bool], None], torchvision: Any) -> None:
+    for name in operations(random.Random(0), torchvision):
+        for seed in range(3):
+            by_iofast(False)
+            one = operations(random.Random(seed), torchvision)[name]
+            expected = facts(lambda one=one: one(begin(photos["444"], random.Random(1))))  # type: ignore[misc]
+            by_iofast(True)
+            assert facts(lambda one=one: one(begin(photos["444"], random.Random(1)))) == expected, name  # type: ignore[misc]
