@@ -46,7 +46,7 @@ TIERS = {
     Tier.STACKS: "seen from outside, Python stacks too",
     Tier.INSIDE: "measured inside the process",
 }
-STYLES = {Severity.NONE: "green", Severity.NOTICE: "cyan", Severity.BOUND: "yellow", Severity.SEVERE: "red"}
+STYLES = {"none": "green", "notice": "cyan", "bound": "yellow", "severe": "red", "abstained": "dim"}
 NONE = "–"
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 
@@ -56,12 +56,17 @@ def headline(verdict: Verdict) -> str:
     return verdict.bound.value if verdict.cause is None else f"{verdict.bound.value}: {verdict.cause.value}"
 
 
-def style(verdict: Verdict) -> str:
-    """Name of a colour by severity; dim for unknown and idle."""
+def tone(verdict: Verdict) -> str:
+    """Key of `STYLES`: the severity; "bound" for another limit than the input, "abstained" for unknown and idle."""
     if not verdict.bound.sure:
-        return "dim"
+        return "abstained"
     quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
-    return "yellow" if quiet else STYLES[verdict.severity]
+    return "bound" if quiet else verdict.severity.value
+
+
+def style(verdict: Verdict) -> str:
+    """Name of a terminal's colour."""
+    return STYLES[tone(verdict)]
 
 
 def explanation(verdict: Verdict) -> str:
