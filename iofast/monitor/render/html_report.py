@@ -16,7 +16,6 @@ from iofast.monitor.render.figures import NAMES
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.style import CSS
-from iofast.monitor.snapshot import own_devices
 from iofast.monitor.training import Training
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads and runs nothing
@@ -72,7 +71,7 @@ def _job(moment: Moment) -> str:
         _step(moment),
         _timelines(moment),
         _spans(history),
-        _table("Devices, in the last interval", _devices(moment)),
+        _table("Devices, in the last interval", wording.devices(moment.snapshot)),
         f"<h2>What could not be seen</h2><ul>{notes}</ul>" if notes else "",
     ]
     return "".join(parts) + "</section>"
@@ -148,10 +147,3 @@ def _spans(history: History) -> str:
     more = len(history.spans) - len(rows)
     title = "Verdicts over time" + (f", and {more} earlier" if more else "")
     return _table(title, rows)
-
-
-def _devices(moment: Moment) -> Iterable[Sequence[str]]:
-    for device in own_devices(moment.snapshot.devices):
-        power = "" if device.power_w is None else f"{device.power_w:.0f} W"
-        busy = f"busy {wording.percent(device.busy)}"
-        yield f"GPU {device.index}", device.name, busy, wording.memory(device), power
