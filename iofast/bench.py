@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.boxes import SIZE, whole
 from iofast.choices import Draw
 from iofast.containers.base import Located
 from iofast.containers.changed import refresh
@@ -198,8 +199,8 @@ def _decoding(sample: FirstImages, workers: int) -> Callable[[], float]:
     located = sample.located._replace(crc=None)
     options = kernel.DecodeOptions(filter="box", strict=False)  # the mean of all pixels needs them all
     contexts = [kernel.Context(options, timed="all", decoder="libjpeg") for _ in range(workers)]
-    boxes = np.zeros((sample.count, 8), np.int32)
-    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, 1
+    boxes = whole(located.width, located.height)
+    boxes[:, SIZE] = 1
     flips = np.zeros(sample.count, np.uint8)
     buffers = [np.empty((BUFFER, 1, 1, 3), np.uint8) for _ in range(workers)]
 

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from iofast import kernel
+from iofast.boxes import output_sizes, whole
 from iofast.containers.base import Failures, Located, Reader
-from iofast.containers.changed import fetch_damaged, renew
+from iofast.containers.changed import Rows, decode_again
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, LibraryMissingError, OptionError, shown
@@ -329,29 +330,31 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         """Decode images. Each is transformed before the next is decoded, because images may be large."""
         images: list[Any] = []
         with self.reader.payloads(located, 0, len(located.indices)) as payloads:
-            source = payloads.checked(check)
             for row in range(len(located.indices)):
-                pixels, status = self._decode(located, source, row)
-                if len(fetch_damaged(self.reader, located, status, row)):
-                    with self.reader.payloads(located, row, row + 1) as again:
-                        pixels, status = self._decode(located.rows(slice(row, row + 1)), again, 0)
-                if len(renew(self.reader, located, source.rows(slice(row, row + 1)), status, row)):
-                    pixels, status = self._decode(located, source, row)
-                if failure := int(status[0]):
-                    reason = f"{self._name(located, row)}: {kernel.failure(failure, source, row)}"
+                source = payloads.checked(check).rows(slice(row, row + 1))
+                pixels, status = self._pixels(located, row, source)
+                if status:
+                    reason = f"{self._name(located, row)}: {kernel.failure(status, source, 0)}"
                     self._fail(DecodeError(reason), row, failed)
-                image = None if failure else Image.fromarray(pixels)
+                image = None if status else Image.fromarray(pixels)
                 images.append(image if transform is None else transform(image))
         return images
 
-    def _decode(self, located: Located, payloads: Payloads, row: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-        width, height = int(located.width[row]), int(located.height[row])
-        out = np.empty((1, max(height, 1), max(width, 1), 3), np.uint8)
-        status = np.zeros(1, np.int32)
-        boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
-        source = payloads.rows(slice(row, row + 1))
-        kernel.decode_batch(self._context(), source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
-        return out[0], status
+    def _pixels(self, located: Located, row: int, source: Payloads) -> tuple[NDArray[np.uint8], int]:
+        """Decode the image of one row, whose payload is `source`, and return it with its status."""
+        made: list[NDArray[np.uint8]] = []
+
+        def decode(source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+            boxes, status = whole(located.width[rows], located.height[rows]), np.zeros(1, np.int32)
+            made[:] = [np.empty((1, *output_sizes(boxes)[0], 3), np.uint8)]
+            kernel.decode_batch(self._context(), source, boxes, np.zeros(1, np.uint8), made[0], status, 0, 1)
+            return status
+
+        rows = np.array([row])
+        status = decode(source, rows)
+        if status[0]:
+            decode_again(Rows(self.reader, located, rows, source), status, decode, lambda _: np.ones(1, np.bool_))
+        return made[0][0], int(status[0])
 
     def _fail(self, error: DecodeError, row: int, failed: Failures | None) -> None:
         if failed is None:

@@ -176,29 +176,3 @@ def beyond(places: NDArray[np.int64], size: int, edge: Edge) -> NDArray[np.int64
     around = places % period
     mirrored = period - around if edge == Edge.REFLECT else period - 1 - around
     return np.where(around < size, around, mirrored)
-
-
-def fits(boxes: NDArray[np.int32], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Whether each window of `size` (height, width) lies within the resampled image of its box (…, 8): bool (…)."""
-    inside = (boxes[..., 6:] >= 0) & (boxes[..., 6:] <= boxes[..., 4:6] - np.array(size[::-1]))
-    return np.asarray(inside.all(axis=-1))
-
-
-def within(boxes: NDArray[np.int32], size: tuple[int, int]) -> NDArray[np.int32]:
-    """Return `boxes` (…, 8) with windows of `size` (height, width) moved into the resampled images where they fit."""
-    moved = boxes.copy()
-    moved[..., 6:] = np.clip(boxes[..., 6:], 0, np.maximum(boxes[..., 4:6] - np.array(size[::-1]), 0))
-    return moved
-
-
-def window_pixels(boxes: NDArray[np.int32], axis: int, outputs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the pixels [first, end) that a bilinear window depends on, each int64 (N,).
-
-    `boxes` is (N, 8), `axis` is 0 (x) or 1 (y), `outputs` is the size of the window on that axis.
-    """
-    low, high, virtual, window = (boxes[:, column + axis].astype(np.int64) for column in (0, 2, 4, 6))
-    length, virtual = np.maximum(high - low, 1), np.maximum(virtual, 1)
-    reach = 2 * np.maximum(length, virtual)
-    first = ((2 * window + 1) * length - reach - virtual) // (2 * virtual) + 1
-    end = -(-((2 * (window + outputs) - 1) * length + reach - virtual) // (2 * virtual))
-    return low + np.maximum(first, 0), low + np.minimum(end, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import numpy as np
@@ -12,31 +13,23 @@ from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.columns import ABSENT
 from iofast.errors import DecodeError, IofastError
-from iofast.kernel import lossless, memory, pillow
-from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
+from iofast.kernel.contract import MAX_PIXELS, Header, TranscodeRecipe
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 
 SLICE_BYTES = 16 << 20  # bytes of payloads that one thread reads before it decodes them
 SLICE_RECORDS = 256
 LARGE = 32 << 20  # pixels; larger images are decoded one at a time: as RGB they take 100 MB or more
 
-_OPTIONS = DecodeOptions(filter="nearest", max_pixels=MAX_PIXELS)  # whole images, not resampled
+_KEPT = TranscodeRecipe(format="keep", max_pixels=MAX_PIXELS, max_memory=1 << 40)  # decodes without any change
 _MASKS = ("png", "jpg", "jpeg", "webp")  # the last part of names such as `seg.png`
 
 
 class PayloadCheck:
-    """Checks slices of records; each thread needs its own, to be closed. `own`: iofast wrote the container."""
-
-    large = threading.Lock()
+    """Checks slices of records, in any number of threads. `own`: iofast wrote the container."""
 
     def __init__(self, reader: Reader, findings: Findings, *, decode: bool, own: bool) -> None:
         self._reader, self._findings, self._decode, self._strict = reader, findings, decode, own
-        self._context = kernel.Context(_OPTIONS)
-        self._memory = np.empty(0, np.uint8)
-
-    def close(self) -> None:
-        """Free the kernel's memory."""
-        self._context.close()
+        self._large = threading.Lock()
 
     def check(self, indices: NDArray[np.int64]) -> int:
         """Check all payloads of these records; returns the bytes that were read."""
@@ -78,9 +71,9 @@ class PayloadCheck:
         elif not self._decode:
             return
         elif name in IMAGE_FIELDS:
-            self._images(name, located, values, is_image=self._own(located, name, image))
+            self._images(name, located, values, self._own(located, name, image))
         elif name.rpartition(".")[2] in _MASKS:
-            self._masks(name, located, values)
+            self._images(name, located, values, np.zeros(len(values), np.bool_))
 
     def _own(self, located: Located, name: str, image: str | None) -> NDArray[np.bool_]:
         """Which of these payloads are their record's image: the index has the size of this one."""
@@ -104,67 +97,20 @@ class PayloadCheck:
                 reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
                 self._findings.add(reason, int(located.indices[row]), name, int(located.offset[row]))
 
-    def _images(self, name: str, located: Located, values: list[bytes | None], *, is_image: NDArray[np.bool_]) -> None:
-        small: dict[int, Header] = {}
-        large: dict[int, Header] = {}
+    def _images(self, name: str, located: Located, values: list[bytes | None], is_image: NDArray[np.bool_]) -> None:
         for row, value in _present(values):
-            reason, is_array = "", lossless.is_array(value, MAX_PIXELS)
             try:
                 header = kernel.read_header(value)
-                if is_image[row]:
-                    reason = _contradiction(header, located, row)
-                if is_array:  # RGB need not show it
-                    lossless.upright(value)
+                reason = _contradiction(header, located, row) if is_image[row] else ""
+                if not reason:
+                    with self._large if header.width * header.height > LARGE else contextlib.nullcontext():
+                        kernel.transcode(value, _KEPT)
+                    self._findings.count(images=1)
             except DecodeError as error:
-                header, reason = None, str(error)
+                reason = str(error)
             if reason:
-                self._report(name, located, row, reason)
-            elif is_array:
-                self._findings.count(images=1)
-            elif header is not None:
-                (large if header.width * header.height > LARGE else small)[row] = header
-        self._pixels(name, located, values, small)
-        for row, header in large.items():
-            with self.large:
-                self._pixels(name, located, values, {row: header})
-                self._memory = np.empty(0, np.uint8)
-
-    def _pixels(self, name: str, located: Located, values: list[bytes | None], images: dict[int, Header]) -> None:
-        """Decode the images of these rows, all into the same memory, because the pixels are not used."""
-        rows, headers = list(images), list(images.values())
-        payloads = [np.frombuffer(values[row] or b"", np.uint8) for row in rows]
-        most = max((3 * header.width * header.height for header in headers), default=0)
-        if most > len(self._memory):
-            self._memory = np.empty(most, np.uint8)
-        outs = [self._memory[: 3 * h.width * h.height].reshape(h.height, h.width, 3) for h in headers]
-        boxes = np.array([(0, 0, h.width, h.height, h.width, h.height, 0, 0) for h in headers], np.int32)
-        source = kernel.Payloads(
-            np.full(len(rows), -1, np.int32),
-            np.array([payload.ctypes.data for payload in payloads], np.uint64),
-            np.array([payload.size for payload in payloads], np.uint64),
-            None,  # already compared
-            np.array([header.orientation for header in headers], np.uint8),
-            None,
-        )
-        status = np.zeros(len(rows), np.int32)
-        kernel.decode_each(self._context, source, boxes.reshape(-1, 8), np.zeros(len(rows), np.uint8), outs, status)
-        for row, code in zip(rows, status.tolist(), strict=True):
-            if code != Status.OK:
-                self._report(name, located, row, kernel.failure(code, source, rows.index(row)))
-        self._findings.count(images=int((status == Status.OK).sum()))
-
-    def _masks(self, name: str, located: Located, values: list[bytes | None]) -> None:
-        """Decode images in other fields, with palettes or 16 bits, without converting them to RGB."""
-        for row, value in _present(values):
-            try:
-                memory.loaded(value)
-                self._findings.count(images=1)
-            except Exception as error:  # Pillow's plugins raise anything on damaged files
-                self._report(name, located, row, str(pillow.decode_error(error)))
-
-    def _report(self, name: str, located: Located, row: int, reason: str) -> None:
-        offset = int(located.offset[row])
-        self._findings.add(f"{name} at offset {offset}: {reason}", int(located.indices[row]), name, offset)
+                offset = int(located.offset[row])
+                self._findings.add(f"{name} at offset {offset}: {reason}", int(located.indices[row]), name, offset)
 
 
 def _present(values: list[bytes | None]) -> list[tuple[int, bytes]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def verify(
     `open_reader` if nothing can be opened.
     """
     workers = max(1, cores() if workers is None else workers)
-    with _opened(path, foreign) as reader, contextlib.ExitStack() as stack:
+    with _opened(path, foreign) as reader:
         result = Verification(os.fspath(path), reader.container, len(reader))
         findings = Findings(result, reader)
         own = isinstance(reader, IndexedReader)
@@ -70,14 +70,11 @@ def verify(
             _find_duplicates(reader, sound, result)
         if begin is not None:
             begin(len(sound))
-        checks = [
-            stack.enter_context(contextlib.closing(PayloadCheck(reader, findings, decode=decode, own=own)))
-            for _ in range(workers)
-        ]
-        done = stack.enter_context(contextlib.closing(_check(checks, _slices(reader, sound))))  # ends before the checks
-        for records, size in done:
-            if progress is not None:
-                progress(records, size, result.failed)
+        check = PayloadCheck(reader, findings, decode=decode, own=own)
+        with contextlib.closing(_checked(check, _slices(reader, sound), workers)) as done:
+            for records, size in done:
+                if progress is not None:
+                    progress(records, size, result.failed)
         if result.unchecked and not result.checked:
             result.notes.append(
                 "there are no checksums: payloads were read" + (" and images decoded" if decode else "")
@@ -131,30 +128,22 @@ def _slices(reader: Reader, sound: NDArray[np.int64]) -> Iterator[NDArray[np.int
             yield part[first:last]
 
 
-def _check(checks: list[PayloadCheck], slices: Iterator[NDArray[np.int64]]) -> Generator[tuple[int, int], None, None]:
-    """Check all slices, one thread per check; yields records and bytes of each.
+def _checked(
+    check: PayloadCheck, slices: Iterator[NDArray[np.int64]], workers: int
+) -> Generator[tuple[int, int], None, None]:
+    """Check all slices in threads; yields records and bytes of each.
 
     At most two slices per thread wait, so memory does not grow with the records.
     """
-    idle: queue.SimpleQueue[PayloadCheck] = queue.SimpleQueue()
-    for check in checks:
-        idle.put(check)
-
-    def run(indices: NDArray[np.int64]) -> tuple[int, int]:
-        check = idle.get()
-        try:
-            return len(indices), check.check(indices)
-        finally:
-            idle.put(check)
-
-    pool = ThreadPoolExecutor(len(checks), "iofast-verify")
-    pending: set[Future[tuple[int, int]]] = set()
+    pool = ThreadPoolExecutor(workers, "iofast-verify")
+    pending: deque[tuple[int, Future[int]]] = deque()
     try:
         for indices in slices:
-            pending.add(pool.submit(run, indices))
-            while len(pending) >= 2 * len(checks):
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        yield from (future.result() for future in pending)
+            pending.append((len(indices), pool.submit(check.check, indices)))
+            while len(pending) >= 2 * workers:
+                records, future = pending.popleft()
+                yield records, future.result()
+        for records, future in pending:
+            yield records, future.result()
     finally:
         pool.shutdown(cancel_futures=True)

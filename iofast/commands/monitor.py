@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import Field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from iofast.commands.parser import add_option
 from iofast.errors import IofastError, OptionError, because, one_line
 from iofast.monitor.request import GROUPS, Request
 from iofast.option import options_of
@@ -41,27 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, options in GROUPS.items():
         for each in options_of(options):
-            _add(groups[title], each)
+            add_option(groups[title], each)
     add = groups[next(iter(GROUPS))].add_argument
     add("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="start this and watch it")
-
-
-_KINDS: dict[str, dict[str, Any]] = {
-    "bool": {"action": "store_true"},
-    "int | None": {"type": int},
-    "tuple[int, ...]": {"type": int, "action": "append"},
-    "float": {"type": float},
-    "float | None": {"type": float},
-    "tuple[str, str] | None": {"nargs": 2},
-    "Literal['auto', 'off']": {"action": "store_const", "const": "off"},
-}
-
-
-def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
-    flag = each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
-    kind = _KINDS.get(str(each.type).replace('"', "'"), {})
-    metavar = {"metavar": each.metadata["metavar"]} if each.metadata["metavar"] else {}
-    group.add_argument(flag, dest=each.name, help=each.metadata["text"], **kind, **metavar)
 
 
 def run(args: argparse.Namespace) -> int:

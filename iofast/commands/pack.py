@@ -6,10 +6,10 @@ import argparse
 import contextlib
 import os
 import sys
-from dataclasses import Field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iofast.commands import foreign
+from iofast.commands.parser import add_option
 from iofast.packing.option_fields import GROUPS, command_line
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
         for each in command_line(fields):
-            _add(parser if each.name in _FIRST else groups[title], each)
+            more = {"action": _Shares} if each.name == "split" else {}
+            add_option(parser if each.name in _FIRST else groups[title], each, **more)
     foreign.add_options(groups["samples"])
     groups["running"].add_argument("--json", action="store_true", default=False, help="print the report as JSON")
     groups["running"].add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
@@ -96,20 +97,6 @@ class _Shares(argparse.Action):
     def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else f"{before},{values}")
-
-
-_TYPES = {"int": int, "int | None": int, "float | None": float}  # PackOptions parses the text of other fields
-
-
-def _add(group: argparse._ActionsContainer, each: Field[Any]) -> None:
-    """Add one option of packing."""
-    flag, text = f"--{each.name.replace('_', '-')}", each.metadata["text"].replace("%", "%%")
-    if each.type == "bool":
-        group.add_argument(flag, action="store_true", help=text)
-        return
-    action = _Shares if each.name == "split" else "store"
-    kind = _TYPES.get(str(each.type), str)
-    group.add_argument(flag, type=kind, action=action, metavar=each.metadata["metavar"], help=text)
 
 
 _OF_FOREIGN = ("names", "labels_from")

@@ -1,12 +1,13 @@
-"""Images that differ from the index: rewritten in place, perhaps in a file whose size and time stayed the same.
+"""Images that are decoded once more: damaged on their way from an object store, or changed since they were indexed.
 
-Without checksums the kernel compares each image's header with the index before it decodes (`Status.CHANGED`). The
-functions here update the located columns from the headers.
+An image may have been rewritten in place, perhaps in a file whose size and time stayed the same. Without checksums the
+kernel compares each header with the index before it decodes (`Status.CHANGED`), and `located` is updated from it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,36 +22,52 @@ from iofast.kernel.contract import MAX_BYTES
 _SLICE = 64  # payloads that are open together
 
 
-def renew(
-    reader: Reader, located: Located, payloads: Payloads, status: NDArray[np.int32], start: int = 0
-) -> NDArray[np.intp]:
-    """Update changed rows after a decoding that returned `status`; return the rows of `payloads` to decode again.
+Decode = Callable[[Payloads, NDArray[np.intp]], NDArray[np.int32]]  # payloads of these rows → the status of each
 
-    `payloads` are rows of `located` from `start` on. Both get the sizes of the images' headers, so boxes of these rows
-    must be drawn again. The reader counts the changed images.
+
+class Rows(NamedTuple):
+    """Rows of `located` that are decoded from `source`, which has a row for each."""
+
+    reader: Reader
+    located: Located
+    rows: NDArray[np.intp]
+    source: Payloads
+
+
+def decode_again(
+    wanted: Rows, status: NDArray[np.int32], decode: Decode, changed: Callable[[NDArray[np.intp]], NDArray[np.bool_]]
+) -> None:
+    """Decode those rows once more that need it, after a decoding that returned `status`, and update `status`.
+
+    Stored payloads whose checksum differs are fetched again: the bytes may have been damaged on their way here. For
+    changed images `located` gets the sizes in their headers, and the reader counts them; `changed(rows)` may draw their
+    boxes again, and returns which of them to decode.
     """
-    rows = slice(start, start + len(status))
+    reader, located, rows, source = wanted
+    again = np.flatnonzero(status == Status.CHECKSUM)
+    if len(again) and fetch_again(reader.stored_places(located.rows(rows[again]))):
+        with reader.payloads(located.rows(rows[again]), 0, len(again)) as fetched:
+            status[again] = decode(fetched, rows[again])
+    again = _updated(wanted, status)
+    if len(again):
+        again = again[changed(rows[again])]
+        status[again] = decode(source.rows(again), rows[again])
+
+
+def _updated(wanted: Rows, status: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Update `located` and `source` for changed images; return which of the rows these are."""
+    reader, located, rows, source = wanted
     unknown = (located.width[rows] == 0) & ~located.certain[rows]
-    again = []
-    for row in np.flatnonzero((status == Status.CHANGED) | (unknown & (status == Status.BOX))).tolist():
-        if follow(reader, located, start + row, _payload(payloads, row)) is None:
+    updated = []
+    for number in np.flatnonzero((status == Status.CHANGED) | (unknown & (status == Status.BOX))).tolist():
+        row = int(rows[number])
+        if follow(reader, located, row, _payload(source, number)) is None:
             continue
-        payloads.orientations[row] = located.orientation[start + row]
-        if payloads.indexed is not None:
-            payloads.indexed[row, 1:] = 0  # already compared
-        again.append(row)
-    return np.array(again, np.intp)
-
-
-def fetch_damaged(reader: Reader, located: Located, status: NDArray[np.int32], start: int = 0) -> NDArray[np.intp]:
-    """Fetch stored payloads again whose checksum differs; return the rows of `status` to decode again.
-
-    `status` is that of rows of `located` from `start` on. The bytes may have been damaged on their way here.
-    """
-    rows = np.flatnonzero(status == Status.CHECKSUM)
-    if len(rows) and fetch_again(reader.stored_places(located.rows(start + rows))):
-        return rows
-    return rows[:0]
+        source.orientations[number] = located.orientation[row]
+        if source.indexed is not None:
+            source.indexed[number, 1:] = 0  # already compared
+        updated.append(number)
+    return np.array(updated, np.intp)
 
 
 def refresh(reader: Reader, located: Located) -> None:

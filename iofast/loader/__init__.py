@@ -2,20 +2,22 @@
 
 options.py        the options; checks.py: which of them exclude each other; batch_types.py: the types of batches
 fast.py           FastLoader: epochs, handing over, its place
-epochs.py         the order of samples, on this rank
+epochs.py         the order of samples, on this rank; frameworks.py: what frameworks look for
 spec.py           contents of batches
 resources.py      threads, memory, the path to the device
 state.py          the place of a loader, for an exact resume
-samples.py        samples in the making: places, pixels, fields, map_sample (mapping.py)
-canvas.py         memory for pixels: one block, or images of different sizes; singly.py: several views
+plan.py           the first step of samples, their places: which, where, boxes, flips
+pixels.py         the second, their pixels; decoding.py: on which device
+samples.py        the third, their values: fields, map_sample (mapping.py)
+canvas.py         memory for pixels: one block, or images of different sizes; views.py: several views
 target_fields.py  masks, boxes and keypoints that follow their image
 assemble.py       from samples to the batch that a consumer gets
 batches.py        one batch as a job for threads; failed samples
 delivery.py       to the consumer, by way of its device
 resident.py       a whole dataset in device memory; filling.py puts it there
 finishing.py      from uint8 images to the values of a batch
-there.py          JPEGs that the device decodes
-loader_stats.py   sums and failures
+unmade.py         images that the device makes; there.py: JPEGs that it decodes
+loader_stats.py   sums and failures; trace.py: when each batch was made
 """
 
 import iofast.dataset  # noqa: F401  first: without torch its error says what to install

@@ -5,7 +5,7 @@ If the device is not the CPU, images stay uint8 here, and `finish` runs on the d
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from iofast.errors import OptionError
 from iofast.gpu import Bus
 from iofast.gpu.batch_memory import BatchMemory, empty
-from iofast.loader.canvas import Canvas, Images, one_channel, padded
-from iofast.loader.finishing import Store, finished, made_there
-from iofast.loader.plan import LoaderParts
-from iofast.loader.resident import PlannedImages, Resident
+from iofast.loader.canvas import Images, one_channel, padded
+from iofast.loader.finishing import finished, made_there
+from iofast.loader.plan import SamplePlan
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
-from iofast.loader.there import JpegRows
+from iofast.loader.unmade import Unmade
 from iofast.ops import Mix
 from iofast.work import Work
 
@@ -36,23 +35,19 @@ def assemble(
     `valid` (bool) is False for rows that only fill the batch up. `name` names the batch in notes on errors of the
     user's functions.
     """
-    parts, spec = samples.parts, samples.parts.spec
+    parts, spec = samples.plan.parts, samples.plan.parts.spec
     columns = (_columns if spec.options.map_sample is None else _mapped)(spec, samples, rows, name)
     images: Any = columns.get("image")
-    on_cpu, work = not spec.finishes_there, None
+    work = None
     ours = "image" in columns and "image" not in spec.collates
     pads = ours and isinstance(images, list) and spec.options.ragged == "pad"
     sizes = torch.tensor([image.shape[1:] for image in images]) if pads else None
-    if samples.finish is not None:  # the kernel has finished them
-        columns["image"] = padded(images, memory_format=spec.options.memory_format) if pads else images
-    elif ours and not spec.pipeline.views:
-        work = samples.work(rows, sizes_of(images))
+    if ours and not spec.pipeline.views and not spec.finishes:
+        work = _work(samples.plan, rows, sizes_of(images))
         if spec.pipeline.mix is not None and work is not None and "label" in columns:
             columns["label"] = soft_labels(columns["label"], spec.pipeline.mix, work)
-        if on_cpu:
-            columns["image"] = finish(parts, images, work, parts.resources.float_memory)
-    if spec.options.image_mode == "L" and "image" in columns and (on_cpu or spec.finishes or spec.pipeline.views):
-        columns["image"] = one_channel(columns["image"])
+    if "image" in columns and not spec.finishes_on_device:
+        columns["image"] = finish(spec, images, work, parts.resources.float_memory)
     if spec.dataset.fields is None:
         return _pair(columns), work
     if sizes is not None:
@@ -60,47 +55,60 @@ def assemble(
     return columns | {"valid": torch.from_numpy(valid.copy())}, work  # a mask of its own: the consumer may change it
 
 
-def finish(
-    parts: LoaderParts, images: Any, work: Work | None, memory: BatchMemory | None = None, bus: Bus | None = None
-) -> Any:
-    """Apply pixel operations and padding, on the device of `bus` or the CPU, and cut those of `cache="device"` out.
+def _work(plan: SamplePlan, rows: NDArray[np.intp] | None, sizes: NDArray[np.float64]) -> Work | None:
+    """The pixel work of `rows`, whose images have `sizes`; None if all images are treated alike."""
+    pipeline, chosen = plan.parts.spec.pipeline, np.arange(len(plan)) if rows is None else rows
+    if not pipeline.drawn:
+        return None
+    work = plan.work(chosen, sizes)
+    return work if pipeline.mix is None else work.paired(partners(plan.positions[chosen], plan.parts.epochs.full))
 
-    A tensor of results in host memory is taken from `memory` if there is one.
+
+def finish(
+    spec: BatchSpec, images: Any, work: Work | None, memory: BatchMemory | None = None, bus: Bus | None = None
+) -> Any:
+    """Apply what is left to do with the images of a batch, on the device of `bus` or the CPU.
+
+    That is to make images that are not made yet, pixel operations, padding, and one channel instead of three. A tensor
+    of results in host memory is taken from `memory` if there is one.
     """
-    spec = parts.spec
-    if isinstance(images, PlannedImages):
-        return cast(Resident, parts.resident).images(spec, images, work, bus)
-    if isinstance(images, JpegRows) and bus is not None:
-        return images.made(spec.pipeline.ops, work, Store(spec.dtype, spec.options.memory_format), bus)
+    if "image" not in spec.collates and not spec.pipeline.views:
+        if not spec.finishes:  # else the kernel has finished them
+            images = _finished(spec, images, work, memory, bus)
+        if isinstance(images, list) and spec.options.ragged == "pad":
+            images = padded(images, memory_format=spec.options.memory_format)
+    return one_channel(images) if spec.options.image_mode == "L" else images
+
+
+def _finished(
+    spec: BatchSpec, images: Any, work: Work | None, memory: BatchMemory | None, bus: Bus | None
+) -> torch.Tensor | list[torch.Tensor]:
+    if isinstance(images, Unmade):
+        return images.made(spec, work, bus)
     if isinstance(images, torch.Tensor):
         return _apply(spec, images, work, memory, bus)
     rows = ((image.unsqueeze(0), work and work.rows(slice(row, row + 1))) for row, image in enumerate(images))
-    each = [_apply(spec, image, own, None, bus)[0] for image, own in rows]
-    return padded(each, memory_format=spec.options.memory_format) if spec.options.ragged == "pad" else each
+    return [_apply(spec, image, own, None, bus)[0] for image, own in rows]
 
 
 def _apply(
     spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: BatchMemory | None, bus: Bus | None
 ) -> torch.Tensor:
-    layout = spec.options.memory_format
-    if spec.dtype == torch.uint8 and not spec.pipeline.finishes:
+    ops, (dtype, layout) = spec.pipeline.ops, spec.store
+    if dtype == torch.uint8 and not spec.pipeline.finishes:
         return images.contiguous(memory_format=layout)
     if images.dtype != torch.uint8:
         raise OptionError(
-            f"images of map_sample must stay uint8 with dtype={spec.dtype} or pixel operations, found "
+            f"images of map_sample must stay uint8 with dtype={dtype} or pixel operations, found "
             f"{images.dtype}; leave both out, or convert in map_batch"
         )
     if bus is not None:
         from iofast.gpu.images import DeviceImages
 
-        return made_there(bus, DeviceImages.of(images), spec.pipeline.ops, work, Store(spec.dtype, layout)).images
-    shape = tuple(images.shape)
-    out = (
-        torch.empty(shape, dtype=spec.dtype, memory_format=layout)
-        if memory is None
-        else empty(memory, shape, spec.dtype, layout)
-    )
-    return finished(images, spec.pipeline.ops, work, out)
+        return made_there(bus, DeviceImages.of(images), ops, work, spec.store).images
+    if memory is None:
+        return finished(images, ops, work, torch.empty(images.shape, dtype=dtype, memory_format=layout))
+    return finished(images, ops, work, empty(memory, tuple(images.shape), dtype, layout))
 
 
 def arrays(batch: Any) -> Any:
@@ -114,7 +122,7 @@ def arrays(batch: Any) -> Any:
 
 def sizes_of(images: Any) -> NDArray[np.float64]:
     """Height and width of each image of a batch, float64 (N, 2)."""
-    if isinstance(images, PlannedImages | JpegRows):
+    if isinstance(images, Unmade):
         return np.full((len(images), 2), images.size, np.float64)
     if isinstance(images, torch.Tensor):
         return np.full((len(images), 2), images.shape[-2:], np.float64)
@@ -126,28 +134,19 @@ def _columns(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, b
     columns: dict[str, Any] = {}
     for name in spec.fields:
         if name in spec.collates or name == "crop":
-            columns[name] = spec.collate(name, _values(samples, name, rows), batch)
-        elif name == "image" and samples.draft is not None:
-            columns[name] = samples.draft if rows is None else samples.draft.rows(rows)
+            columns[name] = spec.collate(name, samples.values(name, rows), batch)
         elif name == "image":
-            images = cast(Canvas, samples.canvas).images()
+            images = samples.images()
             columns[name] = images if rows is None else _rows_of(images, rows)
         elif name == "label":
-            columns[name] = torch.from_numpy(samples.located.label[chosen].astype(np.int64))
+            columns[name] = torch.from_numpy(samples.plan.located.label[chosen].astype(np.int64))
         elif name == "index":
-            columns[name] = torch.from_numpy(samples.indices[chosen])
+            columns[name] = torch.from_numpy(samples.plan.indices[chosen])
         elif name == "key":
-            columns[name] = spec.dataset.reader.keys(samples.located.rows(chosen))
+            columns[name] = spec.dataset.reader.keys(samples.plan.located.rows(chosen))
         else:
-            values = samples.values[name]
-            columns[name] = _stored(spec, name, values if rows is None else [values[row] for row in rows], batch)
+            columns[name] = _stored(spec, name, samples.values(name, rows), batch)
     return columns
-
-
-def _values(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[Any]:
-    """The values of any field, sample by sample."""
-    images = None if samples.canvas is None else samples.canvas.images()
-    return [samples.value(name, row, images) for row in (range(len(samples)) if rows is None else rows.tolist())]
 
 
 def _stored(spec: BatchSpec, name: str, values: list[Any], batch: str) -> Any:
@@ -161,7 +160,7 @@ def _stored(spec: BatchSpec, name: str, values: list[Any], batch: str) -> Any:
 
 def _mapped(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
     """Columns of the samples that `map_sample` returned."""
-    numbers = range(len(samples)) if rows is None else rows.tolist()
+    numbers = range(len(samples.plan)) if rows is None else rows.tolist()
     mapped = [sample for row in numbers if (sample := samples.mapped[row]) is not None]
     names = list(mapped[0])
     for sample in mapped:
@@ -181,7 +180,7 @@ def _mapped(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, ba
 
 def _mapped_images(spec: BatchSpec, samples: Samples, images: list[Any], rows: NDArray[np.intp] | None) -> Any:
     """The canvas's own memory if `map_sample` has left all images in it, else a new tensor, or a list."""
-    own = None if samples.canvas is None else samples.canvas.images()
+    own = samples.images()
     if isinstance(own, torch.Tensor) and rows is None and _in_place(own, images):
         return own
     for image in images:
@@ -211,7 +210,7 @@ def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
 
 
 def _rows_of(images: Images, rows: NDArray[np.intp]) -> Images:
-    if isinstance(images, JpegRows):
+    if isinstance(images, Unmade):
         return images.rows(rows)
     if isinstance(images, torch.Tensor):
         return images[torch.from_numpy(rows)]
@@ -232,6 +231,23 @@ def _pair(columns: dict[str, Any]) -> Pair:
             "with fields=, then a batch is a dictionary"
         )
     return columns["image"], columns["label"]
+
+
+def partners(positions: NDArray[np.int64], full: int) -> NDArray[np.int64]:
+    """For each of a batch's `positions`, the row of the image that it is mixed with: that of position p XOR 1.
+
+    So a rank needs no image of another rank, and the mix does not depend on the number of ranks. A position whose
+    partner is not in the batch keeps its own row. So do positions from `full` on, because several ranks would tear
+    the pairs of the short last batch apart.
+    """
+    rows = np.arange(len(positions))
+    found, wanted = rows.copy(), positions ^ 1
+    for step in (1, -1):  # the partner is in the next row or the one before, or nowhere
+        beside = np.roll(positions, -step)
+        inside = (rows + step >= 0) & (rows + step < len(rows))
+        near = (beside == wanted) & inside & (np.maximum(beside, positions) < full)
+        found[near] = rows[near] + step
+    return found
 
 
 def soft_labels(labels: Any, mix: Mix, work: Work) -> torch.Tensor:

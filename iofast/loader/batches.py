@@ -15,6 +15,7 @@ from iofast.errors import DecodeError
 from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import parameters
+from iofast.loader.pixels import Pixels
 from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
 from iofast.loader.samples import Samples
 from iofast.loader.there import There
@@ -58,41 +59,49 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         self._ready = ready  # waits until the batch may be read
 
     def prepare(self) -> list[range]:
+        begun = monotonic_ns()
         if self._ready is not None:
-            begun = monotonic_ns()
             self._ready(self._batch)
             self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
         _, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
-        self._samples = Samples(self._parts, self._plans.take(self._batch))
+        self._samples = Samples(self._plans.take(self._batch))
+        if (trace := self._contexts.trace) is not None:
+            trace.add("planned", (self._epoch, self._batch), begun, monotonic_ns())
         rows, step = len(self._valid), self._parts.resources.slice
         return [range(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def run(self, number: int, part: range) -> None:
-        self._samples.make(self._contexts.context(number), self._contexts.stages, part.start, part.stop)
+        begun, contexts = monotonic_ns(), self._contexts
+        times = self._samples.make(contexts.context(number), contexts.stages, part.start, part.stop)
+        if contexts.trace is not None:
+            contexts.trace.made((self._epoch, self._batch), begun, *times)
 
     def finish(self) -> FinishedBatch:
-        samples = self._samples
+        samples, begun = self._samples, monotonic_ns()
         del self._samples  # the batch may wait for long, and the next one needs the memory
         made = self._completed(samples)
-        if not isinstance(samples.canvas, There):
+        if (trace := self._contexts.trace) is not None:
+            trace.add("values", (self._epoch, self._batch), begun, monotonic_ns())
+        pixels = samples.pixels
+        if pixels is None or not isinstance(pixels.canvas, There):
             return made
-        self._contexts.on_device += len(samples) - len(samples.canvas.given)
-        return made._replace(redo=partial(self._redone, samples, made.failures))
+        self._contexts.on_device += len(samples.plan) - len(pixels.canvas.given)
+        return made._replace(redo=partial(self._redone, samples, pixels, made.failures))
 
-    def _redone(self, samples: Samples, before: list[Failure], rows: list[int]) -> FinishedBatch:
+    def _redone(self, samples: Samples, pixels: Pixels, before: list[Failure], rows: list[int]) -> FinishedBatch:
         """The batch once more, of which the CPU decodes `rows`."""
         with self._contexts.spare() as context:
-            samples.decode_rest(context, rows)
+            pixels.decode_rest(context, rows)
         made = self._completed(samples)
         return made._replace(failures=before + [each for each in made.failures if each not in before])
 
     def _completed(self, samples: Samples) -> FinishedBatch:
         valid, rows = self._valid, None
         failures: list[Failure] = []
-        if samples.reasons:
+        if samples.plan.reasons:
             failures = self._settle(samples)
-            if samples.reasons:  # rows to drop
-                rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
+            if samples.plan.reasons:  # rows to drop
+                rows = np.array([row for row in range(len(samples.plan)) if row not in samples.plan.reasons], np.intp)
                 valid = valid[rows]
         batch, work = assemble(samples, rows, valid, name_of(self._epoch, self._batch))
         if self._parts.resources.transfer is None:
@@ -105,12 +114,12 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         Failures of samples that only fill the batch up are left out, because another rank counts them.
         """
         failures, action = samples.failures(), self._parts.spec.options.on_error
-        if action == "raise" or len(failures) == len(samples) >= SYSTEMATIC:
-            raise _error(failures, len(samples))
-        filling = set(samples.positions[~self._valid].tolist())
+        if action == "raise" or len(failures) == len(samples.plan) >= SYSTEMATIC:
+            raise _error(failures, len(samples.plan))
+        filling = set(samples.plan.positions[~self._valid].tolist())
         if action == "replace":
-            failures += self._replace(samples, sorted(samples.reasons))
-        elif len(samples.reasons) == len(samples):  # an empty batch would leave other ranks waiting
+            failures += self._replace(samples, sorted(samples.plan.reasons))
+        elif len(samples.plan.reasons) == len(samples.plan):  # an empty batch would leave other ranks waiting
             failures += self._replace(samples, [0])
             self._valid[0] = False  # counts as fill: a single rank would have dropped it
         return [failure for failure in failures if failure.position not in filling]
@@ -119,17 +128,17 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         """Draw other samples for `rows` until none fails. Return the failures on the way."""
         failures: list[Failure] = []
         for attempt in range(1, ATTEMPTS + 1):
-            left = np.array([row for row in rows if row in samples.reasons], np.intp)
+            left = np.array([row for row in rows if row in samples.plan.reasons], np.intp)
             if not len(left):
                 return failures
-            drawn = plan_samples(self._parts, self._epoch, samples.positions[left], attempt)
-            others = Samples(self._parts, drawn, samples)
+            drawn = plan_samples(self._parts, self._epoch, samples.plan.positions[left], attempt)
+            others = Samples(drawn, samples)
             with self._contexts.spare() as context:
-                others.make(context, self._contexts.stages, 0, len(others))
+                others.make(context, self._contexts.stages, 0, len(drawn))
             failures += others.failures()
-            good = np.array([row for row in range(len(left)) if row not in others.reasons], np.intp)
+            good = np.array([row for row in range(len(left)) if row not in drawn.reasons], np.intp)
             samples.take(left[good], others, good)
-        if any(row in samples.reasons for row in rows):
+        if any(row in samples.plan.reasons for row in rows):
             last = failures[-1] if failures else "no other image has the size of this batch"
             raise DecodeError(f"{last}; the {ATTEMPTS} samples drawn for its place failed too")
         return failures

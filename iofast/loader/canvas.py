@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.boxes import HEIGHT, WIDTH, output_sizes
 from iofast.errors import OptionError
 from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
 from iofast.kernel import Payloads
 from iofast.loader.finishing import rows_of
+from iofast.loader.plan import SamplePlan
 
-Images = Any  # a tensor, a list of tensors, a dictionary of several views, or `JpegRows`
-
-
-class RowsToDecode(NamedTuple):
-    """N rows of a canvas, and what to decode into them.
-
-    source  where the N payloads lie
-    boxes   int32 (N, 8), flips uint8 (N,): what `Pipeline.plan` made for them
-    rows    intp (N,): their numbers in the canvas
-    finish  pixel operations for the same call; without it rows stay uint8
-    """
-
-    context: kernel.Context
-    source: Payloads
-    boxes: NDArray[np.int32]
-    flips: NDArray[np.uint8]
-    rows: NDArray[np.intp]
-    finish: kernel.Finish | None = None
-
-    def some(self, places: NDArray[np.intp]) -> RowsToDecode:
-        """The rows at `places`."""
-        return self._replace(
-            source=self.source.rows(places), boxes=self.boxes[places], flips=self.flips[places], rows=self.rows[places]
-        )
-
-    def row(self, place: int) -> RowsToDecode:
-        """The row at `place` alone."""
-        return self.some(np.array([place]))
+Images = Any  # a tensor, a list of tensors, a dictionary of several views, or images that the device makes
 
 
-class Canvas(Protocol):
-    """The pixels of N samples. Several threads may decode rows at the same time."""
-
-    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """Decode rows and return their status, int32. Rows may be decoded again, also with other boxes."""
-
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """Replace `rows` by the rows `of` another canvas, which was made for that."""
-
-    def images(self) -> Images:
-        """(N, 3, H, W), or one (3, H, W) for each."""
-
-
-class CanvasStorage(NamedTuple):
+class Storage(NamedTuple):
     """How the images of a canvas are stored."""
 
     memory: BatchMemory
@@ -66,62 +29,104 @@ class CanvasStorage(NamedTuple):
     dtype: torch.dtype = torch.uint8
 
 
-class Uniform:
+class RowsToDecode(NamedTuple):
+    """Rows of a plan, intp (N,), and where their payloads lie.
+
+    `finish` has pixel operations for the same call; without it rows stay uint8.
+    """
+
+    context: kernel.Context
+    source: Payloads
+    rows: NDArray[np.intp]
+    finish: kernel.Finish | None = None
+
+
+class Canvas(ABC):
+    """The pixels of the samples of `plan`, decoded by its boxes and flips. Several threads may decode rows at once."""
+
+    def __init__(self, plan: SamplePlan) -> None:
+        self.plan = plan
+
+    @abstractmethod
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        """Decode rows and return their status, int32."""
+
+    def decode_again(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        """Decode rows that were decoded before, perhaps by other boxes."""
+        return self.decode(wanted)
+
+    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether each of `rows`, whose boxes have changed, can be decoded again."""
+        return np.ones(len(rows), np.bool_)
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
+        """Replace `rows` by the rows `of` another canvas, which was made for that."""
+
+    @abstractmethod
+    def images(self) -> Images:
+        """(N, 3, H, W), or one (3, H, W) for each."""
+
+
+class Uniform(Canvas):
     """All images of one size, (N, 3, H, W)."""
 
-    def __init__(self, rows: int, size: tuple[int, int], stored: CanvasStorage) -> None:
-        self.size = size
-        self._images = empty(stored.memory, (rows, 3, *size), stored.dtype, stored.memory_format)
+    def __init__(self, plan: SamplePlan, size: tuple[int, int], stored: Storage) -> None:
+        super().__init__(plan)
+        self._size = size
+        self._images = empty(stored.memory, (len(plan), 3, *size), stored.dtype, stored.memory_format)
         self._out = rows_of(self._images)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """See `Canvas`."""
-        context, source, boxes, flips, rows, finish = wanted
+        context, source, rows, finish = wanted
+        boxes, flips = self.plan.boxes[rows], self.plan.flips[rows]
         return kernel.decode_into(context, source, boxes, flips, self._out, rows, finish)
 
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`."""
-        self._out[rows] = cast(Uniform, other)._out[of]
+    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """See `Canvas`: all, if a transform makes images one size."""
+        return self.plan.has_size(rows, self._size)
+
+    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
+        self._out[rows] = other._out[of]
 
     def images(self) -> torch.Tensor:
-        """See `Canvas`."""
         return self._images
 
-    def row(self, row: int) -> NDArray[np.uint8]:
+    def row(self, row: int) -> NDArray[Any]:
         """(height, width, 3), a view."""
-        return cast(NDArray[np.uint8], self._out[row])
+        out: NDArray[Any] = self._out[row]
+        return out
 
 
-class Ragged:
-    """Images of different sizes, whose height and width are columns 5 and 4 of their boxes, in one block of memory.
+class Ragged(Canvas):
+    """Images of different sizes, which are those of their boxes, in one block of memory.
 
     The images are views of one tensor, so that the allocator of page-locked memory sees a copy of any of them.
     """
 
-    def __init__(self, boxes: NDArray[np.int32], stored: CanvasStorage) -> None:
+    def __init__(self, plan: SamplePlan, stored: Storage) -> None:
+        super().__init__(plan)
         self._stored = stored
-        self._images = self._allocated(boxes)
+        self._images = self._allocated(plan.boxes)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """See `Canvas`. A row whose size has changed gets new memory."""
-        context, source, boxes, flips, rows, finish = wanted
-        sizes = output_sizes(boxes).tolist()
-        resized = [place for place, row in enumerate(rows) if [*self._images[row].shape[1:]] != sizes[place]]
-        for place, image in zip(resized, self._allocated(boxes[resized]) if resized else (), strict=True):
-            self._images[rows[place]] = image
-        status = np.zeros(len(rows), np.int32)
+        context, source, rows, finish = wanted
+        boxes, status = self.plan.boxes[rows], np.zeros(len(rows), np.int32)
         outs = [rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
-        kernel.decode_each(context, source, boxes, flips, outs, status, finish)
+        kernel.decode_each(context, source, boxes, self.plan.flips[rows], outs, status, finish)
         return status
 
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`."""
-        images = other.images()
+    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """See `Canvas`: all, since a row whose size has changed gets new memory."""
+        for row, image in zip(rows.tolist(), self._allocated(self.plan.boxes[rows]), strict=True):
+            self._images[row] = image
+        return super().fits(rows)
+
+    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self._images[row] = images[source]
+            self._images[row] = other._images[source]
 
     def images(self) -> list[torch.Tensor]:
-        """See `Canvas`."""
         return list(self._images)
 
     def _allocated(self, boxes: NDArray[np.int32]) -> list[torch.Tensor]:
@@ -142,18 +147,10 @@ def laid_out(memory: torch.Tensor, sizes: Sequence[int], memory_format: torch.me
     return memory.view(*outer, height, width, 3).movedim(-1, -3)
 
 
-def output_sizes(boxes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Height and width of what each row of `boxes` makes, int64 (N, 2), for a pipeline without a fixed size.
-
-    At least 1: an image of unknown size has a box of zeros, and the kernel then reports what is wrong with it.
-    """
-    return np.maximum(boxes[:, 5:3:-1], 1).astype(np.int64)
-
-
 def size_of(boxes: NDArray[np.int32]) -> tuple[int, int]:
     """(height, width) of images that must all have one size, or `OptionError`."""
-    known = boxes[:, 4] > 0  # the kernel reports images whose header could not be read
-    sizes = np.unique(boxes[known, 5:3:-1], axis=0)
+    known = boxes[:, WIDTH] > 0  # the kernel reports images whose header could not be read
+    sizes = np.unique(boxes[known][:, [HEIGHT, WIDTH]], axis=0)
     if len(sizes) > 1:
         (h0, w0), (h1, w1) = sizes[0], sizes[-1]
         raise OptionError(

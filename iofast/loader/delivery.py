@@ -20,10 +20,9 @@ import torch
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import FinishedBatch, mapped
-from iofast.loader.canvas import one_channel
 from iofast.loader.plan import LoaderParts
 from iofast.loader.spec import PAIR
-from iofast.loader.there import JpegRows
+from iofast.loader.unmade import Unmade
 from iofast.prefetch import Auto, Prefetch, PrefetchJob
 from iofast.prefetch.auto import State
 
@@ -160,7 +159,7 @@ def _issue(parts: LoaderParts, transfer: Transfer | Direct, made: FinishedBatch)
     def work(bus: Bus) -> FinishedBatch:
         images = made.batch.get("image") if isinstance(made.batch, dict) else made.batch[0]
         batch = on_device(parts, made, bus)
-        return made._replace(batch=batch, damaged=images.damaged if isinstance(images, JpegRows) else None)
+        return made._replace(batch=batch, damaged=images.damaged if isinstance(images, Unmade) else None)
 
     return transfer.issue(work)
 
@@ -181,19 +180,17 @@ def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
         or (name == "image" and (views or isinstance(value, list)))
         or (name in spec.targets and isinstance(value, list) and all(isinstance(each, torch.Tensor) for each in value))
     }
-    jpegs = columns.get("image")
-    if isinstance(jpegs, JpegRows):
-        moving["image"] = jpegs.tensors()
+    unmade = columns.get("image")
+    if isinstance(unmade, Unmade):
+        moving["image"] = unmade.tensors()
     tensors: list[torch.Tensor] = []
     _for_each_tensor(moving, tensors.append)
     copies = iter(_copied(bus, tensors))
     columns |= _for_each_tensor(moving, lambda _: next(copies))
-    if isinstance(jpegs, JpegRows):
-        columns["image"] = jpegs.with_copies(columns["image"])
-    if "image" in columns and "image" not in spec.collates and not views and spec.finishes_there and not spec.finishes:
-        columns["image"] = finish(parts, columns["image"], made.work, bus=bus)
-        if spec.options.image_mode == "L":
-            columns["image"] = one_channel(columns["image"])
+    if isinstance(unmade, Unmade):
+        columns["image"] = unmade.with_copies(columns["image"])
+    if "image" in columns and spec.finishes_on_device:
+        columns["image"] = finish(spec, columns["image"], made.work, bus=bus)
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
 
 

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
-from traceback import walk_stack
+from time import monotonic_ns
 from typing import Any, Concatenate, Never, ParamSpec, overload
 
 import torch
@@ -26,8 +27,9 @@ from iofast.loader.batch_types import Fields, UsualOptions
 from iofast.loader.batches import BatchJob
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
-from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
+from iofast.loader.epochs import EpochOrder
 from iofast.loader.filling import fill
+from iofast.loader.frameworks import LoaderSampler, SequentialLoaderSampler, not_rebuilt
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
@@ -36,6 +38,7 @@ from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
+from iofast.loader.trace import Trace
 from iofast.machine import cores_of_rank
 from iofast.meter import Stages, StallClock
 from iofast.meter.traffic import traffic
@@ -156,6 +159,7 @@ class FastLoader(Iterable[_BatchT]):
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
         self._course = Course()
+        self._trace: Trace | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and starts threads of its own."""
@@ -172,7 +176,7 @@ class FastLoader(Iterable[_BatchT]):
 
     def __getattr__(self, name: str) -> Never:
         if name == "multiprocessing_context":  # read by functions of Accelerate, which build a DataLoader like it
-            raise OptionError(_not_rebuilt())
+            raise OptionError(not_rebuilt())
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -289,6 +293,14 @@ class FastLoader(Iterable[_BatchT]):
         finally:
             delivery.close()
 
+    def trace(self, path: str | os.PathLike[str]) -> Trace:
+        """Write into a file when each batch is made, from the next `iter()` on, for Perfetto or chrome://tracing.
+
+        It ends with `close()` of the result, a context manager: `with loader.trace("trace.json"):`. Raises `OSError`.
+        """
+        self._trace = Trace(path)
+        return self._trace
+
     def __iter__(self) -> Iterator[_BatchT]:
         self._epochs.check_ranks()
         if self._epochs.ranks_may_part and (left := self._course.abandoned) is not None:
@@ -302,7 +314,8 @@ class FastLoader(Iterable[_BatchT]):
     def _batches(self, progress: Progress) -> Iterator[Batch]:
         timing = self._clock.begin(progress.epoch)
         timing.waiting()
-        contexts = Contexts(self._spec.decode, self._stages)
+        trace = None if self._trace is None or self._trace.ended else self._trace
+        contexts = Contexts(self._spec.decode, self._stages, trace)
         ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch, progress.batch)
         with ExitStack() as ends:  # all are called, the last one first, also if a Ctrl-C interrupts one of them
             epoch = Epoch(contexts)
@@ -318,11 +331,13 @@ class FastLoader(Iterable[_BatchT]):
             timing.began()
             while True:
                 timing.waiting()
+                begun = monotonic_ns()
                 self._stages.queue.observe(delivery.ready, delivery.depth)
                 issued = next(delivery, None)
                 if issued is None:
                     return
                 timing.arrived()
+                arrived = monotonic_ns()
                 made = delivery.hand_over(issued, progress.epoch, progress.batch)
                 self._ledger.check(made.failures)
                 self.last_valid = torch.from_numpy(made.valid)
@@ -330,6 +345,8 @@ class FastLoader(Iterable[_BatchT]):
                 if ahead is not None:
                     ahead.ask(progress.batch + 1)
                 timing.got(len(made.valid))
+                if trace is not None:
+                    trace.handed_over((progress.epoch, progress.batch), begun, arrived)
                 only = [made.batch]
                 del issued, made  # so that the consumer has the only reference to the batch
                 progress.fresh = False
@@ -373,25 +390,6 @@ class FastLoader(Iterable[_BatchT]):
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}
-
-
-def _not_rebuilt() -> str:
-    """What to do instead of the call, to the Trainer or to Accelerate, that wants a DataLoader like this loader."""
-    frames = [frame for frame, _ in walk_stack(None)]
-    if any(frame.f_globals.get("__name__") == "transformers.trainer" for frame in frames):
-        return (
-            "the Trainer cannot skip batches in a FastLoader: give TrainingArguments(ignore_data_skip=True), and a "
-            "callback that loads the loader's state, as in examples/train_trainer.py"
-        )
-    if any(frame.f_code.co_name == "skip_first_batches" for frame in frames):
-        return (
-            "skip_first_batches cannot skip in a FastLoader: "
-            'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
-        )
-    return (
-        "prepare_data_loader cannot rebuild a FastLoader, which has the share of its rank already: iterate over the "
-        "loader itself, or over what Accelerator.prepare returns"
-    )
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:

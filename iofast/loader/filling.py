@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.bars import open_bar
+from iofast.boxes import SIZE, whole
 from iofast.containers.base import Located
-from iofast.containers.changed import fetch_damaged, refresh
+from iofast.containers.changed import Rows, decode_again, refresh
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD, Bus, Direct, Transfer
 from iofast.gpu.batch_memory import BatchMemory
@@ -110,12 +112,12 @@ class _PartJob(PrefetchJob[_Part, range]):
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._spec.options.check is not None)
             left = np.arange(len(part)) if self._layout.files is None else self._kept(context, source, part)
+            decode, wanted = partial(self._decode, context), np.arange(part.start, part.stop)
             status = np.zeros(len(part), np.int32)
-            for row in left.tolist():
-                status[row] = self._decode(context, source.rows(np.array([row])), part.start + row)
-            for row in fetch_damaged(self._spec.dataset.reader, located, status, part.start).tolist():
-                with self._spec.dataset.reader.payloads(located, part.start + row, part.start + row + 1) as again:
-                    status[row] = self._decode(context, again, part.start + row)
+            status[left] = decode(source.rows(left), wanted[left])
+            if status.any():  # there is no room for changed images
+                again = Rows(self._spec.dataset.reader, located, wanted, source)
+                decode_again(again, status, decode, lambda rows: rows < 0)
             for row in np.flatnonzero(status).tolist():
                 self._failed[self._samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns
@@ -139,19 +141,23 @@ class _PartJob(PrefetchJob[_Part, range]):
         files["place"] += np.where(status == 0, layout.offsets[first], 0).astype(np.uint64)
         return np.flatnonzero(status)
 
-    def _decode(self, context: kernel.Context, source: Payloads, row: int) -> int:
-        """Decode a whole image and return its status. With JPEGs only that is wanted."""
+    def _decode(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Decode whole images and return their status. With JPEGs only that is wanted."""
+        boxes, status = whole(self._located.width[rows], self._located.height[rows]), np.zeros(len(rows), np.int32)
+        for number, row in enumerate(rows.tolist()):
+            one = slice(number, number + 1)
+            flip, out = np.zeros(1, np.uint8), [self._out(row)]
+            kernel.decode_each(context, source.rows(one), boxes[one], flip, out, status[one])
+        return status
+
+    def _out(self, row: int) -> NDArray[np.uint8]:
+        """Memory for the pixels of an image."""
         height, width = self._sizes[row].tolist()
+        if self._layout.files is not None:
+            return np.empty((height, width, 3), np.uint8)
         end = int(self._ends[row])
-        if self._layout.files is None:
-            out = self._bytes[end - 3 * height * width : end].view(height, width, 3).numpy()
-        else:
-            out = np.empty((height, width, 3), np.uint8)
-        located, status = self._located, np.zeros(1, np.int32)
-        sides = [int(located.width[row]), int(located.height[row])]
-        box = np.array([[0, 0, *sides, *sides, 0, 0]], np.int32)
-        kernel.decode_each(context, source, box, np.zeros(1, np.uint8), [out], status)
-        return int(status[0])
+        out: NDArray[np.uint8] = self._bytes[end - 3 * height * width : end].view(height, width, 3).numpy()
+        return out
 
     def finish(self) -> _Part:
         made = self._bytes
@@ -240,10 +246,9 @@ def _statuses(
     from iofast.gpu.structs import IMAGE
 
     table = np.zeros(len(files), IMAGE)
-    boxes = np.zeros((len(files), 8), np.int32)
-    boxes[:, 2], boxes[:, 3] = located.width, located.height
-    boxes[:, 4:6] = np.maximum(-(-boxes[:, 2:4] // _REDUCED), 1)
-    width, height = boxes[:, 4:6].max(axis=0).tolist()
+    boxes = whole(located.width, located.height)
+    boxes[:, SIZE] = np.maximum(-(-boxes[:, SIZE] // _REDUCED), 1)
+    width, height = boxes[:, SIZE].max(axis=0).tolist()
     crops = jpegs.Crops(boxes, np.zeros(len(files), np.uint8), located.orientation)
     sizes = jpegs.place(files, crops, table, kernel.DecodeOptions(clip=True), (height, width))
     images = DeviceImages(table, sizes, (height, width), *memory)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from iofast import kernel
 from iofast.bars import html_table
 from iofast.errors import ErrorBudgetError
+from iofast.loader.trace import Trace
 from iofast.meter import MeterStats, Stages, StageStats, TrafficStats
 from iofast.prefetch import Prefetch, Times
 
@@ -136,10 +137,10 @@ class Ledger:
 
 
 class Contexts:
-    """One kernel context per thread of an epoch, spare ones for other work, and counters."""
+    """One kernel context per thread of an epoch, spare ones for other work, counters, and a trace if one is written."""
 
-    def __init__(self, options: kernel.DecodeOptions, stages: Stages) -> None:
-        self._options, self.stages = options, stages
+    def __init__(self, options: kernel.DecodeOptions, stages: Stages, trace: Trace | None = None) -> None:
+        self._options, self.stages, self.trace = options, stages, trace
         self._contexts: dict[int, kernel.Context] = {}
         self._spare: deque[kernel.Context] = deque()
         self.on_device = 0  # images that the device has decoded, counted by one thread

@@ -1,4 +1,4 @@
-"""What is known of samples before anything is read: which they are, where they lie, what is cut out of them.
+"""The first step of a sample, its places: which it is, where it lies, what is cut out of it. Nothing is read yet.
 
 Several batches are planned together: NumPy's calls take nearly as long for 64 rows as for 1,024, and no other thread
 can run Python meanwhile.
@@ -7,18 +7,24 @@ can run Python meanwhile.
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast import kernel
+from iofast.boxes import COLUMNS, HEIGHT, SIZE, WIDTH
 from iofast.choices import Draw
 from iofast.containers.base import Located
 from iofast.errors import IofastError
+from iofast.kernel.contract import MAX_PIXELS
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources
 from iofast.loader.spec import BatchSpec
+from iofast.transforms.crop_box import CropBox
+from iofast.work import Work
 
 
 class LoaderParts(NamedTuple):
@@ -31,29 +37,98 @@ class LoaderParts(NamedTuple):
     resident: Resident | None = None
 
 
-class SamplePlan(NamedTuple):
-    """N samples of an epoch.
+@dataclass(slots=True, eq=False)
+class SamplePlan:
+    """N samples of an epoch: which they are, where they lie, what is cut out of them. Their rows may change.
 
-    positions  int64 (N,); `attempt`: 0, or which replacements of the samples there they are
+    positions  int64 (N,); `attempts`: 0, or which replacement of the sample there is in the row, int64 (N,)
     indices    int64 (N,): the samples
     located    where their images lie
-    cut        boxes, int32 (N, 8), and flips, uint8 (N,), from `Pipeline.plan`
+    boxes      int32 (N, 8), and `flips`, uint8 (N,): from `Pipeline.plan`
+    reasons    row -> why the sample cannot be made; the later steps add theirs
     """
 
+    parts: LoaderParts
     epoch: int
-    attempt: int
     positions: NDArray[np.int64]
+    attempts: NDArray[np.int64]
     indices: NDArray[np.int64]
     located: Located
-    cut: tuple[NDArray[np.int32], NDArray[np.uint8]]
+    boxes: NDArray[np.int32]
+    flips: NDArray[np.uint8]
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.positions)
 
     def rows(self, start: int, stop: int) -> SamplePlan:
         """Some of the samples; the columns are views."""
         some = slice(start, stop)
-        cut = self.cut[0][some], self.cut[1][some]
-        return self._replace(
-            positions=self.positions[some], indices=self.indices[some], located=self.located.rows(some), cut=cut
+        return replace(
+            self,
+            positions=self.positions[some],
+            attempts=self.attempts[some],
+            indices=self.indices[some],
+            located=self.located.rows(some),
+            boxes=self.boxes[some],
+            flips=self.flips[some],
+            reasons={row - start: reason for row, reason in self.reasons.items() if start <= row < stop},
         )
+
+    def take(self, rows: NDArray[np.intp], other: SamplePlan, of: NDArray[np.intp]) -> None:
+        """Replace `rows` by the samples `of` another; their positions stay."""
+        for own, theirs in zip(self._columns, other._columns, strict=True):
+            if own is not None and theirs is not None:
+                own[rows] = theirs[of]
+        for row in rows.tolist():
+            self.reasons.pop(row, None)
+
+    def draw(self, rows: NDArray[np.intp] | slice) -> Draw:
+        """The random numbers of the samples that are now in `rows`."""
+        epochs, at = self.parts.epochs, self.parts.epochs.drawn_at(self.positions[rows])
+        return Draw(epochs.seed, self.epoch, at, self.attempts[rows], self.indices[rows])
+
+    def cut(self, rows: NDArray[np.intp] | slice) -> None:
+        """Draw boxes and flips of `rows` for the sizes in `located`.
+
+        Images that would be resized to more pixels than may be decoded are refused before memory is taken for them.
+        """
+        located = self.located
+        made = self.parts.spec.pipeline.plan(self.draw(rows), located.width[rows], located.height[rows])
+        self.boxes[rows], self.flips[rows] = made
+        sizes = made[0][:, SIZE].astype(np.int64)
+        for number in np.flatnonzero(sizes.prod(axis=1) > MAX_PIXELS).tolist():
+            row = int(np.arange(len(self))[rows][number])
+            found = f"{sizes[number, 0]}x{sizes[number, 1]} pixels after resizing"
+            self.reasons.setdefault(row, f"{kernel.status_message(kernel.Status.LIMIT)} ({found})")
+            self.boxes[row] = 0
+
+    def work(self, rows: NDArray[np.intp] | slice, sizes: NDArray[Any]) -> Work:
+        """The pixel work of `rows`, whose images have `sizes` (height, width), (N, 2), after the crop."""
+        return self.parts.spec.pipeline.work(self.draw(rows), sizes[:, 1], sizes[:, 0], self.boxes[rows])
+
+    def crop(self, row: int) -> CropBox:
+        """What the transform does to the geometry of one image."""
+        pipeline, flip = self.parts.spec.pipeline, bool(self.flips[row] & 1)
+        box = CropBox.of(self.boxes[row], pipeline.size, flip=flip, orientation=int(self.located.orientation[row]))
+        if not pipeline.warps:
+            return box
+        work = self.work(np.array([row]), np.array([pipeline.size or self.boxes[row, [HEIGHT, WIDTH]]]))
+        return box.then(work.steps[0], work.numbers[0])
+
+    def has_size(self, rows: NDArray[np.intp] | slice, size: tuple[int, int]) -> NDArray[np.bool_]:
+        """Whether the images of `rows` have `size` (height, width): always, if a transform makes them one size."""
+        fixed = self.parts.spec.pipeline.size is not None
+        return np.asarray(fixed | (self.boxes[rows][:, [HEIGHT, WIDTH]] == size).all(axis=1))
+
+    def name(self, row: int) -> str:
+        """File and key of a sample."""
+        return self.parts.spec.dataset.reader.name(int(self.located.indices[row]))
+
+    @property
+    def _columns(self) -> tuple[NDArray[Any] | None, ...]:
+        """All columns but the positions."""
+        return self.attempts, self.indices, self.boxes, self.flips, *self.located
 
 
 def plan_samples(parts: LoaderParts, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> SamplePlan:
@@ -64,11 +139,12 @@ def plan_samples(parts: LoaderParts, epoch: int, positions: NDArray[np.int64], a
 def _planned(
     parts: LoaderParts, epoch: int, positions: NDArray[np.int64], indices: NDArray[np.int64], attempt: int
 ) -> SamplePlan:
-    spec, epochs, _, cached = parts
-    located: Located = cached.located.rows(indices) if cached else spec.dataset.locate(indices)
-    draw = Draw(epochs.seed, epoch, epochs.drawn_at(positions), attempt, indices)
-    cut = spec.pipeline.plan(draw, located.width, located.height)
-    return SamplePlan(epoch, attempt, positions, indices, located, cut)
+    count = len(positions)
+    located = parts.resident.located.rows(indices) if parts.resident else parts.spec.dataset.locate(indices)
+    attempts, boxes = np.full(count, attempt, np.int64), np.zeros((count, COLUMNS), np.int32)
+    plan = SamplePlan(parts, epoch, positions, attempts, indices, located, boxes, np.zeros(count, np.uint8))
+    plan.cut(slice(None))
+    return plan
 
 
 class BatchPlans:

@@ -15,41 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.boxes import REGION, fits, within
 from iofast.containers.base import Located
+from iofast.containers.changed import Rows, decode_again
 from iofast.errors import DecodeError
 from iofast.gpu import Bus
 from iofast.kernel.contract import Kind, Payloads
-from iofast.loader.finishing import Store, finished, made_there, rows_of
+from iofast.loader.finishing import finished, made_there, rows_of
 from iofast.loader.spec import BatchSpec
-from iofast.work import Work, fits, within
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedImages:
-    """The images of a batch before they are cut out of a `Resident`.
-
-    indices  int64 (N,): samples of the dataset
-    boxes    int32 (N, 8), flips uint8 (N,): from `Pipeline.plan`
-    size     (height, width) of all
-    """
-
-    indices: NDArray[np.int64]
-    boxes: NDArray[np.int32]
-    flips: NDArray[np.uint8]
-    size: tuple[int, int]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def rows(self, rows: NDArray[np.intp]) -> PlannedImages:
-        """Some of them."""
-        return PlannedImages(self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
-
-    def outside(self, widths: NDArray[np.int32], heights: NDArray[np.int32], *, clip: bool) -> NDArray[np.bool_]:
-        """Whether each box leaves its image of `widths` x `heights`, bool (N,); with `clip` its window may."""
-        x0, y0, x1, y1 = self.boxes[:, :4].T
-        inside = (x0 >= 0) & (x0 < x1) & (x1 <= widths) & (y0 >= 0) & (y0 < y1) & (y1 <= heights)
-        return np.asarray(~(inside if clip else inside & fits(self.boxes, self.size)))
+from iofast.loader.unmade import Unmade
+from iofast.work import Work
 
 
 class KeptJpegs(NamedTuple):
@@ -78,16 +53,9 @@ class Resident:
     failed: Mapping[int, str]
     broken: NDArray[np.bool_]
 
-    def reasons(self, draft: PlannedImages, located: Located, *, clip: bool) -> dict[int, str]:
-        """Row -> why it cannot be made, of the rows of `draft`, whose samples are `located`."""
-        outside = draft.outside(located.width, located.height, clip=clip)
-        bad = np.flatnonzero(self.broken[draft.indices] | outside).tolist()
-        box = kernel.status_message(kernel.Status.BOX)
-        return {row: self.failed.get(int(draft.indices[row]) % len(self.sizes), box) for row in bad}
-
     def images(self, spec: BatchSpec, draft: PlannedImages, work: Work | None, bus: Bus | None) -> torch.Tensor:
         """Cut out and finish images, (N, 3, height, width), on the current stream of the device, or in host memory."""
-        store, ops = Store(spec.dtype, spec.options.memory_format), spec.pipeline.ops
+        store, ops = spec.store, spec.pipeline.ops
         if bus is None:
             cut = torch.empty((len(draft), 3, *draft.size), dtype=torch.uint8, memory_format=store.memory_format)
             self._cut_on_host(draft, rows_of(cut))
@@ -115,13 +83,20 @@ class Resident:
 
         Raises `DecodeError` if an image has been damaged since it was put into device memory.
         """
-        out, status = np.zeros((len(draft), *draft.size, 3), np.uint8), np.zeros(len(draft), np.int32)
+        out, all_rows = np.zeros((len(draft), *draft.size, 3), np.uint8), np.arange(len(draft))
         context, boxes = kernel.Context(spec.decode), within(draft.boxes, draft.size)
-        with spec.dataset.reader.payloads(self.located.rows(draft.indices), 0, len(draft)) as source:
-            kernel.decode_batch(context, source, boxes, draft.flips, out, status, 0, len(draft))
+        reader, located = spec.dataset.reader, self.located.rows(draft.indices)
+
+        def decode(source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+            return kernel.decode_into(context, source, boxes[rows], draft.flips[rows], out, rows)
+
+        with reader.payloads(located, 0, len(draft)) as source:
+            status = decode(source, all_rows)
+            if status.any():
+                decode_again(Rows(reader, located, all_rows, source), status, decode, lambda rows: rows < 0)
             context.close()
             for row in np.flatnonzero((status != 0) & ~self.broken[draft.indices]).tolist():
-                name = spec.dataset.reader.name(int(self.located.indices[draft.indices[row]]))
+                name = reader.name(int(located.indices[row]))
                 raise DecodeError(f"{name}: {kernel.failure(int(status[row]), source, row)}")
         return out
 
@@ -139,3 +114,38 @@ class Resident:
         context = kernel.Context(kernel.DecodeOptions())
         kernel.decode_into(context, source, within(draft.boxes, draft.size), draft.flips, out, np.arange(count))
         context.close()
+
+
+@dataclass(eq=False)
+class PlannedImages(Unmade):
+    """The images of a batch before they are cut out of a `Resident`.
+
+    indices  int64 (N,): samples of the dataset
+    boxes    int32 (N, 8), flips uint8 (N,): from `Pipeline.plan`
+    size     (height, width) of all
+    """
+
+    resident: Resident
+    indices: NDArray[np.int64]
+    boxes: NDArray[np.int32]
+    flips: NDArray[np.uint8]
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def rows(self, rows: NDArray[np.intp]) -> PlannedImages:
+        return PlannedImages(self.resident, self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
+
+    def reasons(self, located: Located, *, clip: bool) -> dict[int, str]:
+        """Row -> why it cannot be made; `located` are the samples. With `clip` a box's window may leave its image."""
+        x0, y0, x1, y1 = self.boxes[:, REGION].T
+        inside = (x0 >= 0) & (x0 < x1) & (x1 <= located.width) & (y0 >= 0) & (y0 < y1) & (y1 <= located.height)
+        inside = inside if clip else inside & fits(self.boxes, self.size)
+        failed, count = self.resident.failed, len(self.resident.sizes)
+        bad = np.flatnonzero(self.resident.broken[self.indices] | ~inside).tolist()
+        box = kernel.status_message(kernel.Status.BOX)
+        return {row: failed.get(int(self.indices[row]) % count, box) for row in bad}
+
+    def made(self, spec: BatchSpec, work: Work | None, bus: Bus | None) -> torch.Tensor:
+        return self.resident.images(spec, self, work, bus)

@@ -10,9 +10,9 @@ from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.gpu import transfer_to
 from iofast.gpu.batch_memory import BatchMemory
+from iofast.loader.decoding import Decoding
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
-from iofast.loader.there import Decoding
 from iofast.machine import cores_of_rank, free_memory, local_ranks
 from iofast.meter import LoaderInfo, StageCounter
 from iofast.prefetch import Limits, Readahead, StoredReadahead, most_depth

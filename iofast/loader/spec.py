@@ -12,11 +12,11 @@ from iofast import kernel
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.fields import PSEUDO_FIELDS, collate
-from iofast.loader.finishing import TYPES
+from iofast.loader.decoding import lacking
+from iofast.loader.finishing import TYPES, Store
 from iofast.loader.loader_stats import noted
 from iofast.loader.options import LoaderOptions
 from iofast.loader.target_fields import targets_of
-from iofast.loader.there import lacking
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
 from iofast.transforms.compiling import in_gray
@@ -37,6 +37,7 @@ class BatchSpec:
         compiled = compile_transform(options.transform)
         self.pipeline = in_gray(compiled) if options.image_mode == "L" else compiled
         self.device, self.dtype = torch.device(options.device), cast(torch.dtype, options.dtype)
+        self.store = Store(self.dtype, options.memory_format)
         self.fields = PAIR if dataset.fields is None else dataset.fields
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)
         self.with_images = "image" in self.fields
@@ -67,6 +68,12 @@ class BatchSpec:
     def finishes_there(self) -> bool:
         """Whether the device finishes images; for others than NVIDIA's GPUs, or without its compiler, the CPU does."""
         return lacking(self.device) is None
+
+    @cached_property
+    def finishes_on_device(self) -> bool:
+        """Whether images are finished on the device, behind their copy: not if they are finished before that."""
+        before = self.finishes or self.pipeline.views or "image" in self.collates
+        return self.finishes_there and not before
 
     def check_reserved(self, names: Iterable[str], where: str) -> None:
         """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""

@@ -6,7 +6,7 @@ device.py    the same intervals by a CUDA device's clock; phase.py: phases of a 
 stats.py     what was measured
 counters.py  counters that threads add to, and their sums as StageStats
 traffic.py   this process's requests to object stores
-page.py      the members of a page (docs/format.md, section 12)
+page.py      a page's members and text (docs/format.md, section 12)
 own_page.py  this process's page, with a Slot per loader
 reading.py   the pages of this user's processes, and their folders
 """
@@ -15,13 +15,13 @@ from iofast.meter.clock import Pass, StallClock
 from iofast.meter.counters import STAGES, Cells, StageCounter, Stages, StageStats
 from iofast.meter.loop import Meter, watch
 from iofast.meter.own_page import Slot, close_page
-from iofast.meter.page import LoaderInfo, LoaderReport, PhaseTotals, Totals
-from iofast.meter.reading import Page, pages, read_page
+from iofast.meter.page import LoaderInfo, LoaderReport, Page, PhaseTotals, Totals
+from iofast.meter.reading import page_of, pages
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 from iofast.meter.traffic import TrafficStats
 
 __all__ = [
     "Cells", "LoaderInfo", "LoaderReport", "Meter", "MeterStats", "Page", "Pass", "PhaseTotals", "STAGES", "Slot",
     "StageCounter", "StageStats", "Stages", "Stall", "StallClock", "StepPhase", "Totals", "TrafficStats", "close_page",
-    "pages", "read_page", "watch",
+    "page_of", "pages", "watch",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 A loader calls `clock.begin()` for each pass, then for each batch `waiting()` at the entry of its next() and
 `got(images)` at its return, and `left()` at the end. The clock keeps sums and a bounded window for the median, writes
-the telemetry page at most four times a second, and takes no lock.
+the telemetry page about once a second, and takes no lock.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from iofast.meter.page import LoaderInfo, PhaseTotals, Totals
 from iofast.meter.phase import DevicePhase, HostPhase
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 
-PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor reads every second
-PUBLISH_SHARE: Final = 0.003  # of the time may go into pages; writing one takes 0.1 to 0.3 ms
-AHEAD_NS: Final = 20_000_000  # of that time may be spent in advance
+PUBLISH_NS: Final = 750_000_000  # between two pages: a monitor that reads every second is to find a new one
+END_NS: Final = 100_000_000  # the same at the end of an epoch; writing a page takes 0.1 to 0.5 ms
 MAX_PHASES: Final = 64
 OTHER: Final = "other"  # further phases: a new name for each step must not fill the memory
 
@@ -65,7 +64,6 @@ class StallClock:
         self._phases: dict[str, HostPhase] = {}
         self._passes = itertools.count()
         self.publish_at = 0  # by `now`; the next batch after it publishes
-        self._credit_ns, self._paid_at = AHEAD_NS, 0
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,22 +97,14 @@ class StallClock:
             name = OTHER
         return self._phases.setdefault(name, HostPhase(name, self.now))
 
-    def affords(self, now: int) -> bool:
-        """Return whether there is time to write the page before `publish_at`, for an epoch's first or last batch."""
-        return self._credit_ns + PUBLISH_SHARE * (now - self._paid_at) > 0
-
     def publish(self, epoch: int, batch: int, now: int) -> None:
         """Write the telemetry page."""
         self.publish_at = now + PUBLISH_NS
-        self._credit_ns = min(AHEAD_NS, self._credit_ns + int(PUBLISH_SHARE * (now - self._paid_at)))
-        self._paid_at = now
         _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
         figures = Totals(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
-        phases = self._phase_totals() if self._phases else ()
-        self.slot.write(figures, self.stages, phases, on_device=times is not None)
-        self._credit_ns -= self.now() - now
+        self.slot.write(figures, self.stages, self._phase_totals(), on_device=times is not None)
 
     @property
     def stats(self) -> MeterStats:
@@ -153,20 +143,20 @@ class StallClock:
 
     def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, StepPhase]:
         phases = {}
-        for name, (entered, timed, total) in self._phase_totals():
+        for name, (entered, timed, total) in self._phase_totals().items():
             if timed:  # may be less than `entered`: the device has not passed the events, or there were none
                 seconds = total / timed * entered / max(1, batches) / 1e9
                 phases[name] = StepPhase(seconds, seconds / step_s if step_s else None)
         return phases
 
-    def _phase_totals(self) -> list[tuple[str, PhaseTotals]]:
-        """Return names and totals of both clocks, in the order of their first use."""
+    def _phase_totals(self) -> dict[str, PhaseTotals]:
+        """Return the totals of both clocks by name, in the order of their first use."""
         on_device = {} if self._times is None else self._times.phases
-        phases = []
+        phases = {}
         for name, phase in list(self._phases.items()):
             entered, timed, total = phase.totals()
             device_timed, device_ns = on_device.get(name, (0, 0))
-            phases.append((name, PhaseTotals(entered, timed + device_timed, total + device_ns)))
+            phases[name] = PhaseTotals(entered, timed + device_timed, total + device_ns)
         return phases
 
     def _device_times(self) -> DeviceTimes | None:
@@ -242,7 +232,7 @@ class Pass:
             clock.stages.queue.add(wait_ns=wait)
         if self._marks is not None:
             self._marks.got()
-        if now >= clock.publish_at or (self._batch == 1 and clock.affords(now)):
+        if now >= clock.publish_at:
             clock.publish(self._epoch, self._batch, now)
 
     def left(self) -> None:
@@ -253,7 +243,7 @@ class Pass:
         if self._batch:
             now = self._now()  # behind a next() without a batch, in which a DataLoader ends its workers
             clock.sums.mine()[_START_NS] += self._waited(now)
-            if now >= clock.publish_at or clock.affords(now):
+            if now >= clock.publish_at - PUBLISH_NS + END_NS:
                 clock.publish(self._epoch, self._batch, now)
         self._last = self._since = None
 

@@ -99,10 +99,6 @@ class Stages:
         self.is_remote = is_remote
         self.read, self.decode, self.queue, self.transfer = (StageCounter() for _ in STAGES)
 
-    def counters(self) -> dict[str, StageCounter]:
-        """Return the counters by name, in the order of STAGES."""
-        return {name: getattr(self, name) for name in STAGES}
-
     def stats(self) -> dict[str, StageStats]:
-        """Return the sums so far by name."""
-        return {name: counter.stats() for name, counter in self.counters().items()}
+        """Return the sums so far by name, in the order of STAGES."""
+        return {name: getattr(self, name).stats() for name in STAGES}

@@ -1,4 +1,4 @@
-"""This process's telemetry page, overwritten whenever one of its loaders publishes.
+"""This process's telemetry page, replaced whenever one of its loaders publishes.
 
 Nothing here may disturb training: after a failure, logged once at level debug, there is no page. No lock is taken. A
 forked child makes a page of its own.
@@ -12,84 +12,77 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from iofast import owned
 from iofast.meter.counters import Stages
-from iofast.meter.page import (
-    MAX_LOADERS,
-    LoaderInfo,
-    PageHeader,
-    PhaseTotals,
-    Totals,
-    figure_members,
-    loader_members,
-    to_json,
-)
-from iofast.meter.reading import folders, opened, place, remove_stale, start_time
+from iofast.meter.page import MAX_LOADERS, LoaderInfo, LoaderReport, Page, PhaseTotals, Totals, printable, to_json
+from iofast.meter.reading import folders, live, machine, name_of, start_time
+from iofast.meter.traffic import traffic
 
 _LOG = logging.getLogger(__name__)
-_SERIALS = itertools.count(1)
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SERIALS, _DRAFTS = itertools.count(1), itertools.count(1)
 
 
 class _OwnPage:
     """The loaders of this process, and the page's file once there is one."""
 
     def __init__(self) -> None:
-        self.loaders: dict[int, dict[str, object]] = {}  # by serial
-        self.header: PageHeader | None = None
+        self.loaders: dict[int, LoaderReport] = {}  # by serial
+        self.page: Page | None = None
         self.path = Path()
-        self.file = -1  # a descriptor
-        self.size = 0
-        self.impossible = self.ended = False
+        self.impossible = False
 
     def write(self) -> None:
-        """Overwrite the page. If two threads write at once the last one wins; each writes all loaders."""
-        if self.impossible or self.ended:
+        """Replace the page. If two threads write at once the last one wins; each writes all loaders."""
+        if self.impossible:
             return
         try:
-            if self.header is None:
-                self._begin()
-            assert self.header is not None
-            loaders = [self.loaders.get(serial) for serial in sorted(self.loaders)[:MAX_LOADERS]]
-            text = to_json(self.header, [each for each in loaders if each is not None], self.size)
-            if os.pwrite(self.file, text, 0) != len(text):
-                raise OSError("no room for a telemetry page")
-            self.size = len(text)
+            page = self.page or self._begin()
+            loaders = sorted(self.loaders.copy().values(), key=lambda report: report.serial)[:MAX_LOADERS]
+            ranks = [(each.info.rank, each.info.world_size) for each in loaders if each.info.rank is not None]
+            rank, world_size = ranks[0] if ranks else (page.rank, 0)
+            page = replace(page, loaders=tuple(loaders), rank=rank, world_size=world_size)
+            _replace(self.path, to_json(page))
         except (OSError, ValueError, TypeError) as error:
-            self.impossible = True
-            self.remove()
+            self.end()
             _LOG.debug("no telemetry page: %s", error)
 
-    def remove(self) -> None:
-        """Remove the page."""
-        if self.file >= 0:
+    def end(self) -> None:
+        """Remove the page, and write none again."""
+        self.impossible = True
+        if self.page is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self.close()
 
-    def close(self) -> None:
-        """Close the file."""
-        file, self.file = self.file, -1
-        if file >= 0:
-            os.close(file)
-
-    def _begin(self) -> None:
+    def _begin(self) -> Page:
         pid = os.getpid()
-        started, parent = start_time(pid), next(iter(folders()), None)
-        if started is None or parent is None:
+        started, folder = start_time(pid), next(iter(folders()), None)
+        if started is None or folder is None:
             raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
-        namespace, boot = place()
-        name = f"{pid}-{started}.page"
-        with opened(parent, make=True) as folder:
-            remove_stale(folder)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)  # left by this process before an exec
-            self.file = os.open(name, _FLAGS, 0o600, dir_fd=folder)
-        self.path = parent / name
+        with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
+            folder.mkdir(0o700)
+        owned.trust(folder)
+        live(folder)  # removes what killed processes have left
         rank = os.environ.get("RANK", "")  # set by torchrun
-        self.header = PageHeader(pid, started, namespace, boot, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
+        self.path = folder / name_of(pid, started)
+        self.page = Page(pid, started, machine(), int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
+        return self.page
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole, without the time that `owned.writing` takes to make it durable."""
+    draft = path.with_suffix(f".{next(_DRAFTS)}")  # two threads may write at once
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
 
 
 _process = _OwnPage()
@@ -103,28 +96,23 @@ class Slot:
         self._closed = False
         self.info = info
 
-    @property
-    def info(self) -> LoaderInfo:
-        """The description of the loader."""
-        return self._info
-
-    @info.setter
-    def info(self, info: LoaderInfo) -> None:
-        self._info, self._members = info, loader_members(info, self._serial)
-
     def write(
         self,
         figures: Totals,
         stages: Stages | None = None,
-        phases: Sequence[tuple[str, PhaseTotals]] = (),
+        phases: Mapping[str, PhaseTotals] | None = None,
         *,
         on_device: bool = False,
     ) -> None:
         """Publish the loader's totals and the phases of its steps. Raises nothing."""
-        if not self._closed:
-            own = _process
-            own.loaders[self._serial] = self._members | figure_members(figures, stages, phases, on_device=on_device)
-            own.write()
+        if self._closed:
+            return
+        own, info = _process, replace(self.info, name=printable(self.info.name))
+        named = {printable(name) or "?": totals for name, totals in (phases or {}).items()}
+        asked = traffic.stats() if stages is not None and stages.is_remote else None
+        sums = {} if stages is None else stages.stats()
+        own.loaders[self._serial] = LoaderReport(self._serial, info, figures, sums, named, on_device, asked)
+        own.write()
 
     def close(self) -> None:
         """Remove the loader from the page. May be called from a finalizer, and more than once."""
@@ -137,18 +125,16 @@ def close_page() -> None:
     """Remove this process's page. A loader that publishes later makes a new one."""
     global _process
     before, _process = _process, _OwnPage()
-    before.remove()
+    before.end()
 
 
 @atexit.register
 def _at_exit() -> None:
-    _process.ended = True  # running threads must not write another page
-    _process.remove()
+    _process.end()  # running threads must not write another page
 
 
 def _after_fork() -> None:
     global _process
-    _process.close()
     _process = _OwnPage()
 
 

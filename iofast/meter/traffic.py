@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iofast.meter.counters import Cells
 
 _RECENT = 1024  # answers whose times are kept
-_EACH = 64  # answers between two looks at these times: to sort them takes 100 µs
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,14 @@ class TrafficStats:
 
     def plus(self, other: TrafficStats) -> TrafficStats:
         """Both together, with the longer times."""
-        counts = map(operator.add, self.counts, other.counts)
-        return _stats(counts, _longer(self.median_s, other.median_s), _longer(self.p99_s, other.p99_s))
+        gets, nbytes, retries, read = map(operator.add, self.counts, other.counts)
+        median, late = _longer(self.median_s, other.median_s), _longer(self.p99_s, other.p99_s)
+        return TrafficStats(gets, nbytes, retries, read, median, late)
 
     def since(self, before: TrafficStats) -> TrafficStats:
         """What came after `before`, with the times of now."""
-        counts = (max(0, now - then) for now, then in zip(self.counts, before.counts, strict=True))
-        return _stats(counts, self.median_s, self.p99_s)
+        gets, nbytes, retries, read = (max(0, now - then) for now, then in zip(self.counts, before.counts, strict=True))
+        return TrafficStats(gets, nbytes, retries, read, self.median_s, self.p99_s)
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -62,34 +61,8 @@ class TrafficStats:
         return ", ".join(parts)
 
 
-def _stats(counts: Iterable[int], median_s: float | None, p99_s: float | None) -> TrafficStats:
-    gets, nbytes, retries, read = counts
-    return TrafficStats(gets, nbytes, retries, read, median_s, p99_s)
-
-
 def _longer(one: float | None, other: float | None) -> float | None:
     return max((each for each in (one, other) if each is not None), default=None)
-
-
-class AnswerTimes:
-    """The times of recent answers, in seconds. For one thread, and any readers."""
-
-    def __init__(self) -> None:
-        self._times: deque[float] = deque(maxlen=_RECENT)
-        self._sorted: list[float] = []
-        self._new = 0
-
-    def add(self, seconds: float) -> None:
-        """Add the newest answer."""
-        self._times.append(seconds)
-        self._new += 1
-        if self._new >= _EACH or len(self._times) <= _EACH:
-            self._sorted, self._new = sorted(self._times), 0
-
-    def quantile(self, share: float) -> float | None:
-        """The time that `share` of the answers do not exceed; None before the first one."""
-        times = self._sorted
-        return times[max(0, math.ceil(share * len(times)) - 1)] if times else None
 
 
 class Traffic:
@@ -98,14 +71,14 @@ class Traffic:
     def __init__(self) -> None:
         self.retries = 0
         self._gets = self._bytes = 0
-        self._times = AnswerTimes()
+        self._times: deque[float] = deque(maxlen=_RECENT)  # seconds
         self._read = Cells(1)
 
     def answered(self, nbytes: int, seconds: float) -> None:
         """Count an answer."""
         self._gets += 1
         self._bytes += nbytes
-        self._times.add(seconds)
+        self._times.append(seconds)
 
     def was_read(self, nbytes: int) -> None:
         """Count bytes of objects that any thread has read."""
@@ -113,11 +86,16 @@ class Traffic:
 
     def stats(self) -> TrafficStats | None:
         """The sums so far; None if no object was read and no request was sent."""
-        read, times = self._read.sums()[0], self._times
+        read, times = self._read.sums()[0], sorted(self._times.copy())
         if not (read or self._gets or self.retries):
             return None
-        seconds = times.quantile(0.5), times.quantile(0.99)
-        return TrafficStats(self._gets, self._bytes, self.retries, read, *seconds)
+        median, late = (_quantile(times, share) for share in (0.5, 0.99))
+        return TrafficStats(self._gets, self._bytes, self.retries, read, median, late)
+
+
+def _quantile(times: list[float], share: float) -> float | None:
+    """The time that `share` of the sorted `times` do not exceed; None without any."""
+    return times[max(0, math.ceil(share * len(times)) - 1)] if times else None
 
 
 traffic = Traffic()  # of this process

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from iofast.errors import IofastError
-from iofast.meter import pages
+from iofast.meter import page_of, pages
 from iofast.monitor.probe.family import WORKER, Family, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
 from iofast.monitor.probe.states import TICKS, Gone, Stat, command_line, folder, interpreted, process_ids, read_stat
@@ -124,9 +124,8 @@ class ProcessTable:
         except Gone:
             return None
         rank, size = rank_of(pid) or (None, None)
-        for page in pages() if rank is None else ():
-            if page.pid == pid and page.start_time == stat.start_time:
-                rank, size = page.rank, page.world_size or None
+        if rank is None and (page := page_of(pid, stat.start_time)) is not None:
+            rank, size = page.rank, page.world_size or None
         words = command_line(pid).decode(errors="replace").split("\0")
         return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
 

@@ -8,7 +8,6 @@ import importlib
 import math
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -49,40 +48,12 @@ class ChunkJob:
         return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
 
 
-class Forked:
-    """A forked process with the part of `subprocess.Popen` that `Child` uses."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def kill(self) -> None:
-        """Kill it. Does nothing after `wait` has returned."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self, timeout: float = math.inf) -> int:
-        """Its exit status. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
-        end, flags = time.monotonic() + timeout, 0 if timeout == math.inf else os.WNOHANG
-        while self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, flags)
-            except ChildProcessError:  # SIGCHLD is ignored, so the status is unknown; `subprocess` returns 0, too
-                pid, status = self.pid, 0
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > end:
-                raise subprocess.TimeoutExpired("a forked worker", timeout)
-            else:
-                time.sleep(0.005)
-        return self.returncode
-
-
 @dataclass(slots=True, eq=False)
 class Child:
     """A worker process with non-blocking pipes. `unsent`: bytes for which its pipe had no room."""
 
-    process: subprocess.Popen[bytes] | Forked
+    pid: int
+    is_fork: bool
     feed: IO[bytes]
     answers: IO[bytes]
     log: IO[bytes]  # its stderr; unlike a pipe, a file cannot fill up and block the worker
@@ -93,6 +64,7 @@ class Child:
     ready: bool = False
     began: int | None = None  # the position that it announced last, in a careful chunk
     silent: float = 0.0  # seconds
+    status: int | None = None  # its exit status, as `subprocess` gives it
 
     def __post_init__(self) -> None:
         os.set_blocking(self.feed.fileno(), False)
@@ -118,13 +90,29 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process, if it has not ended."""
-        with contextlib.suppress(OSError):
-            self.process.kill()
+        if self.status is None:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float = math.inf) -> int | None:
+        """Wait for its exit status; None if it still runs after `timeout` seconds."""
+        end, flags = time.monotonic() + timeout, 0 if timeout == math.inf else os.WNOHANG
+        while self.status is None:
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:  # SIGCHLD is ignored, so the status is unknown; `subprocess` returns 0, too
+                pid, status = self.pid, 0
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > end:
+                break
+            else:
+                time.sleep(0.005)
+        return self.status
 
     def close(self) -> None:
         """Wait for a killed process and close its files."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a read from a dead NFS server cannot be interrupted
-            self.process.wait(5)
+        self.wait(5)  # not longer: a read from a dead NFS server cannot be interrupted
         for stream in (self.feed, self.answers, self.log):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -148,24 +136,28 @@ class Child:
             job.suspects.add(self.began)
 
 
-def spawn(command: Sequence[str]) -> Child:
-    """Start a worker. Raises `WorkerError`."""
+def start_worker(command: Sequence[str] | None) -> Child:
+    """Start a worker by a command, or for None by a fork, which saves the time of imports. Raises `WorkerError`."""
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    (orders, feed), (answers, results) = os.pipe(), os.pipe()
+    # duplicates above 2: in a parent without standard streams the originals may be 0, 1 or 2
+    fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (orders, results, log.fileno())]
     try:
-        process = subprocess.Popen(
-            [*command, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=_environment(),
-            bufsize=0,
-        )
+        if command is None:
+            pid = _fork(fds)
+        else:
+            streams = [(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in enumerate(fds)]
+            pid = os.posix_spawn(command[0], [*command, str(os.getpid())], _environment(), file_actions=streams)
     except OSError as error:
+        for fd in (feed, answers):
+            os.close(fd)
         log.close()
-        raise WorkerError(f"a worker cannot be started: {error.strerror}: {command[0]}") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return Child(process, process.stdin, process.stdout, log)
+        what = "fork" if command is None else command[0]
+        raise WorkerError(f"a worker cannot be started: {error.strerror}: {what}") from error
+    finally:
+        for fd in (orders, results, *fds):
+            os.close(fd)
+    return Child(pid, command is None, os.fdopen(feed, "wb", 0), os.fdopen(answers, "rb", 0), log)
 
 
 def can_fork() -> bool:
@@ -188,41 +180,26 @@ def _has_one_thread() -> bool:
         return False
 
 
-def fork() -> Child:
-    """Start a worker by forking, which saves 0.15 s of CPU time for imports. Raises `WorkerError`."""
+def _fork(fds: Sequence[int]) -> int:
+    """Fork a worker whose standard streams are `fds`; returns its pid."""
     from iofast.packing import worker
 
-    log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-    orders, feed = os.pipe()
-    answers, results = os.pipe()
-    parent = os.getpid()
+    parent, status = os.getpid(), 1
+    if pid := os.fork():
+        return pid
     try:
-        pid = os.fork()
-    except OSError as error:
-        for fd in (orders, feed, answers, results):
-            os.close(fd)
-        log.close()
-        raise WorkerError(f"a worker cannot be started: {error.strerror}: fork") from error
-    if not pid:
-        status = 1
-        try:
-            # duplicate them above 2 first: in a parent without standard streams they may be 0, 1 or 2
-            fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (orders, results, log.fileno())]
-            for place, fd in enumerate(fds):
-                os.dup2(fd, place)
-            os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # such as the other workers' pipes
-            status = worker.main(parent)
-        except BaseException:  # no code of the parent may run here, not even its error handlers
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(orders)
-    os.close(results)
-    return Child(Forked(pid), os.fdopen(feed, "wb", 0), os.fdopen(answers, "rb", 0), log)
+        for place, fd in enumerate(fds):
+            os.dup2(fd, place)
+        os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # such as the other workers' pipes
+        status = worker.main(parent)
+    except BaseException:  # no code of the parent may run here, not even its error handlers
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def cause_of_death(code: int) -> str:
-    """Describe an exit status of `subprocess`."""
+    """Describe an exit status."""
     if code >= 0:
         return f"exit status {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"

@@ -26,7 +26,7 @@ from iofast.remote.urls import is_url, require_text
 from iofast.source import Source, SourceOptions
 from iofast.source.arrays import Strings, StringsWriter, steps
 from iofast.source.attached import parse_sides, plain_suffix, side_field
-from iofast.source.listing import RECORD, Column, ContainerRows, Watched, few, printable, ranges, split_rank
+from iofast.source.listing import ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
 
@@ -37,13 +37,7 @@ def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Sourc
     """
     source = sources[0]
     require_text(source)
-    if len(sources) > 1:
-        images = _records(sources, options, place)
-    elif is_url(source):
-        if options.foreign is not None:
-            raise not_foreign(source)
-        images = scan(source, options.source_options())
-    elif is_container(source):
+    if len(sources) > 1 or (not is_url(source) and is_container(source)):
         images = _records(sources, options, place)
     elif options.foreign is not None:
         raise not_foreign(source)
@@ -76,8 +70,6 @@ def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Sou
             require_elsewhere(part, source, place)
         _check_options(reader, ", ".join(sources), options)
         keys, labels, sizes = _columns(reader)
-        held = np.empty(len(reader), np.uint8)
-        held[:] = RECORD
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
         splits, order = _splits(reader)
         lost = [name for name in reader.manifest.fields if not is_stored(name)]
@@ -91,7 +83,6 @@ def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Sou
             listed_labels=labels,
             watched=Watched(Strings.gather(()), np.zeros(0, np.int64)),
             class_order=reader.manifest.class_order,
-            columns=tuple(Column(name, Strings.gather(()), held) for name in dict.fromkeys(fields.values())),
             order=order,
             container=ContainerRows(fields, _upright(reader, fields), state_of(reader, sources[0]), sizes),
             warnings=(*left_out(reader), *getattr(reader, "renumbered", ()), *warnings),

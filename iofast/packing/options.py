@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from iofast.choices import MAX_SEED
+from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.option import described, parse_size
+from iofast.order.base import check_whole
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, PackPart
-from iofast.packing.pool import MAX_WORKERS, check_workers
+from iofast.packing.pool import MAX_WORKERS
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
 from iofast.source import SourceOptions
@@ -33,21 +35,12 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         _require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
         self.allowed_errors(1)
-        if self.max_pixels < 1:
-            raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
-        if self.shuffle is not None and not 0 <= self.shuffle <= MAX_SEED:
-            raise OptionError(f"shuffle must be a seed of 0 to {MAX_SEED}, found {self.shuffle}")
-        if self.workers is not None:
-            check_workers(self.workers)
-        if self.split_seed is not None and not (isinstance(self.split_seed, int) and 0 <= self.split_seed <= MAX_SEED):
-            raise OptionError(f"split_seed must be 0 to {MAX_SEED}, found {self.split_seed!r}")
-        if self.label_base not in (0, 1):
-            raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
+        for name, (least, most) in _LIMITS.items():
+            if given[name] is not None:
+                check_whole(name, given[name], least, most)
         self.shares()
         if self.shard_size is not None:
             parse_size(self.shard_size)
-        if self.shard_records is not None and not (isinstance(self.shard_records, int) and self.shard_records >= 1):
-            raise OptionError(f"shard_records must be 1 or more, found {self.shard_records!r}")
         if self.shard_size is not None and self.shard_records is not None:
             raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
         self._check_parts()
@@ -65,8 +58,6 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
 
     def _check_cluster(self) -> None:
-        if self.ray_cpus is not None and not 1 <= self.ray_cpus <= MAX_WORKERS:
-            raise OptionError(f"ray_cpus must be 1 to {MAX_WORKERS}, found {self.ray_cpus}")
         if self.on is None:
             return
         if self.on != RAY and not (isinstance(self.on, str) and self.on.startswith(f"{RAY}://")):
@@ -234,6 +225,15 @@ PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n  
 _USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 RAY = "ray"  # a value of `on`; with "://host:port" it names a cluster
+_LIMITS = {  # whole numbers
+    "max_pixels": (1, 1 << 62),
+    "shuffle": (0, MAX_SEED),
+    "split_seed": (0, MAX_SEED),
+    "workers": (1, MAX_WORKERS),
+    "ray_cpus": (1, MAX_WORKERS),
+    "shard_records": (1, MAX_COUNT),
+    "label_base": (0, 1),
+}
 _FEW = 10  # images that may fail by default, even of a small set
 _NAMES = {field.name for field in fields(PackOptions)}
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software

@@ -20,7 +20,7 @@ from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_option
 from iofast.version import __version__
 
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from iofast.errors import IofastError, OptionError, SourceError, StorageError, WorkerError
-from iofast.packing.child import PIPE, Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
+from iofast.packing.child import PIPE, Child, ChunkJob, can_fork, cause_of_death, default_command, start_worker
 from iofast.packing.messages import Message, PackedRecord, records_of
 
 MAX_WORKERS = 1024
@@ -81,7 +81,7 @@ class WorkerPool:
         """Start the processes. They import while this process scans the source; `results` gives them chunks."""
         forks = self._fork and can_fork()
         for _ in range(self.count):
-            self._spare.append(fork() if forks else spawn(self._command))
+            self._spare.append(start_worker(None if forks else self._command))
 
     def results(self, setup: Mapping[str, object], jobs: Iterator[ChunkJob]) -> Iterator[Done]:
         """Do all `jobs`; yield each chunk in their order. `setup` is the set-up message of `worker.Worker`.
@@ -219,7 +219,7 @@ class WorkerPool:
     def _replace(self, worker: Child) -> None:
         """Replace a dead worker. Its chunks are repeated, the one in progress image by image."""
         worker.kill()  # its pipe is closed, but it may still run
-        code = worker.process.wait()
+        code = worker.wait() or 0
         for stream in (worker.answers, worker.feed):
             if stream in self._selector.get_map():
                 self._selector.unregister(stream)
@@ -234,4 +234,4 @@ class WorkerPool:
         worker.close()
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
             raise WorkerError(f"workers die without doing anything: {cause}{f': {line}' if line else ''}")
-        self._join(spawn(self._command))
+        self._join(start_worker(self._command))

@@ -119,7 +119,7 @@ def run(
 def _planned(sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress) -> PackWork:
     """Plan the work from the present source and target."""
     images = listed(sources, options, place)
-    for warning in (*images.warnings, *options.sample_recipe().check_fields(images.columns)):
+    for warning in (*images.warnings, *options.sample_recipe().check_fields(images.fields, images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, place))
     return PackWork(sources, images, options, plan)

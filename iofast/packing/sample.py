@@ -61,9 +61,8 @@ class SampleRecipe:
         """The recipe from its members, as `asdict` gives them."""
         return cls(**{**settings, "image": kernel.TranscodeRecipe(**settings["image"])})
 
-    def check_fields(self, columns: Sequence[Column]) -> list[str]:
+    def check_fields(self, fields: Sequence[str], columns: Sequence[Column]) -> list[str]:
         """Return warnings for fields that should follow the image but do not. Raises `OptionError` if one cannot."""
-        fields = [column.field for column in columns]
         for name, field in (("boxes", self.boxes), ("keypoints", self.keypoints)):
             if field is not None and field not in fields:
                 raise OptionError(f"{name} {field!r} is no field: found {', '.join(fields) or 'none beside the image'}")

@@ -135,7 +135,10 @@ def _reason(error: Exception) -> str:
     if isinstance(error, DecodeError):
         return str(error)
     if isinstance(error, OSError):
-        return f"the file cannot be read ({because(error)})"
+        from iofast.source.look_alikes import instead_of  # here: workers start without the listing's imports
+
+        missing = isinstance(error, FileNotFoundError) and isinstance(error.filename, bytes)
+        return f"the file cannot be read ({because(error)}{instead_of(error.filename) if missing else ''})"
     if isinstance(error, MemoryError):
         return "out of memory"
     return f"unexpected {type(error).__name__} ({' '.join(str(error).split())})"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 
 from iofast.errors import SourceError, unreadable
 from iofast.source.listing import few, printable
+from iofast.source.look_alikes import alike
 from iofast.source.text_files import lines
 
 CLASS_FILE = "classes.txt"
@@ -26,16 +26,11 @@ def order_classes(names: Collection[str], class_order: str, root: Path | None) -
     """
     ordered, warnings = _ordered(names, class_order, root)
     seen: dict[str, str] = {}
-    pairs = [(seen[_alike(name)], name) for name in ordered if seen.setdefault(_alike(name), name) != name]
+    pairs = [(seen[alike(name)], name) for name in ordered if seen.setdefault(alike(name), name) != name]
     if pairs:  # with escapes because they may print the same
         more = f" and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
         warnings.append(f"classes that look alike are different classes: {pairs[0][0]!a} and {pairs[0][1]!a}{more}")
     return ordered, warnings
-
-
-def _alike(name: str) -> str:
-    """The form that names have in common if they differ in case, in Unicode's composition, or in spaces around them."""
-    return unicodedata.normalize("NFC", name).strip().casefold()
 
 
 def _ordered(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:
@@ -85,7 +80,7 @@ def read_class_file(path: Path) -> tuple[str, ...]:
 def _order_of_file(names: Collection[str], path: Path) -> tuple[list[str], list[str]]:
     ordered = list(read_class_file(path))
     if absent := sorted(set(names) - set(ordered)):
-        like = [f"; it has {name!a} for {absent[0]!a}" for name in ordered if _alike(name) == _alike(absent[0])]
+        like = [f"; it has {name!a} for {absent[0]!a}" for name in ordered if alike(name) == alike(absent[0])]
         raise SourceError(f"{path} does not match the classes: it lacks {few(absent)}{''.join(like)}")
     surplus = sorted(set(ordered) - set(names))
     warnings = [f"classes of {path.name} without images: {few(surplus)} (their numbers are kept)"] if surplus else []

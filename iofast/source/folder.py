@@ -24,6 +24,7 @@ from iofast.source.cache import outdate
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
 from iofast.source.listing import Source, SourceOptions, printable
+from iofast.source.look_alikes import instead_of
 
 _log = logging.getLogger("iofast")
 
@@ -56,7 +57,8 @@ class FolderReader(Reader):
             _log.warning("%s: %s", self.root, warning)
         if len(unread := np.flatnonzero((self._index.times == 0) & (self._index.size == 0))):
             path = os.path.join(os.fsencode(self._index.source.root), self._index.source.paths[int(unread[0])])
-            _log.warning("%s: files that cannot be read: %d, such as %s", self.root, len(unread), printable(path))
+            found = (self.root, len(unread), printable(path), instead_of(path))
+            _log.warning("%s: files that cannot be read: %d, such as %s%s", *found)
         self._descriptors = _Descriptors()
         self.manifest = _manifest(self._index)
 

@@ -23,9 +23,7 @@ from iofast.source.arrays import Strings, steps
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
-# Column.states: no value; the stored value; text to be quoted as JSON; the path of a file that contains the value;
-# perhaps a value, in the record of the image
-MISSING, PLAIN, QUOTED, FILE, RECORD = 0, 1, 2, 3, 4
+MISSING, PLAIN, FILE = 0, 1, 2  # Column.states: no value, the stored value, the path of a file that contains it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +56,16 @@ class Column:
 
     field: str
     values: Strings
-    states: NDArray[np.uint8]  # MISSING, PLAIN, QUOTED, FILE or RECORD per row
+    states: NDArray[np.uint8]  # MISSING, PLAIN or FILE per row
 
-    def value(self, row: int) -> bytes | None:
-        """The payload of this field for one listing row; None if the row has none, or has it elsewhere."""
-        state = int(self.states[row])
-        if state in (MISSING, FILE, RECORD):
-            return None
-        value = self.values[row]
-        return json.dumps(value.decode(), ensure_ascii=False).encode() if state == QUOTED else value
+    def at(self, row: int, state: int) -> bytes | None:
+        """The value of one listing row if it has this state. The path of a file has the form of `Source.path`."""
+        return self.values[row] if self.states[row] == state else None
 
-    def has(self, state: int) -> bool:
-        """Whether any row has this state."""
-        return bool((self.states == state).any())
-
-    def file(self, row: int) -> bytes | None:
-        """The path, in the form of `Source.path`, of the file that contains the value; None without such a file."""
-        return self.values[row] if self.states[row] == FILE else None
+    @property
+    def has_files(self) -> bool:
+        """Whether any value is the path of a file."""
+        return bool((self.states == FILE).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,26 +163,28 @@ class Source:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that `extra` and `files` may return."""
-        return tuple(column.field for column in self.columns)
+        """The fields beside the image: those that `extra` and `files` may return, or those of records."""
+        return tuple(
+            dict.fromkeys(self.container.fields.values()) if self.container else (each.field for each in self.columns)
+        )
 
     def extra(self, index: int) -> dict[str, bytes]:
         """Fields of the record with values from the manifest's further columns; missing values have none."""
         if not self.columns:
             return {}
         row = self.row(index)
-        values = ((column.field, column.value(row)) for column in self.columns)
+        values = ((column.field, column.at(row, PLAIN)) for column in self.columns)
         return {name: value for name, value in values if value is not None}
 
     @property
     def has_payloads(self) -> bool:
         """Whether samples may have more than an image: files beside it, or further fields of its record."""
-        return any(column.has(FILE) or column.has(RECORD) for column in self.columns)
+        return bool(self.container and self.container.fields) or any(column.has_files for column in self.columns)
 
     def files(self, index: int) -> list[tuple[str, bytes]]:
         """(field, path) of each file beside the image; paths in the form of `path`."""
         row = self.row(index)
-        paths = ((column.field, column.file(row)) for column in self.columns)
+        paths = ((column.field, column.at(row, FILE)) for column in self.columns)
         return [(field, path) for field, path in paths if path is not None]
 
     def versions(self, index: int) -> list[tuple[int, str]]:

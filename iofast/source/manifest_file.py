@@ -7,6 +7,7 @@ field's name (`boxes.json`); otherwise `.txt` is added if all values are text, `
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,6 @@ from iofast.source.listing import (
     FILE,
     MISSING,
     PLAIN,
-    QUOTED,
     Column,
     Source,
     SourceOptions,
@@ -111,7 +111,7 @@ def read_manifest(
 
 def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
     """`Source.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
-    named = {"": paths} | {column.field: column.values for column in columns if column.has(FILE)}
+    named = {"": paths} | {column.field: column.values for column in columns if column.has_files}
     if root is None and not any(_has_urls(strings) for strings in named.values()):
         return None
     from iofast.source.objects import look_up  # here: local sources need no object stores
@@ -249,11 +249,14 @@ def _field(table: Table, name: str) -> Column:
     if BYTES in kinds and len(kinds) > 1:
         raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
     _check_text(table, printable_column(name), cells)
-    states = np.full(len(table), PLAIN, np.uint8)
-    states[cells.kinds == MISSING] = MISSING
-    if kinds == {TEXT, JSON}:
-        states[cells.kinds == TEXT] = QUOTED
-    return Column(_field_name(table, name, kinds), cells.strings, states)
+    values = cells.strings
+    if kinds == {TEXT, JSON}:  # then text is JSON, too
+        values = Strings.gather(
+            json.dumps(value.decode(), ensure_ascii=False).encode() if kind == TEXT else value for value, kind in cells
+        )
+    return Column(
+        _field_name(table, name, kinds), values, np.where(cells.kinds == MISSING, MISSING, PLAIN).astype(np.uint8)
+    )
 
 
 def _legal(name: str) -> str:

@@ -20,7 +20,7 @@ from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
 from iofast.remote.urls import RemotePath, is_url, join
 from iofast.source.arrays import Strings, StringsWriter
-from iofast.source.listing import FILE, Column, Versions
+from iofast.source.listing import Column, Versions
 
 _FIRST = 30.0  # seconds until a store must have answered for the first time: a wrong name should not take minutes
 _REQUESTS = 64  # in flight at once
@@ -85,7 +85,7 @@ class ObjectTree:
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions]:
         """See `walk.SourceTree`."""
-        named = {"": paths} | {column.field: column.values for column in columns if column.has(FILE)}
+        named = {"": paths} | {column.field: column.values for column in columns if column.has_files}
         return {name: _versions(map(self._version, self._rows(each)), len(each)) for name, each in named.items()}
 
     def _add(self, row: int, key: str, size: int, etag: str) -> None:

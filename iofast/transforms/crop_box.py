@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iofast.work import Edge, Step, beyond, within
+from iofast.boxes import HEIGHT, WIDTH, within
+from iofast.work import Edge, Step, beyond
 
 Steps = tuple[tuple[int, tuple[float, ...]], ...]
 
@@ -33,7 +34,7 @@ class CropBox(NamedTuple):
     @classmethod
     def of(cls, row: NDArray[np.int32], size: tuple[int, int] | None, *, flip: bool, orientation: int) -> Self:
         """The crop of one row of `Pipeline.plan`; `size` is (height, width), None if the row holds it."""
-        height, width = size or row[5:3:-1].tolist()
+        height, width = size or row[[HEIGHT, WIDTH]].tolist()
         left, top, right, lower, wide, high, x, y = within(row, (height, width)).tolist()  # a PAD step adds the rest
         across, down = (right - left) / wide, (lower - top) / high  # pixels of the image for one of the result
         box = left + x * across, top + y * down, left + (x + width) * across, top + (y + height) * down

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iofast.boxes import COLUMNS, CORNER, HEIGHT, WIDTH, within
 from iofast.choices import Draw
 from iofast.kernel.contract import ALIASED, ALL_FILTERS
 from iofast.ops import Mix, Op, drawn
@@ -23,7 +24,7 @@ from iofast.transforms.resized_crops import RandomResizedCrop, ResizedCenterCrop
 from iofast.transforms.resizing import RandomSize, Resizing
 from iofast.transforms.views import CornerCrop
 from iofast.transforms.warps import mirrored
-from iofast.work import Step, Work, within
+from iofast.work import Step, Work
 
 Crop = CenterCrop | RandomCrop | Pad | CornerCrop | RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
 _Padding = CenterCrop | RandomCrop | Pad
@@ -60,7 +61,7 @@ class Pipeline:
 
     @property
     def size(self) -> Pair | None:
-        """(height, width) of every output; None if it depends on the image: then columns 5 and 4 of the box hold it."""
+        """(height, width) of every output; None if it depends on the image: then HEIGHT and WIDTH of its box are it."""
         if isinstance(self.crop, ResizeToBucket):
             return None
         if self.crop is not None and not isinstance(self.crop, Pad):
@@ -143,7 +144,7 @@ class Pipeline:
         """
         w, h = np.asarray(widths, np.float64), np.asarray(heights, np.float64)
         unknown = (w < 1) | (h < 1)
-        boxes = np.zeros((len(draw), 8), np.int32)
+        boxes = np.zeros((len(draw), COLUMNS), np.int32)
         w, h = np.maximum(w, 1), np.maximum(h, 1)
         for column, values in enumerate(self._columns(draw, w, h)):
             boxes[:, column] = values
@@ -165,8 +166,8 @@ class Pipeline:
     def _padding(self, padded: _Padding, boxes: NDArray[np.int32]) -> Program:
         """The step that moves the kernel's part of a window to its place, and fills the window beyond the image."""
         height, width = cast(Pair, self.size)
-        beyond = (boxes - within(boxes, (height, width)))[:, 6:].T
-        wide, high = np.clip(boxes[:, 4], 1, width), np.clip(boxes[:, 5], 1, height)
+        beyond = (boxes - within(boxes, (height, width)))[:, CORNER].T
+        wide, high = np.clip(boxes[:, WIDTH], 1, width), np.clip(boxes[:, HEIGHT], 1, height)
         fills = [255 * level for level in cast(tuple[float, ...], padded.fill)]
         own = numbers(*beyond, wide, high, EDGES[padded.padding_mode], *fills)  # type: ignore[arg-type]  # one for all images
         return one(Step.PAD, np.ones(len(boxes), np.bool_), own)

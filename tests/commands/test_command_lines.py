@@ -15,7 +15,6 @@ from iofast import open_reader, open_writer, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
 from iofast.errors import ErrorBudgetError, OptionError, SourceError
-from iofast.packing import PackOptions
 from iofast.sheet import SheetOptions
 
 
@@ -35,23 +34,6 @@ def make(folder: Path, good: int, bad: int = 0) -> Path:
 
 WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ("pack {} y.lmdb --quality 80 --format png --resize 16", "--quality 80 has no effect: expected --format jpeg"),
-    ("pack {} y.lmdb --quality 90 --format rgb", "found --format rgb"),
-    ("pack {} y.lmdb --quality 80", "found --format keep, which changes no pixel here"),
-    (
-        "pack {} y.lmdb --subsampling 444 --format webp",
-        "--subsampling 444 has no effect: expected --format jpeg",
-    ),
-    ("pack {} y.lmdb --subsampling 420", "--subsampling 420 has no effect"),
-    ("pack {} y.lmdb --restart 4 --format png", "--restart 4 has no effect: expected --format jpeg or keep"),
-    ("pack {} y.lmdb --restart none --format rgb", "--restart none has no effect"),
-    ("pack {} y.lmdb --filter box", "--filter box has no effect: expected --resize beside it, found none"),
-    ("pack {} y.lmdb --only-shrink", "--only-shrink has no effect: expected --resize beside it"),
-    ("pack {} y.lmdb --reducing-gap 3 --format jpeg", "--reducing-gap 3.0 has no effect: expected --resize"),
-    ("pack {} y.lmdb --pad-color white --resize 16", "has no effect: expected --mode pad beside it, found --mode"),
-    ("pack {} y.lmdb --mask-fill 255 --resize 16", "--mask-fill 255 has no effect: expected --mode pad"),
-    ("pack {} y.lmdb --check end --format jpeg", "--check end has no effect: expected --format keep"),
-    ("pack {} y.lmdb --box-format xywh", "--box-format xywh has no effect: expected --boxes beside it"),
-    ("pack {} y.lmdb --split-seed 0", "--split-seed 0 has no effect: expected --split beside it"),
     ("pack {} y.lmdb --shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found y.lmdb"),
     ("pack {} y.lmdb --label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found y.lmdb"),
     ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
@@ -64,16 +46,6 @@ WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
     ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
     ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
 ]
-WITH_EFFECT = [
-    "--quality 80 --format webp --filter box --only-shrink --reducing-gap 3 --resize 16",
-    "--quality 80 --subsampling 444 --format keep --resize 16",
-    "--quality 80 --subsampling 444 --icc srgb",
-    "--quality 80 --subsampling 422 --background black",
-    "--restart none",
-    "--format jpeg --restart 2",
-    "--resize 16 --mode pad --pad-color white",
-    "--split val=0.5 --split-seed 0",
-]
 
 
 class TestWithoutEffect:
@@ -85,15 +57,9 @@ class TestWithoutEffect:
         iofast(*line.format(images).split()).fails(2, words)
         assert not [*tmp_path.glob("y.*"), *tmp_path.glob("s.png")]
 
-    @pytest.mark.parametrize("options", WITH_EFFECT)
-    def test_options_with_effect(self, images: Path, tmp_path: Path, iofast: CommandLine, options: str) -> None:
-        line = ("pack", images, tmp_path / "out.lmdb", *options.split(), "--dry-run", "--quiet", "--workers", 1)
-        assert iofast(*line).status == 0
-
     @pytest.mark.parametrize(
         ("call", "option"),
         [
-            (lambda images, target: PackOptions(quality=80, format="png"), "quality=80"),
             (lambda images, target: SheetOptions(boxes="", box_format="xywh"), "box_format=xywh"),
             (lambda images, target: pack(images, f"{target}/", workers=1, shard_size=5000), "shard_size=5000"),
             (lambda images, target: open_writer(f"{target}.lmdb", shard_size=5000), "shard_size=5000"),
@@ -103,9 +69,6 @@ class TestWithoutEffect:
         with pytest.raises(OptionError, match=f"^{option} has no effect: expected "):
             call(images, tmp_path / "out")
         assert not list(tmp_path.glob("out*"))
-
-    def test_defaults(self) -> None:
-        assert PackOptions(format="webp").recipe().quality == 90
 
 
 class TestSuggestions:
@@ -223,13 +186,6 @@ class TestWords:
 
 
 class TestErrorBudget:
-    @pytest.mark.parametrize(
-        ("images", "allowed"),
-        [(1, 0), (2, 1), (5, 2), (19, 9), (20, 10), (99, 10), (1000, 10), (1100, 11), (1_000_000, 10_000)],
-    )
-    def test_a_few_are_allowed_but_never_most(self, images: int, allowed: int) -> None:
-        assert PackOptions().allowed_errors(images) == allowed
-
     def test_one_bad_file_among_a_few(self, tmp_path: Path) -> None:
         report = pack(make(tmp_path / "images", 5, bad=1), tmp_path / "out.lmdb", workers=1)
         assert (report.packed, report.failed, report.status) == (5, 1, 3)

@@ -11,8 +11,8 @@ from kernel_images import View, batch_of, decode_view, decode_views, jpeg, photo
 from numpy.typing import NDArray
 from PIL import Image
 
+from iofast.boxes import within
 from iofast.kernel.contract import ALIASED, ALL_FILTERS, DecodeOptions, Status
-from iofast.work import within
 
 PLAN = View((37, 21, 390, 250, 224, 160, 10, 7), (200, 150))
 

@@ -17,7 +17,7 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.loader.samples import partners
+from iofast.loader.assemble import partners
 from iofast.order import Population, Shuffled
 
 N = 40

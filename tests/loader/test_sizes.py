@@ -10,11 +10,11 @@ from PIL import Image
 
 from iofast import kernel, open_reader
 from iofast import transforms as T
+from iofast.boxes import output_sizes
 from iofast.choices import Draw
 from iofast.containers.joined import JoinedReader
 from iofast.errors import OptionError
 from iofast.kernel import DecodeOptions, Status
-from iofast.loader.canvas import output_sizes
 
 IMAGES = photographs(9)
 

@@ -21,7 +21,7 @@ from iofast import FastDataset, FastLoader, open_writer
 from iofast import meter as telemetry
 from iofast import transforms as T
 from iofast.meter import LoaderReport, watch
-from iofast.meter.clock import PUBLISH_NS
+from iofast.meter.clock import END_NS, PUBLISH_NS
 
 pytestmark = pytest.mark.usefixtures("own_page")
 
@@ -39,9 +39,21 @@ def test_the_page_is_written_at_the_first_batch_then_regularly_and_at_the_end(ti
     assert (figures.epoch, figures.batch, figures.steps, figures.images) == (0, 30, 29, 240)
     assert (figures.step_ns, figures.wait_ns, figures.epoch_start_ns) == (29 * (MS + PUBLISH_NS // 4), 29 * MS, MS)
     assert figures.updated_ns == time.ns
+    time.go(PUBLISH_NS / MS)
     for _ in meter:
         break
     assert reported().figures[:2] == (1, 1)
+
+
+def test_the_ends_of_short_epochs_do_not_publish_more_often(time: Time, own_page: object) -> None:
+    meter, seen = timed(time, [1] * 3), set()
+    for _ in range(100):
+        for _ in meter:
+            time.go(1)
+        ((loader,),) = (page.loaders for page in telemetry.pages())
+        seen.add(loader.figures.updated_ns)
+    assert max(seen) - min(seen) >= (len(seen) - 1) * END_NS > 0
+    assert len(seen) >= 5
 
 
 def test_a_watched_fast_loader_is_counted_once(tmp_path: Path, reported: Reported) -> None:
@@ -73,9 +85,8 @@ def test_dropped_meters_leave_the_page() -> None:
     assert page.loaders == ()
 
 
-def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own() -> None:
+def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own(reported: Reported) -> None:
     meter = watch([np.zeros(2)] * 3)
-    meter.clock.now = Time()  # standing still: every page has time to be written
     list(meter)
     read, write = os.pipe()
     if not (pid := os.fork()):

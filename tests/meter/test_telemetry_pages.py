@@ -1,24 +1,21 @@
-"""Stale and foreign pages, folders of other users, and readers beside a busy writer."""
+"""Stale pages and other files, folders of other users, and readers beside a busy writer."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from iofast import meter as telemetry
-from iofast.meter import LoaderInfo, Slot, Totals
-from iofast.meter.page import MAX_BYTES, VERSION, PageHeader, to_json
-from iofast.meter.reading import place, start_time
+from iofast.meter import LoaderInfo, Page, Slot, Totals
+from iofast.meter.page import VERSION, to_json
+from iofast.meter.reading import machine, name_of, start_time
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
@@ -29,16 +26,11 @@ def slot(own_page: Path) -> Slot:
     return Slot(LoaderInfo("one"))
 
 
-def page_of(slot: Slot) -> Path:
+def file_of(slot: Slot, folder: Path) -> Path:
+    """Write the page, and return its file below `folder`."""
     slot.write(FIGURES)
-    (page,) = telemetry.pages()
-    return page.path
-
-
-def header(**changes: Any) -> bytes:
-    started = start_time(os.getpid())
-    assert started is not None
-    return to_json(PageHeader(os.getpid(), started, *place())._replace(**changes), [])
+    (path,) = folder.rglob("*.json")
+    return path
 
 
 # --- folders in which no page is written
@@ -67,7 +59,7 @@ def test_no_page_in_a_folder_that_is_not_private(fault: str, slot: Slot, tmp_pat
     slot.write(FIGURES)
     slot.write(FIGURES)
     assert telemetry.pages() == []
-    assert not list(tmp_path.rglob("*.page"))
+    assert not list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize("runtime", ["", "relative", "/nonexistent/run", "another user's"])
@@ -79,7 +71,7 @@ def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
         runtime = str(tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert page_of(slot).parent == tmp_path / f"iofast-{os.geteuid()}"
+    assert file_of(slot, tmp_path).parent == tmp_path / f"iofast-{os.geteuid()}"
 
 
 def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,30 +86,32 @@ def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monk
     assert list(work.iterdir()) == []
     telemetry.close_page()
     monkeypatch.setenv("TMPDIR", str(work))
-    assert page_of(slot).parent.parent == work
+    assert file_of(slot, tmp_path).parent.parent == work
 
 
 def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may lack the variables of the monitor's login shell."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    path = page_of(slot)
+    slot.write(FIGURES)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert [page.path for page in telemetry.pages()] == [path]
+    (page,) = telemetry.pages()
+    assert telemetry.page_of(page.pid, page.start_time) == page
 
 
-def test_a_full_disk_a_missing_proc_and_no_descriptors(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_and_a_missing_proc(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No error reaches training, and no partial page is left."""
-    with monkeypatch.context() as patch:
-        patch.setattr("os.pwrite", lambda *_: 100)
-        slot.write(FIGURES)
-    assert telemetry.pages() == []
-    telemetry.close_page()
-    with monkeypatch.context() as patch:
-        patch.setattr("iofast.meter.reading._PROC", Path("/nonexistent"))
-        slot.write(FIGURES)
-        assert telemetry.pages() == []
-    telemetry.close_page()
+
+    def full(source: object, target: object) -> None:
+        raise OSError("no space left on device")
+
+    for name, value in (("os.replace", full), ("iofast.meter.reading._PROC", Path("/nonexistent"))):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, value)
+            slot.write(FIGURES)
+            assert telemetry.pages() == []
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        telemetry.close_page()
     slot.write(FIGURES)
     assert len(telemetry.pages()) == 1
 
@@ -130,70 +124,42 @@ def test_stale_pages_are_removed_and_unknown_ones_stay(slot: Slot, tmp_path: Pat
         assert ended.stdin is not None
         started = start_time(ended.pid)
         assert started is not None
-        path = page_of(slot)
-        own = path.read_bytes()
-        pid, here = ended.pid, place()
-        other_version = own.replace(b'"iofast_telemetry":%d' % VERSION, b'"iofast_telemetry":%d' % (VERSION + 1))
-        pages = {
-            what: (name if isinstance(name, str) else f"{pid}-{started - name}.page", page)
-            for what, name, page in (
-                ("running", 0, header(pid=pid, start_time=started)),
-                ("reused pid", 1, header(pid=pid, start_time=started - 1)),
-                ("namespace", 2, header(pid=pid, start_time=started - 2, pid_namespace=here.pid_namespace + 1)),
-                ("name of another", 3, header(pid=pid, start_time=started - 1)),
-                ("no page", 4, b"x" * 256),
-                ("another version", 5, other_version),
-                ("short", 6, b""),
-                ("another machine", 7, header(pid=pid, start_time=started - 7, boot="another machine")),
-                ("strange name", "notes.txt", header(pid=pid, start_time=started - 1)),
-            )
+        folder = file_of(slot, tmp_path).parent
+        live = Page(ended.pid, started, machine())
+        reused = replace(live, start_time=started - 1)
+        texts = {
+            "running": to_json(live),
+            "reused pid": to_json(reused),
+            "another machine": to_json(replace(reused, machine="another 1")),
+            "another version": to_json(reused).replace(f'"version":{VERSION}', f'"version":{VERSION + 1}'),
+            "another program's": '{"pid": 3}',
+            "no object": "3",
+            "no JSON": "x" * 256,
+            "empty": "",
         }
-        for name, page in pages.values():
-            (path.parent / name).write_bytes(page)
+        for name, text in texts.items():
+            (folder / f"{name}.json").write_text(text)
 
         def left() -> set[str]:
-            return {what for what, (name, _) in pages.items() if (path.parent / name).exists()}
+            return {name for name in texts if (folder / f"{name}.json").exists()}
 
-        assert [page.pid for page in telemetry.pages()] == sorted([os.getpid(), pid])
-        assert left() == set(pages) - {"reused pid"}
+        assert [page.pid for page in telemetry.pages()] == sorted([os.getpid(), ended.pid])
+        assert left() == set(texts) - {"reused pid"}
         ended.stdin.close()
-        while start_time(pid) is not None:  # a zombie counts as dead
+        while start_time(ended.pid) is not None:  # a zombie counts as dead
             time.sleep(0.01)
         assert [page.pid for page in telemetry.pages()] == [os.getpid()]
-        assert left() == set(pages) - {"reused pid", "running"}
+        assert left() == set(texts) - {"reused pid", "running"}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"pid": 0}, {"pid": 4_000_000}, {"start_time": 1}, {"pid_namespace": 1}, {"boot": "another"}, {"rank": -2}],
-    ids=str,
-)
-def test_headers_of_other_processes(changes: dict[str, Any], slot: Slot) -> None:
-    path = page_of(slot)
-    assert telemetry.read_page(path) is not None
-    path.write_bytes(header(**changes))
-    assert telemetry.read_page(path) is None
-
-
-def test_files_that_are_not_pages(slot: Slot, tmp_path: Path) -> None:
-    path = page_of(slot)
-    assert telemetry.read_page(tmp_path) is None
-    assert telemetry.read_page(tmp_path / "missing") is None
-    os.mkfifo(tmp_path / "pipe")
-    assert telemetry.read_page(tmp_path / "pipe") is None, "without waiting for a writer"
-    (tmp_path / "link").symlink_to(path)
-    assert telemetry.read_page(tmp_path / "link") is None
-    for size in (0, 100, path.stat().st_size - 1, path.stat().st_size + 1, MAX_BYTES + 1):
-        copy = tmp_path / "copy"
-        shutil.copyfile(path, copy)
-        os.truncate(copy, size)
-        assert telemetry.read_page(copy) is None
-
-
-def test_a_file_of_another_user(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = page_of(slot)
-    monkeypatch.setattr("os.geteuid", lambda: 54321)
-    assert telemetry.read_page(path) is None
+def test_the_page_of_a_process(slot: Slot, tmp_path: Path) -> None:
+    path = file_of(slot, tmp_path)
+    (page,) = telemetry.pages()
+    assert telemetry.page_of(page.pid, page.start_time) == page
+    assert telemetry.page_of(page.pid, page.start_time - 1) is None
+    for other in (replace(page, machine="another 1"), replace(page, pid=4_000_000)):
+        (path.parent / name_of(other.pid, other.start_time)).write_text(to_json(other))
+        assert telemetry.page_of(other.pid, other.start_time) is None
 
 
 # --- a reader beside a writer
@@ -235,32 +201,3 @@ def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
     assert len({serial for serial, _ in seen}) == 2
     assert len(seen) >= 30
     assert writer.returncode == 0
-
-
-def test_no_thread_sees_half_of_a_write(slot: Slot) -> None:
-    path, done, seen = page_of(slot), threading.Event(), []
-    slot.write(Totals())
-
-    def write() -> None:
-        for number in itertools.count():
-            if done.is_set():
-                return
-            slot.write(Totals(*[number] * 10))
-
-    def read() -> None:
-        for _ in range(200):
-            page = telemetry.read_page(path)
-            assert page is not None
-            (loader,) = page.loaders
-            assert len(set(loader.figures)) == 1
-            seen.append(loader.figures.batch)
-
-    writing = threading.Thread(target=write)
-    writing.start()
-    try:
-        read()
-    finally:
-        done.set()
-        writing.join()
-    assert seen == sorted(seen)
-    assert len(set(seen)) > 5

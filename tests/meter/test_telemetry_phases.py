@@ -7,9 +7,8 @@ from collections.abc import Callable
 from stall_loaders import Time, timed
 
 from iofast.meter import LoaderInfo, LoaderReport, PhaseTotals, Slot, StallClock, Totals, pages
-from iofast.meter.page import MAX_PHASES
 
-TOTALS = [("forward", PhaseTotals(7, 6, 600)), ("backward", PhaseTotals(5, 4, 300))]
+TOTALS = {"forward": PhaseTotals(7, 6, 600), "backward": PhaseTotals(5, 4, 300)}
 
 Reported = Callable[[], LoaderReport]
 
@@ -17,7 +16,7 @@ Reported = Callable[[], LoaderReport]
 def test_phases_disappear_with_their_loader(reported: Reported) -> None:
     slot = Slot(LoaderInfo("train"))
     slot.write(Totals(), None, TOTALS, on_device=True)
-    assert (reported().phases, reported().phases_on_device) == (dict(TOTALS), True)
+    assert (reported().phases, reported().phases_on_device) == (TOTALS, True)
     slot.close()
     Slot(LoaderInfo("another")).write(Totals())
     assert reported().phases == {}
@@ -36,10 +35,10 @@ def test_phases_of_a_meter(time: Time, own_page: object) -> None:
     assert (with_phases.phases, with_phases.phases_on_device, without.phases) == (expected, False, {})
 
 
-def test_the_first_of_many_names_are_published(reported: Reported) -> None:
+def test_any_name_of_a_phase_is_published(reported: Reported) -> None:
     clock = StallClock(LoaderInfo("train"))
-    for name in (3, *(f"phase {number}" for number in range(30))):
+    for name in (3, ""):
         with clock.step(name):  # type: ignore[arg-type] # any name that works without a page works with one
             pass
     clock.publish(0, 1, clock.now())
-    assert list(reported().phases) == ["3", *(f"phase {number}" for number in range(MAX_PHASES - 1))]
+    assert list(reported().phases) == ["3", "?"]

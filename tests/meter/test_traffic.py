@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.meter import Stages, TrafficStats
-from iofast.meter import page as telemetry
+from iofast.meter import LoaderInfo, Slot, Stages, Totals, TrafficStats, pages
 from iofast.meter import traffic as module
-from iofast.meter.page import LoaderInfo, PageHeader, Totals
-from iofast.meter.traffic import AnswerTimes, Traffic
-
-HEADER = PageHeader(1, 2, 3, "boot")
+from iofast.meter.traffic import Traffic
 
 
 def test_nothing_asked_is_none() -> None:
@@ -46,47 +39,28 @@ def test_differences_and_sums() -> None:
     assert now.plus(TrafficStats()).p99_s == 0.2
 
 
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=3000))
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=1500))
 def test_quantiles_are_those_of_recent_answers(times: list[float]) -> None:
-    """Of the last 1024 answers, but for the newest 63."""
-    own = AnswerTimes()
-    for each in times:
-        own.add(each)
-    recent = times[-1024 - 63 :]
-    for share in (0.5, 0.99):
-        found = own.quantile(share)
-        assert found in recent
-        if len(times) <= 64 or len(times) % 64 == 0:
-            kept = sorted(times[-1024:])
-            assert sum(each <= found for each in kept) >= share * len(kept)
-            assert sum(each < found for each in kept) < share * len(kept)
-
-
-def page(own: Traffic, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    monkeypatch.setattr(telemetry, "traffic", own)
-    figures = telemetry.figure_members(Totals(), Stages(is_remote=True), (), on_device=False)
-    return {**telemetry.loader_members(LoaderInfo("train"), 1), **figures}
-
-
-def test_the_page_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Traffic()
-    _, (report,) = telemetry.from_json(telemetry.to_json(HEADER, [page(own, monkeypatch)]))
-    assert report.traffic is None
+    for each in times:
+        own.answered(1, each)
+    stats, recent = own.stats(), sorted(times[-1024:])
+    assert stats is not None
+    for share, found in ((0.5, stats.median_s), (0.99, stats.p99_s)):
+        assert found is not None
+        assert sum(each <= found for each in recent) >= share * len(recent)
+        assert sum(each < found for each in recent) < share * len(recent)
+
+
+def test_the_page_has_it_for_a_loader_of_a_store(own_page: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Traffic()
+    monkeypatch.setattr("iofast.meter.own_page.traffic", own)
     own.answered(1000, 0.25)
     own.was_read(3000)
-    _, (report,) = telemetry.from_json(telemetry.to_json(HEADER, [page(own, monkeypatch)]))
-    assert report.traffic == own.stats()
-    own = Traffic()
-    own.retries += 1  # no answer yet
-    _, (report,) = telemetry.from_json(telemetry.to_json(HEADER, [page(own, monkeypatch)]))
-    assert report.traffic == replace(TrafficStats(), retries=1)
-
-
-@pytest.mark.parametrize("wrong", [[], [1], [1, 2, 3, 4], [-1, 0, 0, 0, 1, 1], ["x"] * 6, [1.5] * 6, 3, "text"])
-def test_a_wrong_member_is_refused(wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    members = page(Traffic(), monkeypatch) | {"traffic": json.loads(json.dumps(wrong))}
-    with pytest.raises((ValueError, TypeError, IndexError, KeyError, AttributeError)):
-        telemetry.from_json(telemetry.to_json(HEADER, [members]))
+    for is_remote in (True, False):
+        Slot(LoaderInfo("train")).write(Totals(), Stages(is_remote=is_remote))
+    ((stored, local),) = (page.loaders for page in pages())
+    assert (stored.traffic, local.traffic) == (own.stats(), None)
 
 
 def test_this_process_has_one() -> None:

@@ -108,8 +108,7 @@ def test_phases_of_a_live_training(own_pages: Job, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def own_pages(own_page: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr("iofast.monitor.probe.pages._SEARCH_S", 0.0)
+def own_pages(own_page: Path) -> Job:
     return job_of(os.getpid())
 
 

@@ -239,11 +239,6 @@ class TestTargets:
             convert(other, target, overwrite=True)
             assert len(records(target)) == 9
 
-    @pytest.mark.parametrize("name", ["out.zip", "out.beton", "out.csv"])
-    def test_suffix_that_is_not_written(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(OptionError, match="the suffix of"):
-            convert(build(tmp_path / "set.lmdb"), tmp_path / name)
-
     def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is left, and a set that was to be replaced is still there."""
         path, target = build(tmp_path / "set.lmdb"), build(tmp_path / "out.tar", 3)
@@ -275,12 +270,3 @@ class TestConvertCommand:
         assert main(["convert", str(path), str(tmp_path / "out.tfrecord"), "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert (facts["packed"], facts["warnings"]) == (COUNT, [])
-
-    @pytest.mark.parametrize("size", ["0", "x", "-1", "1e9x", "MB"])
-    def test_shard_sizes_that_are_none(self, size: str, capsys: pytest.CaptureFixture[str]) -> None:
-        """`pack` and `convert` refuse the same sizes with the same message."""
-        assert main(["convert", "a", "b", "--shard-size", size]) == 2
-        assert main(["pack", "a", "b.tar", "--shard-size", size]) == 2
-        said = [line.partition("error: ")[2] for line in capsys.readouterr().err.splitlines()]
-        assert said[0] == said[1]
-        assert "--shard-size must be" in said[0]

@@ -14,6 +14,7 @@ import pytest
 from container_sets import SUFFIXES, Quiet, build, convert, files, in_shards, picture, records
 from places import ROOT
 from tar_sets import foreign
+from todays import todays
 
 from iofast import pack
 from iofast.checking import verify
@@ -52,7 +53,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return build(tmp_path / "source" / "set.lmdb", COUNT)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", todays(SUFFIXES))
 class TestInterrupted:
     @pytest.fixture
     def whole(self, source: Path, suffix: str, tmp_path: Path) -> dict[str, bytes]:
@@ -105,7 +106,7 @@ class TestInterrupted:
         assert convert(source, target, **options).resumed > 0
 
 
-@pytest.mark.parametrize("name", ["out.lmdb", "out.tar", "out.tfrecord", "out/"])
+@pytest.mark.parametrize("name", todays(["out.lmdb", "out.tar", "out.tfrecord", "out/"]))
 def test_killed(source: Path, tmp_path: Path, name: str) -> None:
     """No incomplete file gets its final name, and the same command gives the files of an uninterrupted run.
 

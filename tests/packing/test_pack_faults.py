@@ -148,7 +148,7 @@ def test_the_estimate_of_each_container(images: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         pack(images, tmp_path / name / name, **in_shards(name, 1_000_000))
         size = sum(path.stat().st_size for path in (tmp_path / name).iterdir())
-        assert 0.7 < estimate.Room(Path(name).suffix).container(40, payloads) / size < 1.6
+        assert 0.7 < estimate.container_size(Path(name).suffix, 40, payloads) / size < 1.6
 
 
 @pytest.mark.slow

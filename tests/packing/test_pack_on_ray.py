@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from places import ROOT
 from ray_here import free_port, own_ray_folders, running_ray
 
 from iofast import open_reader, pack
-from iofast.errors import ContainerError, ErrorBudgetError, OptionError, SourceError, TargetError
+from iofast.errors import ContainerError, ErrorBudgetError, SourceError, TargetError
 from iofast.packing import PackOptions, on_ray, pack_part
 from iofast.packing.pool import WorkerPool
 from iofast.packing.run import run
@@ -176,28 +175,6 @@ def test_a_late_task_begins_no_new_run(images: Path, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="finished or removed meanwhile"):
         on_ray.pack_in_task(run, [str(images)], str(tmp_path / "t.tar"), PackOptions(part="1/2"), 1)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"on": "spark"}, "on must be ray or ray://host:port, found 'spark'"),
-        ({"on": "ray", "part": "1/2"}, "leave out part, finish and dry_run"),
-        ({"on": "ray", "finish": True}, "leave out part, finish and dry_run"),
-        ({"on": "ray", "dry_run": True}, "leave out part, finish and dry_run"),
-        ({"on": "ray", "workers": 2}, "give ray_cpus= instead"),
-        ({"ray_cpus": 2}, "ray_cpus=2 has no effect: expected on= beside it"),
-        ({"on": "ray", "ray_cpus": 0}, "ray_cpus must be 1 to"),
-    ],
-)
-def test_options(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(words)):
-        PackOptions(**options)
-
-
-def test_a_target_in_an_object_store(images: Path) -> None:
-    with pytest.raises(OptionError, match="on=ray needs a local target"):
-        pack(images, "s3://bucket/t.tar", on="ray")
 
 
 def test_without_ray(

@@ -18,6 +18,7 @@ from container_sets import SUFFIXES
 from pack_kills import kill
 from packing_runs import TRANSACTION, digests, interrupt, repeated_images
 from places import ROOT
+from todays import todays
 
 from iofast import open_reader, pack
 from iofast.cli import main
@@ -88,7 +89,7 @@ def test_more_parts_than_shards(images: Path, tmp_path: Path) -> None:
     assert digests(other.parent) == digests(one.parent)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", todays(SUFFIXES))
 def test_a_killed_part_goes_on_and_a_finished_one_is_left_alone(images: Path, tmp_path: Path, suffix: str) -> None:
     one, other = tmp_path / "one" / f"t{suffix}", tmp_path / "other" / f"t{suffix}"
     for folder in (one.parent, other.parent):
@@ -211,7 +212,7 @@ def test_joining_nothing(images: Path, tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("suffix", [".lmdb", ".tar", pytest.param(".tfrecord", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suffix", todays(SUFFIXES))
 def test_killed_while_joining(images: Path, tmp_path: Path, suffix: str) -> None:
     """Whatever system call of the publication is the last, the next run ends it."""
     one, other = tmp_path / "one" / f"t{suffix}", tmp_path / "other" / f"t{suffix}"
@@ -257,11 +258,6 @@ pack(sys.argv[1], sys.argv[2], finish=True, **json.loads(sys.argv[4]))
 
 
 class TestPart:
-    @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "1/10000000", " 1/3", ""])
-    def test_texts_that_name_none(self, text: str) -> None:
-        with pytest.raises(OptionError, match="part must be i/n"):
-            PackPart.parse(text, {})
-
     @pytest.mark.parametrize(("least", "step", "expected"), [(0, 1, [1, 2, 3]), (1, 1, [1, 2, 3]), (10, 5, [1, 2, 3])])
     def test_tasks_of_an_array(self, least: int, step: int, expected: list[int]) -> None:
         tasks = range(least, least + 3 * step, step)
@@ -294,20 +290,6 @@ def slurm(task: int, tasks: range) -> dict[str, str]:
     """The environment of a task."""
     facts = {"ID": task, "MIN": tasks[0], "MAX": tasks[-1], "COUNT": len(tasks), "STEP": tasks.step}
     return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in facts.items()}
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"part": "1/2", "finish": True}, "give one of them"),
-        ({"finish_when_complete": True}, "expected part= beside it"),
-        ({"dry_run": True, "part": "1/2"}, "leave out part and finish"),
-        ({"part": "one"}, "part must be i/n"),
-    ],
-)
-def test_options_that_exclude_each_other(images: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        pack(images, tmp_path / "t.tar", resize=12, **options)
 
 
 def test_a_part_waits_for_the_plan(images: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from container_sets import in_shards
 from PIL import Image
+from todays import todays
 
 from iofast import open_reader, pack
 from iofast.packing import PackReport
@@ -49,7 +50,7 @@ def _is_there(target: Path) -> bool:
     return any(os.access(target.with_name(target.name + suffix), os.F_OK) for suffix in ("", ".manifest"))
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", todays(CALLS))
 @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
 def test_a_copy(
     packed: Path,

@@ -165,7 +165,7 @@ class TestWhereItLies:
             try:
                 assert opened.read(image).data
             except DecodeError as error:
-                failed.append(opened.blame(image, str(error)))
+                failed.append(str(error))
         assert len(failed) == gone > 0
         assert all("set-000001.tar" in reason for reason in failed)
         with pytest.raises(ContainerError, match=r"set-000001\.tar cannot be read"):
@@ -214,15 +214,15 @@ class TestWhileItIsRead:
     def test_the_reason_names_the_container_even_if_the_record_has_no_name(self, tmp_path: Path) -> None:
         source = theirs(tmp_path / "their.tar", ["a"])
         opened = reading(source)
-        assert opened.blame(rows(1)[0], "broken") == f"broken (in {source})"
+        assert opened.place(rows(1)[0]) == f"{source}"
         opened.begin([])
-        assert opened.blame(rows(1)[0], "broken") == f"broken (in {source}: a)"
+        assert opened.place(rows(1)[0]) == f"{source}: a"
 
         def damaged(_: int) -> str:
             raise ContainerError("the index is damaged")
 
         opened._reader.name = damaged
-        assert opened.blame(rows(1)[0], "broken") == f"broken (in {source})"
+        assert opened.place(rows(1)[0]) == f"{source}"
 
 
 def path_of(record: Any) -> str:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from iofast import open_reader, pack
-from iofast.errors import OptionError, SourceError
-from iofast.packing import PackOptions
+from iofast.errors import SourceError
 from iofast.packing.splits import divide, parse_shares, written
 from iofast.source import Source
 from iofast.source.arrays import Strings
@@ -62,18 +61,6 @@ def test_a_split_without_images_is_left_out_with_a_warning() -> None:
     source = divide(listing(["a", "b"]), parse_shares({"val": 1e-9}), 0)
     assert source.splits == (("train", 0, 2),)
     assert source.warnings == ("splits without an image: val",)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *("val", "val=x", "val=0", "val=-0.1", "val=1", "val=nan", "val=inf", "val=0.6,test=0.4", "val=0.1,val=0.2"),
-        *("", "train=0.5", "all=0.1", "a b=0.1", {}, 5),
-    ],
-)
-def test_invalid_shares(value: object) -> None:
-    with pytest.raises(OptionError, match="split"):
-        PackOptions(split=value)  # type: ignore[arg-type]
 
 
 def test_packed(tmp_path: Path) -> None:

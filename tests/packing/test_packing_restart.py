@@ -113,17 +113,6 @@ def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path
 
 
 class TestCommands:
-    @pytest.mark.parametrize("word", ["often", "-1", "65536", "2.5", ""])
-    def test_wrong_intervals_are_one_line(
-        self, word: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["pack", str(images), str(tmp_path / "out.lmdb"), f"--restart={word}"]) == 2
-        text, error = capsys.readouterr()
-        assert text == ""
-        assert error.startswith("iofast pack: error: --restart must be auto, none or 0 to 65535 (MCUs), found ")
-        assert error.count("\n") == 1
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize(("word", "recorded"), [("none", 0), ("6", 6)])
     def test_the_option_arrives(self, word: str, recorded: object, images: Path, tmp_path: Path) -> None:
         target = tmp_path / "out.lmdb"

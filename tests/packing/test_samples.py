@@ -366,11 +366,6 @@ def test_resuming_with_other_samples_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"box_format": "xywh"}, "box_format=xywh has no effect: expected boxes="),
-        (
-            {"mask_fill": 255, "resize": 20},
-            "mask_fill=255 has no effect: expected mode=pad beside it, found mode=short",
-        ),
         ({"upright_annotations": True}, "upright_annotations is for masks, boxes and keypoints: there is no field"),
         ({"label_column": "x"}, "columns are a manifest's, found the folder .* and the column 'x'"),
     ],

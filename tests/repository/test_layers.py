@@ -17,7 +17,7 @@ from places import ROOT
 LAYERS = tuple(
     frozenset(units.split())
     for units in (
-        "errors option owned record ops work version",
+        "errors option owned record ops work boxes version",
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms gpu prefetch places",
         "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "

@@ -10,9 +10,8 @@ import pytest
 from folder_images import image
 
 from iofast.cli import main
-from iofast.errors import OptionError, SourceError
+from iofast.errors import SourceError
 from iofast.opening import open_reader
-from iofast.packing.splits import parse_shares
 from iofast.source.classes import read_class_file
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
@@ -70,13 +69,6 @@ def test_a_pipe_is_no_shard(tmp_path: Path) -> None:
     for pattern in ("{a,b}.tar", "{a,b}.tfrecord"):
         with pytest.raises(SourceError, match="is not a file"):
             open_reader(f"{tmp_path}/{pattern}")
-
-
-def test_a_split_that_is_named_twice() -> None:
-    with pytest.raises(
-        OptionError, match=r"split names 'val' twice: expected each name once, found 'val=0.1, val=0.2'"
-    ):
-        parse_shares("val=0.1, val=0.2")
 
 
 @pytest.fixture

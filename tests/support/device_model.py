@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from iofast import FastLoader
 from iofast.gpu import Bus, Issued, Transfer
 from iofast.gpu.stages import Prepared, launch_on_host
-from iofast.loader.there import Tables
+from iofast.loader.decoding import Tables
 
 POISON = 0xDD
 Block = NDArray[np.uint8]

@@ -16,10 +16,13 @@ What `iofast pack` does with awkward and broken files. `python -m tools.odd_imag
 `test_odd_images.py` packs them and compares each result with the expected pixels. The same list gives this page:
 `python -m tools.odd_images --table docs/odd-images.md`.
 
-"Packed" means: encoded upright, in sRGB, as a viewer shows it; [pack.md](pack.md) has the rules.
+"Packed" means: encoded upright, in sRGB, as a viewer shows it, with 64 × 48 pixels if nothing else is said
+([the rules](pack.md)).
 "Fails" means: `DST.errors.jsonl` gets a line with the file's name and a reason that contains these words, and all other
 images are packed. With `--format keep` the same files fail.
 """
+
+_USUAL = 64, 48  # width, height
 
 
 def table() -> str:
@@ -41,7 +44,7 @@ def _name(odd: Odd) -> str:
 def _outcome(odd: Odd) -> str:
     if odd.pixels is not None:
         height, width = odd.pixels.shape[:2]
-        return f"packed, {width} × {height}"
+        return "packed" if (width, height) == _USUAL else f"packed, {width} × {height}"
     return f"fails: {odd.error or 'damaged'}"
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
-from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, TrafficStats, pages, read_page
+from iofast.meter import LoaderReport, PhaseTotals, StageStats, Totals, TrafficStats, page_of, pages
 from iofast.monitor.probe import states
 from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import Job, LoaderFigures
 
-_SEARCH_S: Final = 2.0  # between searches for a missing page
 _NO_STAGE: Final = StageStats()
 _NO_PHASE: Final = PhaseTotals(0, 0, 0)
 _NEVER_FALL: Final = ("images", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
@@ -27,8 +24,6 @@ class PagesProbe:
         self.job = job
         self.note = _why_unreadable(job.pid)
         self.rank, self.world_size = job.rank, job.world_size
-        self._path: Path | None = None
-        self._searched_at = -_SEARCH_S
         self._live: frozenset[int] = frozenset()  # serials of the loaders that advanced last
         self._peers: dict[int, dict[int, LoaderReport]] = {}  # by process
         self._reports = self._read()
@@ -69,24 +64,12 @@ class PagesProbe:
 
     def _read(self) -> dict[int, LoaderReport]:
         """The reports of the job's page, by serial."""
-        page = self._page()
+        page = page_of(self.job.pid, self.job.start_time)
         if page is None:
             return {}
         if page.rank is not None:
             self.rank, self.world_size = page.rank, page.world_size or self.world_size
         return {report.serial: report for report in page.loaders}
-
-    def _page(self) -> Page | None:
-        """The job's page. It may be created later, or again by an exec."""
-        page = None if self._path is None else read_page(self._path)
-        if page is None and (self._path is not None or time.monotonic() - self._searched_at >= _SEARCH_S):
-            self._searched_at = time.monotonic()
-            with contextlib.suppress(OSError):
-                page = next((each for each in pages() if each.pid == self.job.pid), None)
-        if page is not None and page.start_time != self.job.start_time:
-            page = None
-        self._path = None if page is None else page.path
-        return page
 
 
 def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:

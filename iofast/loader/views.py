@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import math
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.boxes import COLUMNS, fits, output_sizes
 from iofast.choices import Draw
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
-from iofast.loader.canvas import Canvas, CanvasStorage, RowsToDecode, laid_out
+from iofast.loader.canvas import Canvas, RowsToDecode, Storage, laid_out
 from iofast.loader.finishing import TYPES, finish_of, finished, rows_of
+from iofast.loader.plan import SamplePlan
 from iofast.transforms.pipeline import View
-from iofast.work import Work, fits, no_work
+from iofast.work import Work, no_work
 
 _KEPT = 48 << 20  # bytes of scratch memory that a thread keeps: 16 million pixels
 _DRAWN = ("steps", "numbers", "erased", "fills", "noise")  # columns of `Work`; views are not mixed
 
 _scratch = threading.local()  # the pixels of one whole image
-
-
-class Singly(ABC):
-    """A canvas whose images are decoded and finished one by one."""
-
-    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """See `Canvas`."""
-        return np.array([self.make(wanted.row(place)) for place in range(len(wanted.rows))], np.int32)
-
-    @abstractmethod
-    def make(self, wanted: RowsToDecode) -> int:
-        """Make a single row and return its status."""
 
 
 class Cut(NamedTuple):
@@ -53,7 +42,7 @@ class Cut(NamedTuple):
         """Draw each view by itself, for images of these upright sizes."""
         size = cast(tuple[int, int], view.pipeline.size)
         n, count = len(draw), view.count or 1
-        boxes, flips = np.zeros((n, count, 8), np.int32), np.zeros((n, count), np.uint8)
+        boxes, flips = np.zeros((n, count, COLUMNS), np.int32), np.zeros((n, count), np.uint8)
         works = []
         for number in range(count):
             own = replace(draw, view=f"{view.name} {number}")
@@ -81,29 +70,50 @@ def _beside(works: Sequence[Work]) -> Work:
     return replace(no_work(rows), **flat)
 
 
-class Several(Singly):
-    """Several finished views of each of `rows` images, cut from an image that is decoded once, upright and whole."""
+class Several(Canvas):
+    """Several finished views of each image, cut from an image that is decoded once, upright and whole."""
 
-    def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: CanvasStorage) -> None:
-        self._views, self._cuts, self._rows, self._stored = views, cuts, rows, stored
+    def __init__(self, plan: SamplePlan, stored: Storage) -> None:
+        super().__init__(plan)
+        self._stored = stored
+        self._views = plan.parts.spec.pipeline.views
+        self._cuts = self._cut(slice(None))
         self._blocks = self._allocated()
-        self._outs = [rows_of(block.flatten(0, 1)).reshape(-1, rows, *block.shape[3:], 3) for block in self._blocks]
+        self._outs = [
+            rows_of(block.flatten(0, 1)).reshape(-1, len(plan), *block.shape[3:], 3) for block in self._blocks
+        ]
+
+    def _cut(self, rows: NDArray[np.intp] | slice) -> list[Cut]:
+        """What each group of views takes of some rows."""
+        draw, located = self.plan.draw(rows), self.plan.located
+        return [Cut.of(view, draw, located.width[rows], located.height[rows]) for view in self._views]
+
+    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """See `Canvas`: all, with views drawn for their present sizes."""
+        for cut, now in zip(self._cuts, self._cut(rows), strict=True):
+            cut.put(rows, now)
+        return super().fits(rows)
 
     def _allocated(self) -> list[torch.Tensor]:
         """(count, N, 3, H, W) for each group, all in one block of memory."""
         memory, memory_format, dtype = self._stored
-        sizes = [(view.count or 1, self._rows, *cast(tuple[int, int], view.pipeline.size)) for view in self._views]
+        sizes = [(view.count or 1, len(self.plan), *cast(tuple[int, int], view.pipeline.size)) for view in self._views]
         counts = [3 * math.prod(size) for size in sizes]
         parts = zip(torch.split(memory.take((sum(counts),), dtype), counts), sizes, strict=True)
         return [laid_out(part, size, memory_format) for part, size in parts]
 
-    def make(self, wanted: RowsToDecode) -> int:
-        """See `Singly`; the box is that of the whole image."""
-        context, source, box, flip, rows, _ = wanted
-        width, height = np.maximum(box[0, 4:6], 1).tolist()
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        numbered = enumerate(wanted.rows.tolist())
+        each = ((wanted.source.rows(slice(number, number + 1)), row) for number, row in numbered)
+        return np.array([self._make(wanted.context, source, row) for source, row in each], np.int32)
+
+    def _make(self, context: kernel.Context, source: Payloads, row: int) -> int:
+        """Make all views of one image and return its status."""
+        box, flip = self.plan.boxes[row : row + 1], self.plan.flips[row : row + 1]
+        height, width = output_sizes(box)[0].tolist()
         whole, status = _scratch_of(3 * width * height).reshape(height, width, 3), np.zeros(1, np.int32)
         kernel.decode_each(context, source, box, flip, [whole], status)
-        return int(status[0]) or self._cut_out(context, whole, int(rows[0]))
+        return int(status[0]) or self._cut_out(context, whole, row)
 
     def _cut_out(self, context: kernel.Context, whole: NDArray[np.uint8], row: int) -> int:
         """Make all views of one image and return the first status that is not OK."""
@@ -132,9 +142,8 @@ class Several(Singly):
             )
             out[...] = rows_of(finished(images, ops, work, made))
 
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`."""
-        for own, theirs in zip(self._outs, cast(Several, other)._outs, strict=True):
+    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
+        for own, theirs in zip(self._outs, other._outs, strict=True):
             own[:, rows] = theirs[:, of]
 
     def images(self) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""Where a loader decodes its JPEGs: on the CPU or the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+
+from iofast import kernel
+from iofast.errors import OptionError
+from iofast.gpu import Bus
+
+
+def lacking(device: torch.device) -> str | None:
+    """Why nothing can be decoded or finished on `device`; None if it can."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"it needs an NVIDIA GPU, found device={str(device)!r}"
+    if kernel.backend != "native":
+        return "it needs iofast's native kernel"
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        extra = "cuda12" if str(torch.version.cuda).startswith("12") else "cuda13"
+        return f"it needs cuda-bindings: pip install 'iofast[{extra}]'"
+    return None
+
+
+class Decoding:
+    """Where a loader decodes its JPEGs. `description` says it in one line. `obstacles` are reasons for the CPU."""
+
+    def __init__(self, wanted: str, device: torch.device, obstacles: Iterator[str]) -> None:
+        self.on_device, self.description = False, "on the CPU"
+        self.tables: Tables | None = None
+        if wanted == "cpu" or (wanted == "auto" and device.type == "cpu"):
+            return
+        obstacle = lacking(device) or next(obstacles, None)
+        if obstacle is not None:
+            if wanted != "auto":
+                raise OptionError(f"decode={wanted!r} is not available: {obstacle}")
+            self.description = f"on the CPU: {obstacle}"
+            return
+        self.on_device, self.description, self.tables = True, "on the device", Tables()
+
+
+class Tables:
+    """The Huffman tables of all JPEGs so far, and their copy on the device."""
+
+    def __init__(self) -> None:
+        from iofast.gpu.stages import new_tables
+
+        self.array = new_tables()
+        self._known, self._codes = 0, torch.empty(0)
+
+    def codes(self, bus: Bus) -> torch.Tensor:
+        """Their copy, with at least those that are known by now. One thread calls it."""
+        from iofast.gpu.structs import CODES
+
+        count = int(self.array[:4].view(np.int32)[0])
+        if count != self._known or not len(self._codes):
+            self._codes, self._known = bus.send(torch.from_numpy(self.array)), count
+        return self._codes[CODES:]

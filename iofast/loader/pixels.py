@@ -1,0 +1,164 @@
+"""The second step of a sample, its pixels: decoded, and once more if they were damaged on their way or have changed."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.boxes import output_sizes
+from iofast.containers.changed import Rows, decode_again
+from iofast.gpu.batch_memory import BatchMemory
+from iofast.kernel import Payloads
+from iofast.loader.canvas import Canvas, Images, Ragged, RowsToDecode, Storage, Uniform, size_of
+from iofast.loader.finishing import finish_of
+from iofast.loader.plan import SamplePlan
+from iofast.loader.resident import PlannedImages
+from iofast.loader.there import There
+from iofast.loader.views import Several
+from iofast.meter import Stages
+from iofast.work import no_work
+
+OTHER_SIZE = ""  # the reason of a replacement whose image has another size than the batch: no failure of the image
+
+
+class Pixels:
+    """The images of a plan's samples; with `instead` they are to replace some of these.
+
+    size    (height, width) of all; None if each has its own, or several views
+    canvas  where they are decoded; None if they are cut out of a dataset in device memory
+    finish  the pixel operations of all rows, if the kernel does them in the call that decodes
+    """
+
+    def __init__(self, plan: SamplePlan, instead: Pixels | None = None) -> None:
+        spec = plan.parts.spec
+        self.plan, self._spec = plan, spec
+        self.size = self._common_size(instead)
+        if instead is not None and self.size is not None:
+            others = np.flatnonzero(~plan.has_size(slice(None), self.size))
+            plan.reasons |= dict.fromkeys(others.tolist(), OTHER_SIZE)
+        self._resident = self._planned()
+        if self._resident is not None:  # what fails is known at once, for all rows
+            plan.reasons = self._resident.reasons(plan.located, clip=spec.pipeline.pads) | plan.reasons
+        self.canvas = None if self._resident is not None else self._canvas(replacing=instead is not None)
+        self.finish = self._finish(np.arange(len(plan))) if spec.finishes else None
+
+    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> tuple[int, int]:
+        """Decode rows [start, stop). Return the nanoseconds that reading and decoding took."""
+        plan, canvas = self.plan, self.canvas
+        if canvas is None:
+            return 0, 0
+        begun, read = monotonic_ns(), -context.read_ns
+        with self._spec.dataset.reader.payloads(plan.located, start, stop) as payloads:
+            read += monotonic_ns() - begun  # opening files
+            finish = self.finish and self.finish._replace(work=self.finish.work.rows(slice(start, stop)))
+            rows = np.arange(start, stop)
+            source = self._checked(payloads, rows)
+            failed = self._settle(context, source, rows, canvas.decode(RowsToDecode(context, source, rows, finish)))
+        read += context.read_ns
+        # all bytes with the first slice: a sum for each slice takes longer than the other counts together
+        nbytes = 0 if start else int(plan.located.length.sum())
+        decoding = monotonic_ns() - begun - read
+        stages.read.add(stop - start, work_ns=read, nbytes=nbytes)
+        stages.decode.add(stop - start, work_ns=decoding, failed=failed)
+        return read, decoding
+
+    def decode_rest(self, context: kernel.Context, rows: list[int]) -> None:
+        """Decode on the CPU the rows that the device could not decode."""
+        step, located = self.plan.parts.resources.slice, self.plan.located
+        for some in (np.array(rows[at : at + step], np.intp) for at in range(0, len(rows), step)):
+            with self._spec.dataset.reader.payloads(located.rows(some), 0, len(some)) as payloads:
+                source = self._checked(payloads, some)
+                self._settle(context, source, some, self._again(context, source, some))
+
+    def take(self, rows: NDArray[np.intp], other: Pixels, of: NDArray[np.intp]) -> None:
+        """Replace `rows` by the rows `of` another."""
+        if self.canvas is not None and other.canvas is not None:
+            self.canvas.take(rows, other.canvas, of)
+
+    def images(self) -> Images:
+        """All of them; those of a dataset in device memory are yet to be cut out."""
+        return self._resident if self.canvas is None else self.canvas.images()
+
+    def _common_size(self, instead: Pixels | None) -> tuple[int, int] | None:
+        pipeline = self._spec.pipeline
+        if pipeline.views or (pipeline.size is None and self._spec.options.ragged != "raise"):
+            return None
+        return pipeline.size or (size_of(self.plan.boxes) if instead is None else instead.size)
+
+    def _planned(self) -> PlannedImages | None:
+        """The images in device memory, if they are there; with the plan's columns, so that its `take` serves both."""
+        plan, resident = self.plan, self.plan.parts.resident
+        if resident is None or self.size is None:
+            return None
+        return PlannedImages(resident, plan.indices, plan.boxes, plan.flips, self.size)
+
+    def _canvas(self, *, replacing: bool) -> Canvas:
+        spec, resources, plan = self._spec, self.plan.parts.resources, self.plan
+        memory = resources.float_memory if spec.finishes else resources.memory
+        if replacing:
+            memory = BatchMemory(pinned=False, spare=1)
+        dtype = spec.dtype if spec.finishes or spec.pipeline.views else torch.uint8
+        stored = Storage(memory, spec.options.memory_format, dtype)
+        if spec.pipeline.views:
+            return Several(plan, stored)
+        if self.size is None:
+            return Ragged(plan, stored)
+        if not replacing and (tables := resources.decoding.tables) is not None:
+            return There(plan, self.size, memory, tables)
+        return Uniform(plan, self.size, stored)
+
+    def _finish(self, rows: NDArray[np.intp]) -> kernel.Finish:
+        """The pixel operations of `rows`, drawn for the sizes of their images."""
+        pipeline, boxes = self._spec.pipeline, self.plan.boxes[rows]
+        sizes: NDArray[Any] = output_sizes(boxes) if self.size is None else np.array([self.size])
+        work = no_work(len(rows))
+        if pipeline.drawn:
+            work = self.plan.work(rows, np.broadcast_to(sizes, (len(rows), 2)))
+        return finish_of(pipeline.ops, work, self._spec.dtype)
+
+    def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
+        """`payloads` of `rows`, without checksums if all of them have been compared already.
+
+        Not without some of them: the kernel would need a call for each run of rows that are alike.
+        """
+        compared, check = self.plan.parts.resources.compared, self._spec.options.check is not None
+        if not check or compared is None or payloads.indexed is None or self._spec.dataset.reader.moved:
+            return payloads.checked(check)
+        done = compared[self.plan.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
+        return payloads.checked(not done.all())
+
+    def _settle(
+        self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp], status: NDArray[np.int32]
+    ) -> int:
+        """Decode those of `rows` again that need it, note why others failed, and return how many did."""
+        plan, compared = self.plan, self.plan.parts.resources.compared
+        if compared is not None:
+            compared[plan.indices[rows[status == 0]]] = True
+        if not status.any():
+            return 0
+        wanted = Rows(self._spec.dataset.reader, plan.located, rows, source)
+        decode_again(wanted, status, partial(self._again, context), self._changed)
+        failed = np.flatnonzero(status).tolist()
+        for number in failed:
+            plan.reasons.setdefault(int(rows[number]), kernel.failure(int(status[number]), source, number))
+        return len(failed)
+
+    def _again(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+        finish = self._finish(rows) if self._spec.finishes else None
+        if self.canvas is None:
+            raise TypeError("images in device memory are not decoded")
+        return self.canvas.decode_again(RowsToDecode(context, source, rows, finish))
+
+    def _changed(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Draw the boxes of `rows` for their present sizes.
+
+        In a batch whose size no transform fixes, images of another size stay failed.
+        """
+        self.plan.cut(rows)
+        return np.ones(len(rows), np.bool_) if self.canvas is None else self.canvas.fits(rows)
