@@ -114,7 +114,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         ],
     ),
     "pack": (
-        (STORAGE, {**ASLEEP, "file_bytes": 30_000, "dataset_paths": ("/photos/n03",)}),
+        (STORAGE, {**ASLEEP, "file_bytes": 30_000, "data_folder": "/photos/n03"}),
         "iofast pack FOLDER train.lmdb",  # which folder has all images is not known
         [(STORAGE, {**ASLEEP, **BIG}), (STORAGE, ASLEEP), (CPU, {**BUSY, "file_bytes": 30_000})],
     ),
@@ -314,7 +314,7 @@ def test_ranks_share_the_cores() -> None:
 
 def test_commands_name_the_folder_of_the_images() -> None:
     """Where it is not certain, a word stands for it: a class's folder would lose the other classes."""
-    paths, sure = {"dataset_paths": ("/data/my train/cat", "/data/labels")}, {"image_root": "/data/my train"}
+    paths, sure = {"data_folder": "/data/my train/cat"}, {"image_root": "/data/my train"}
     for root, folder, source in ((sure, "'/data/my train'", "/data/my train"), ({}, "FOLDER", "FOLDER")):
         known = {**paths, **root}
         small = given_(STORAGE, **ASLEEP, file_bytes=30_000, **known)["pack"].change
@@ -327,8 +327,37 @@ def test_commands_name_the_folder_of_the_images() -> None:
     assert warmed.startswith("find '/data/my train/cat' -type f")
 
 
+@pytest.mark.parametrize(
+    ("judged", "size", "changes", "names"),
+    [
+        (CPU, 400_000, BUSY, ["pack_resize", "fastloader"]),
+        (TAKEN, 400_000, {**BUSY, **SHARED}, ["other_programs", "pack_resize", "fastloader"]),
+        (STORAGE, 30_000, {}, ["pack", "fastloader"]),
+        (CPU, 30_000, BUSY, ["fastloader"]),
+    ],
+)
+def test_packing_comes_before_the_loader_that_reads_it(
+    judged: Verdict, size: int, changes: Changes, names: list[str]
+) -> None:
+    reads = seen(work={WorkerTask.DECODE: 0.7, WorkerTask.READ: 0.3})
+    advice = given_(judged, **reads, file_bytes=size, image_root="/images", **changes)
+    assert [name for name in advice if name != "num_workers"] == names
+    packed = any(one.change.startswith("iofast pack /images train.lmdb") for one in advice.values())
+    assert advice["fastloader"].change.splitlines()[:3] == [
+        "from iofast import FastDataset, FastLoader, transforms as T",
+        f'loader = FastLoader(FastDataset("{"train.lmdb" if packed else "/images"}"), 64, shuffle=True, drop_last=True,'
+        ' device="cuda",',
+        "    transform=T.train(224), dtype=torch.float32)",
+    ]
+
+
+def test_a_hostile_folder_adds_no_line_to_paste() -> None:
+    change = given_(CPU, **BUSY, **DECODES, **BIG, image_root="/x\nrm -r .")["pack_resize"].change
+    assert change == r"iofast pack '/x\nrm -r .' train.lmdb --resize 256"
+
+
 def test_the_command_that_warms_the_page_cache_runs(tmp_path: Path) -> None:
     (tmp_path / "a class").mkdir()
     (tmp_path / "a class" / "1.jpg").write_bytes(b"x")
-    command = given_(CACHE, **ASLEEP, dataset_paths=(str(tmp_path),))["page_cache"].change
+    command = given_(CACHE, **ASLEEP, data_folder=str(tmp_path))["page_cache"].change
     assert subprocess.run(["sh", "-c", command], capture_output=True, check=True).stderr == b""
