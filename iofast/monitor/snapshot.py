@@ -239,6 +239,19 @@ class LoaderFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderSource:
+    """A DataLoader in the program's source: expressions, as they are written."""
+
+    loader: str
+    dataset: str
+    batch_size: str
+    shuffle: bool
+    drop_last: bool
+    side: int  # of its images, in pixels
+    root: str  # folder of its data set; "" if the source does not have it
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One interval of one job."""
 
@@ -257,6 +270,7 @@ class Snapshot:
     peers: dict[int, float] = field(default_factory=dict)  # waiting share of other ranks on this machine, by rank
     file_bytes: int | None = None  # median size of the images that workers had open
     image_root: str | None = None  # folder of all its images; None if that is not certain
+    source: LoaderSource | None = None  # None if the program's script cannot be read, or makes no DataLoader
 
 
 def own_devices(devices: Iterable[DeviceFigures]) -> list[DeviceFigures]:

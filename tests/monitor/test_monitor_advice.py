@@ -327,35 +327,6 @@ def test_commands_name_the_folder_of_the_images() -> None:
     assert warmed.startswith("find '/data/my train/cat' -type f")
 
 
-@pytest.mark.parametrize(
-    ("judged", "size", "changes", "names"),
-    [
-        (CPU, 400_000, BUSY, ["pack_resize", "fastloader"]),
-        (TAKEN, 400_000, {**BUSY, **SHARED}, ["other_programs", "pack_resize", "fastloader"]),
-        (STORAGE, 30_000, {}, ["pack", "fastloader"]),
-        (CPU, 30_000, BUSY, ["fastloader"]),
-    ],
-)
-def test_packing_comes_before_the_loader_that_reads_it(
-    judged: Verdict, size: int, changes: Changes, names: list[str]
-) -> None:
-    reads = seen(work={WorkerTask.DECODE: 0.7, WorkerTask.READ: 0.3})
-    advice = given_(judged, **reads, file_bytes=size, image_root="/images", **changes)
-    assert [name for name in advice if name != "num_workers"] == names
-    packed = any(one.change.startswith("iofast pack /images train.lmdb") for one in advice.values())
-    assert advice["fastloader"].change.splitlines()[:3] == [
-        "from iofast import FastDataset, FastLoader, transforms as T",
-        f'loader = FastLoader(FastDataset("{"train.lmdb" if packed else "/images"}"), 64, shuffle=True, drop_last=True,'
-        ' device="cuda",',
-        "    transform=T.train(224), dtype=torch.float32)",
-    ]
-
-
-def test_a_hostile_folder_adds_no_line_to_paste() -> None:
-    change = given_(CPU, **BUSY, **DECODES, **BIG, image_root="/x\nrm -r .")["pack_resize"].change
-    assert change == r"iofast pack '/x\nrm -r .' train.lmdb --resize 256"
-
-
 def test_the_command_that_warms_the_page_cache_runs(tmp_path: Path) -> None:
     (tmp_path / "a class").mkdir()
     (tmp_path / "a class" / "1.jpg").write_bytes(b"x")

@@ -192,16 +192,20 @@ def test_open_files(proc: ProcFolder, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "root"),
+    ("beside", "named", "root"),
     [
-        (("n01/1.JPEG", "n02/2.JPEG", "n03/3.JPEG"), "."),
-        (("n01/1.JPEG", ".thumbnails/2.jpg", "n03/3.JPEG"), "."),
-        (("n03/3.JPEG", "annotations/boxes.json"), "n03"),
-        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), None),
+        (("n01/1.JPEG", "n02/2.JPEG", "n03/3.JPEG"), "", "."),
+        (("n01/1.JPEG", ".thumbnails/2.jpg", "n03/3.JPEG"), "", "."),
+        (("n03/3.JPEG", "annotations/boxes.json"), "", "n03"),
+        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), "", None),
+        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), "n03", "n03"),
+        (("n01/1.JPEG", "n03/3.JPEG"), "elsewhere", "."),
     ],
-    ids=["classes", "a hidden folder", "a flat folder", "not certain"],
+    ids=["classes", "a hidden folder", "a flat folder", "not certain", "in the source", "of another loader"],
 )
-def test_the_folder_of_all_images(proc: ProcFolder, tmp_path: Path, beside: tuple[str, ...], root: str | None) -> None:
+def test_the_folder_of_all_images(
+    proc: ProcFolder, tmp_path: Path, beside: tuple[str, ...], named: str, root: str | None
+) -> None:
     """One image of one class was seen open; the advice must not lose the other classes."""
     proc.process(10)
     (proc.path / "10" / "root").symlink_to("/")
@@ -210,10 +214,10 @@ def test_the_folder_of_all_images(proc: ProcFolder, tmp_path: Path, beside: tupl
         data(folder / name)
     open_in(proc, 10, 3, folder / "n03" / "3.JPEG")
     files = DataFolders()
-    assert files.image_root() is None
+    assert files.image_root("") is None
     files.glimpse([10])
-    assert files.image_root() == (None if root is None else str(folder / root))
-    assert root is not None or files.image_root(["python", "train.py", str(folder)]) == str(folder)
+    assert files.image_root(str(folder / named) if named else "") == (None if root is None else str(folder / root))
+    assert root is not None or files.image_root("", ["python", "train.py", str(folder)]) == str(folder)
 
 
 def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:

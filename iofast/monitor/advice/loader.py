@@ -10,7 +10,7 @@ from math import ceil, floor
 
 from iofast.monitor.advice.situation import Situation
 from iofast.monitor.findings import Cause
-from iofast.monitor.snapshot import WaitSource, WorkerTask, traffic_of
+from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
@@ -74,10 +74,15 @@ def fast_loader(now: Situation) -> Match | None:
 
 
 def _lines(now: Situation, *, packed: bool) -> dict[str, object]:
-    """Words for the lines that make a FastLoader."""
+    """Words for the lines that make a FastLoader, with the names of the program's own source."""
+    source = now.last.source if now.last is not None else None
+    own = source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
+    options = ["shuffle=True"] * own.shuffle + ["drop_last=True"] * own.drop_last
+    options += ['device="cuda"'] * bool(now.last is not None and now.last.devices)
     return {
+        "own": own,
         "command": "COMMAND" if now.last is None else now.last.job.command,
-        "device": ', device="cuda"' if now.last is not None and now.last.devices else "",
+        "options": "".join(f", {option}" for option in options),
         "source": json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False),
     }
 

@@ -188,11 +188,12 @@ RULES = (
         loader.fast_loader,
         "{why}",
         "from iofast import FastDataset, FastLoader, transforms as T\n"
-        "loader = FastLoader(FastDataset({source}), 64, shuffle=True, drop_last=True{device},\n"
-        "    transform=T.train(224), dtype=torch.float32)\n"
+        "{own.dataset} = FastDataset({source})\n"
+        "{own.loader} = FastLoader({own.dataset}, {own.batch_size}{options},\n"
+        "    transform=T.train({own.side}), dtype=torch.float32)\n"
         "# or, without editing, where Pillow opens JPEGs: iofast run -- {command}",
         "stall",
-        "T.train is a random crop, a flip and ImageNet's normalisation: name your own batch size and steps",
+        "T.train is a random crop, a flip and ImageNet's normalisation: name your own steps",
     ),
     Rule(
         "prefetch_factor",
