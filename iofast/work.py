@@ -20,10 +20,10 @@ from iofast.errors import OptionError
 class Step(IntEnum):
     """An operation on the bytes of an image. Its parameters are f, g, ... (`NUMBERS` of them, unused ones 0).
 
-    A new step needs a code here and in kernel/src/iofast.h, its arithmetic in kernel/src/levels.h, and a branch in
-    kernel/src/steps.c (with a loop of kernel/src/tile_loops.h) and in kernel/src/device_steps.h. The order of the codes
-    matters: up to ADD_BELOW a step looks at single pixels, up to EQUALIZE it first looks at the whole image and then at
-    single pixels, and the rest makes a new image of the old one.
+    A new step has the next free number of `Step` and `PillowStep`. One that looks at single levels needs a row in
+    kernel/src/level_steps.h besides. Any other needs a code in kernel/src/iofast.h, its arithmetic in
+    kernel/src/levels.h, and a branch in kernel/src/steps.c (with a loop of kernel/src/tile_loops.h) and in
+    kernel/src/device_steps.h.
     """
 
     NOTHING = 0

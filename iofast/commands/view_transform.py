@@ -122,7 +122,7 @@ def _pixels(image: Any, pipeline: Pipeline) -> NDArray[np.uint8]:
     """Undo `Normalize`: a float tensor (3, height, width) to uint8 (height, width, 3)."""
     import numpy as np
 
-    from iofast.ops import Normalize
+    from iofast.transforms import Normalize
 
     values = image.permute(1, 2, 0).numpy()
     for op in pipeline.ops:

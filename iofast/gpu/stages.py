@@ -15,7 +15,7 @@ from iofast.gpu.compiled import Kernels
 from iofast.gpu.structs import BATCH, BLUR, CODES, TABLES, TAPS, TYPE_NUMBERS
 from iofast.kernel import _native
 from iofast.kernel.contract import Finish
-from iofast.work import Step
+from iofast.work import PillowStep, Step
 
 DECODING = ("see", "weigh", "entropy", "blocks", "colour")
 STAGES = (*DECODING, "finish", "store", "steps")
@@ -139,8 +139,8 @@ def _room(wanted: Wanted, count: int, room: int, sizes: Sizes) -> dict[str, int]
 
 def _put_work(memory: Memory, batch: NDArray[np.void], finish: Finish) -> None:
     work = finish.work
-    if (others := work.steps[work.steps > Step.LUMA]).size:
-        raise ValueError(f"a device has the steps up to {int(Step.LUMA)} of iofast.work.Step, found {int(others[0])}")
+    if (others := work.steps[np.isin(work.steps, tuple(PillowStep))]).size:
+        raise ValueError(f"a device has the steps of iofast.work.Step, found PillowStep {int(others[0])}")
     columns: dict[str, NDArray[Any]] = {"codes": work.steps, "numbers": work.numbers}
     if blurs := int((work.steps == Step.BLUR).sum()):
         columns |= {"blurs": np.zeros(blurs, BLUR), "blurred": np.zeros(work.steps.shape, np.int32)}

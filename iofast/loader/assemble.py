@@ -20,7 +20,7 @@ from iofast.loader.plan import SamplePlan
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
 from iofast.loader.unmade import Unmade
-from iofast.ops import Mix
+from iofast.transforms.mixing import Mix
 from iofast.work import Work
 
 Pair = tuple[Any, Any]

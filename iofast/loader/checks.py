@@ -11,8 +11,8 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.loader.options import LoaderOptions
 from iofast.loader.spec import BatchSpec
-from iofast.ops import Mix
 from iofast.record import LABEL_FIELD
+from iofast.transforms.mixing import Mix
 
 _log = logging.getLogger("iofast")
 

@@ -20,6 +20,7 @@ import torch
 from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
 
 from iofast import kernel
+from iofast.arguments import check_integer
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
@@ -44,7 +45,6 @@ from iofast.meter import Stages, StallClock
 from iofast.meter.traffic import traffic
 from iofast.option import check_names, takes_options
 from iofast.order import MAX_SEED, Sequential
-from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting, StoredReadahead
 from iofast.prefetch.auto import State, first
 
@@ -288,7 +288,7 @@ class FastLoader(Iterable[_BatchT]):
 
         Without this call each `iter()` begins the epoch after the last.
         """
-        self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED))
+        self._course.set_epoch(check_integer("epoch", epoch, 0, MAX_SEED))
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the newest iterator: a few hundred bytes, fit for JSON. Batches made ahead do not count."""

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.errors import OptionError, shown
 from iofast.gpu import Bus
-from iofast.ops import Mix, Normalize, Op, RandomErasing, affine, noise_amounts
+from iofast.transforms.erasing import noise_amounts
+from iofast.transforms.normalize import scale_and_bias
+from iofast.transforms.transform import Op, Stage
 from iofast.work import Work, no_work
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def check_dtype(ops: Sequence[Op], dtype: object) -> torch.dtype:
 
     Raises `OptionError` unless it can hold the results of `ops`: a float type, or uint8 without ops that need floats.
     """
-    floats = [op for op in ops if isinstance(op, Normalize | RandomErasing | Mix)]
+    floats = [op for op in ops if op.stage > Stage.IMAGE]
     if dtype is None:
         return torch.float32 if floats else torch.uint8
     if not isinstance(dtype, torch.dtype) or dtype not in (*TYPES, torch.float64):
@@ -44,7 +46,7 @@ def check_dtype(ops: Sequence[Op], dtype: object) -> torch.dtype:
 
 def finish_of(ops: Sequence[Op], work: Work, dtype: torch.dtype) -> kernel.Finish:
     """The kernel's description of `ops` and `work`; float64 is cast from float32."""
-    scale, amounts = affine(ops).astype(np.float32), noise_amounts(ops).astype(np.float32)
+    scale, amounts = scale_and_bias(ops).astype(np.float32), noise_amounts(ops).astype(np.float32)
     return kernel.Finish(work, scale, amounts, TYPES.get(dtype, "float32"))
 
 

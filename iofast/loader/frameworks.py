@@ -7,10 +7,10 @@ from traceback import walk_stack
 
 from torch.utils.data import Sampler, SequentialSampler
 
+from iofast.arguments import check_integer
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.state import Course
 from iofast.order import MAX_SEED
-from iofast.order.base import check_whole
 
 
 class LoaderSampler(Sampler[int]):
@@ -28,7 +28,7 @@ class LoaderSampler(Sampler[int]):
         Unlike `loader.set_epoch` it restarts an epoch that has returned a batch: frameworks stop validation early, set
         the same epoch again and expect its first batch. The place of a loaded state is kept.
         """
-        self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED), anew=True)
+        self._course.set_epoch(check_integer("epoch", epoch, 0, MAX_SEED), anew=True)
 
     def __len__(self) -> int:
         """Samples that this rank returns in an epoch, including those that only fill its last batch up.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from iofast.arguments import check_integer
 from iofast.errors import OptionError, shown
 from iofast.loader.finishing import check_dtype
 from iofast.loader.loader_stats import OnError
@@ -17,7 +18,6 @@ from iofast.loader.ranks import rank_in
 from iofast.loader.target_fields import targets_of
 from iofast.option import option
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
-from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform, Views
 from iofast.transforms import compile as compile_transform
 
@@ -116,7 +116,7 @@ class LoaderOptions:
             if each.metadata["limits"] is None or is_auto or (value is None and each.default is None):
                 continue
             what = f"{each.name} (or 'auto')" if auto else each.name
-            object.__setattr__(self, each.name, check_whole(what, value, *each.metadata["limits"]))
+            object.__setattr__(self, each.name, check_integer(what, value, *each.metadata["limits"]))
 
     def _check_together(self) -> None:
         if self.group is not None:
@@ -128,7 +128,7 @@ class LoaderOptions:
         if (self.rank is None) != (self.world_size is None):
             raise OptionError(f"rank and world_size go together, found {self.rank} and {self.world_size}")
         if self.rank is not None and self.world_size is not None:
-            check_whole("rank", self.rank, 0, self.world_size - 1)
+            check_integer("rank", self.rank, 0, self.world_size - 1)
         if self.num_workers == 0 and self.prefetch != "auto":
             raise OptionError(
                 f"prefetch={self.prefetch} needs threads that work ahead: leave it out with num_workers=0"

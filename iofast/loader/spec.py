@@ -19,8 +19,8 @@ from iofast.loader.options import LoaderOptions
 from iofast.loader.target_fields import targets_of
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
+from iofast.transforms.arguments import RANDOM
 from iofast.transforms.compiling import in_gray
-from iofast.transforms.geometry import RANDOM
 
 PAIR = ("image", "label")  # the fields of a batch if the dataset has no `fields`
 

@@ -11,8 +11,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.arguments import check_integer
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_whole as check_whole
 from iofast.order.permutation import MAX_SAMPLES, MAX_SEED, key_word, uniform
 
 MAX_ATTEMPTS = 1 << 8  # replacements of one sample, as choices.py counts them
@@ -35,7 +35,7 @@ class Population:
     parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_whole("count (samples)", self.count, 1, MAX_SAMPLES)
+        check_integer("count (samples)", self.count, 1, MAX_SAMPLES)
         if not self.parts:
             object.__setattr__(self, "parts", (self.count,))
         if sum(self.parts) != self.count or min(self.parts) < 0:
@@ -69,7 +69,7 @@ class Order(ABC):
     mode: str  # the name in `describe`
 
     def __init__(self, count: int, length: int, seed: int) -> None:
-        check_whole("length (positions per epoch)", length, 1, MAX_SAMPLES)
+        check_integer("length (positions per epoch)", length, 1, MAX_SAMPLES)
         self.count, self.length, self.seed = count, length, seed
 
     def indices(self, epoch: int, positions: Indices) -> Indices:
@@ -160,8 +160,8 @@ class Mode(ABC):
         `global_batch` is the number of consecutive positions in a batch of all ranks together; only `Buckets`,
         `Grouped` and endless samplers depend on it. Raises `OptionError` if the mode does not fit the population.
         """
-        check_whole("seed", seed, 0, MAX_SEED)
-        check_whole("global_batch", global_batch, 1, MAX_SAMPLES)
+        check_integer("seed", seed, 0, MAX_SEED)
+        check_integer("global_batch", global_batch, 1, MAX_SAMPLES)
         return self._order(Binding(population, int(seed), int(global_batch)))
 
     @abstractmethod

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from iofast.arguments import checked, integer
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields, whole
 from iofast.order.base import Binding, Indices, Mode, Order, Part
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_each, permuted_groups, streams
 
 
-@dataclass(frozen=True)
+@checked(block=integer(1, MAX_SAMPLES), window=integer(1, MAX_SAMPLES))
 class Blocks(Mode):
     """Blocks of `block` neighbouring samples in random order, then shuffled inside each window of `window` blocks.
 
@@ -33,7 +31,6 @@ class Blocks(Mode):
     window: int = 64
 
     def __post_init__(self) -> None:
-        check_fields(self, block=whole(1, MAX_SAMPLES), window=whole(1, MAX_SAMPLES))
         if self.block * self.window > MAX_SAMPLES:
             raise OptionError(f"block x window must be at most {MAX_SAMPLES}, found {self.block} x {self.window}")
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.arguments import check_integer
 from iofast.errors import OptionError, shown
-from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, check_whole, checksum
+from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, checksum
 from iofast.order.permutation import key_word, permuted, permuted_each, streams
 
 MAX_SIDE = 1 << 24
@@ -126,7 +127,7 @@ def _checked_sizes(sizes: Iterable[tuple[int, int]]) -> Sizes:
         raise OptionError("sizes must be at least one pair (height, width), found none")
     ratios: dict[tuple[int, int], tuple[int, int]] = {}
     for height, width in pairs:
-        checked = check_whole("height", height, 1, MAX_SIDE), check_whole("width", width, 1, MAX_SIDE)
+        checked = check_integer("height", height, 1, MAX_SIDE), check_integer("width", width, 1, MAX_SIDE)
         ratio = checked[0] // math.gcd(*checked), checked[1] // math.gcd(*checked)
         if ratio in ratios:
             raise OptionError(f"sizes must differ in aspect ratio, found {ratios[ratio]} and {checked}")

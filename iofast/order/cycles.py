@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from iofast.arguments import checked
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields
 from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, checksum
 from iofast.order.orders import LENGTH, checked_weights, shares_of
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
@@ -64,7 +63,7 @@ class _Piles(Order):
         return np.where(anywhere, super()._replacement(part, attempts), indices) if anywhere.any() else indices
 
 
-@dataclass(frozen=True)
+@checked(length=LENGTH)
 class Balanced(Mode):
     """Every class equally often, whatever its size; inside a class every sample equally often.
 
@@ -74,9 +73,6 @@ class Balanced(Mode):
     """
 
     length: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, length=LENGTH)
 
     def _order(self, binding: Binding) -> Order:
         return _Balanced(binding.population, self.length, binding.seed)
@@ -109,7 +105,7 @@ class _Balanced(_Piles):
         return {"classes": len(self._sizes), "labels": {"count": self.count, "crc32c": self._checksum}}
 
 
-@dataclass(frozen=True)
+@checked(weights=checked_weights, length=LENGTH)
 class Mixed(Mode):
     """Several datasets, opened as one, in the proportions of `weights` (one per dataset) instead of their sizes.
 
@@ -122,7 +118,6 @@ class Mixed(Mode):
     length: int | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, weights=checked_weights, length=LENGTH)
         object.__setattr__(self, "weights", tuple(np.asarray(self.weights).tolist()))
         for weight, quota in zip(self.weights, self.quotas().tolist(), strict=True):
             if weight and not quota:

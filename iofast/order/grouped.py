@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from iofast.arguments import checked, integer
 from iofast.errors import OptionError, shown
-from iofast.ops.arguments import check_fields, whole
 from iofast.order.base import Binding, Indices, Mode, Order, Part, Population
 from iofast.order.blocks import Blocks, blocks_each
 from iofast.order.cycles import SAME_PILE
@@ -15,7 +13,7 @@ from iofast.order.orders import Sequential, Shuffled
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted_each, streams
 
 
-@dataclass(frozen=True)
+@checked(groups=integer(1, MAX_SAMPLES))
 class Grouped(Mode):
     """Equal parts of each batch from each of `groups` fixed ranges of neighbouring samples.
 
@@ -35,10 +33,7 @@ class Grouped(Mode):
     order: Mode | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, groups=whole(1, MAX_SAMPLES))
-        if self.order is not None and not isinstance(
-            self.order, Sequential | Shuffled | Blocks
-        ):  # as `_permuted` knows
+        if not isinstance(self.order, Sequential | Shuffled | Blocks | None):  # as `_permuted` knows
             expected = "Sequential(), Shuffled() or Blocks()"
             raise OptionError(f"Grouped: order must be {expected}, found {shown(self.order)}")
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iofast.arguments import Check, check_fields, checked, integer, optional
 from iofast.errors import OptionError, shown
-from iofast.ops.arguments import Check, check_fields, optional, whole
 from iofast.order.base import Binding, Indices, Mode, Order, Part, checksum
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
 
-LENGTH: Check = optional(whole(1, MAX_SAMPLES))  # the `length` of a mode
+LENGTH: Check = optional(integer(1, MAX_SAMPLES))  # the `length` of a mode
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Shuffled(Order):
         return permuted(self.count, f"iofast order {self.seed} {part.epoch}", part.positions, (part.least, part.most))
 
 
-@dataclass(frozen=True)
+@checked(times=integer(1, MAX_SAMPLES))
 class Repeated(Mode):
     """Repeated augmentation (Hoffer et al. 2019; DeiT): each sample comes `times` in a row, augmented anew each time.
 
@@ -59,7 +59,6 @@ class Repeated(Mode):
     order: Mode | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, times=whole(1, MAX_SAMPLES))
         if not isinstance(self.order, Mode | None):
             name = type(self.order).__name__
             hint = f": write Repeated({self.times}, Sampled({name}(…)))" if hasattr(self.order, "__iter__") else ""

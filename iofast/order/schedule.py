@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.arguments import check_integer
 from iofast.errors import OptionError
-from iofast.order.base import check_whole
 from iofast.order.permutation import MAX_SAMPLES
 
 
@@ -29,10 +29,10 @@ class Schedule:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("n (samples)", self.n, 1, MAX_SAMPLES)
-        check_whole("batch_size", self.batch_size, 1, 1 << 32)
-        check_whole("world_size", self.world_size, 1, 1 << 32)
-        check_whole("rank", self.rank, 0, self.world_size - 1)
+        check_integer("n (samples)", self.n, 1, MAX_SAMPLES)
+        check_integer("batch_size", self.batch_size, 1, 1 << 32)
+        check_integer("world_size", self.world_size, 1, 1 << 32)
+        check_integer("rank", self.rank, 0, self.world_size - 1)
         if self.drop_last and self.n < self.global_batch:
             raise OptionError(
                 f"drop_last=True leaves no batch: {self.n} samples are fewer than batch_size {self.batch_size} "

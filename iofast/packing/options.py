@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from iofast.arguments import check_integer
 from iofast.choices import MAX_SEED
 from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.option import described, parse_size
-from iofast.order.base import check_whole
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, PackPart
 from iofast.packing.pool import MAX_WORKERS
@@ -37,7 +37,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         self.allowed_errors(1)
         for name, (least, most) in _LIMITS.items():
             if given[name] is not None:
-                check_whole(name, given[name], least, most)
+                check_integer(name, given[name], least, most)
         self.shares()
         if self.shard_size is not None:
             parse_size(self.shard_size)

@@ -6,8 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from iofast.errors import did_you_mean as _did_you_mean
-from iofast.ops.choosing import RandomApply, RandomChoice, RandomOrder
-from iofast.ops.colours import (
+from iofast.transforms.buckets import ResizeToBucket
+from iofast.transforms.choosing import RandomApply, RandomChoice, RandomOrder
+from iofast.transforms.colours import (
     ColorJitter,
     GaussianBlur,
     Grayscale,
@@ -21,19 +22,27 @@ from iofast.ops.colours import (
     RandomSolarize,
     Solarize,
 )
-from iofast.ops.finishing import CutMix, MixUp, Normalize, RandomErasing
-from iofast.ops.moving import RandomAffine, RandomHorizontalFlip, RandomPerspective, RandomRotation, RandomVerticalFlip
-from iofast.ops.policies import AutoAugment, RandAugment, TrivialAugmentWide
-from iofast.ops.timm_policy import timm_policy
-from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.compiling import compile
+from iofast.transforms.crops import CenterCrop, CornerCrop, Pad, RandomCrop
 from iofast.transforms.elsewhere import HINTS as _HINTS
-from iofast.transforms.geometry import CenterCrop, Pad, RandomCrop, Resize
-from iofast.transforms.pipeline import Pipeline, Transform
+from iofast.transforms.erasing import RandomErasing
+from iofast.transforms.mixing import CutMix, MixUp
+from iofast.transforms.moving import (
+    RandomAffine,
+    RandomHorizontalFlip,
+    RandomPerspective,
+    RandomRotation,
+    RandomVerticalFlip,
+)
+from iofast.transforms.normalize import Normalize
+from iofast.transforms.pipeline import Pipeline
+from iofast.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from iofast.transforms.presets import dino, evaluate, simclr, timm_train, train
 from iofast.transforms.resized_crops import RandomResizedCrop, ResizedCenterCrop
-from iofast.transforms.resizing import RandomResize, RandomShortestSize, ResizeKeepRatio, ScaleJitter
-from iofast.transforms.views import CornerCrop, Views
+from iofast.transforms.resizing import RandomResize, RandomShortestSize, Resize, ResizeKeepRatio, ScaleJitter
+from iofast.transforms.timm_policy import timm_policy
+from iofast.transforms.transform import Transform
+from iofast.transforms.views import Views
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.order import nearest
-from iofast.transforms.geometry import Boxes, Column, Pair, check_filter, pair
+from iofast.transforms.arguments import Pair, check_filter, pair
+from iofast.transforms.resized_crops import ResamplingCrop
+from iofast.transforms.transform import Boxes, Column
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeToBucket:
+@checked()
+class ResizeToBucket(ResamplingCrop):
     """Crop and resample each image to the size (height, width) of `sizes` with the nearest aspect ratio.
 
     The crop is the largest part with that aspect ratio, in the centre or, with `random`, anywhere. A smaller image is
@@ -36,6 +39,9 @@ class ResizeToBucket:
         object.__setattr__(self, "sizes", sizes)
         check_filter(self)
 
+    def fixed(self, resized: Pair | None) -> Pair | None:  # noqa: ARG002  Pad needs it
+        return None
+
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
         """The part of each image that is kept. Lanes 0 and 1 of "crop": top, left."""
         wide, high = self.outputs(widths, heights)
@@ -47,6 +53,5 @@ class ResizeToBucket:
         return Boxes(np.floor(u[:, 1] * (widths - w + 1)), np.floor(u[:, 0] * (heights - h + 1)), w, h)
 
     def outputs(self, widths: Column, heights: Column) -> tuple[Column, Column]:
-        """Width and height of each image's result."""
         sizes = np.array(self.sizes, np.float64)[nearest(self.sizes, widths, heights)]
         return sizes[:, 1], sizes[:, 0]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError, shown
-from iofast.ops import ImageOp, Mix, Normalize, Op, RandomErasing
-from iofast.ops.choosing import RandomChoice
-from iofast.ops.colours import Luma
-from iofast.ops.finishing import Mixes
-from iofast.ops.moving import RandomHorizontalFlip
+from iofast.transforms.arguments import Pair
 from iofast.transforms.buckets import ResizeToBucket
+from iofast.transforms.choosing import RandomChoice
+from iofast.transforms.colours import Luma
+from iofast.transforms.crops import Pad, RandomCrop
 from iofast.transforms.elsewhere import HINTS
-from iofast.transforms.geometry import Pad, Pair, RandomCrop, Resize
-from iofast.transforms.pipeline import Crop, Pipeline, Resampled, Transform, View
-from iofast.transforms.resizing import Resizing
+from iofast.transforms.erasing import RandomErasing
+from iofast.transforms.mixing import Mixes
+from iofast.transforms.moving import RandomHorizontalFlip
+from iofast.transforms.normalize import Normalize
+from iofast.transforms.pipeline import Pipeline, View
+from iofast.transforms.resized_crops import ResamplingCrop
+from iofast.transforms.resizing import Resize
+from iofast.transforms.transform import Crop, ImageOp, Op, Resizing, Stage, Transform
 from iofast.transforms.views import Views
 from iofast.work import MOST_STEPS
 
@@ -30,12 +35,7 @@ _ALLOWED = (
     "(RandomHorizontalFlip, RandAugment, ColorJitter, RandomApply, …), then Normalize and RandomErasing, then MixUp or "
     "CutMix or RandomChoice of them"
 )
-_CROPS = dict.fromkeys(get_args(Crop), 1)
-_IMAGES = dict.fromkeys(get_args(ImageOp), 2)
-_MIXES = dict.fromkeys(get_args(Mix), 4)
-_RESIZINGS = dict.fromkeys(get_args(Resizing), 0)
-_STAGE: dict[type, int] = {**_RESIZINGS, Normalize: 3, RandomErasing: 3, **_CROPS, **_IMAGES, **_MIXES}
-_SEVERAL = (2, 3)  # the stages that may hold several transforms
+_SEVERAL = (Stage.IMAGE, Stage.VALUE)
 
 
 def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeline:
@@ -46,23 +46,22 @@ def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeli
         return Pipeline(views=tuple(_view(name, count, compile(own)) for name, count, own in transforms.views))  # type: ignore[arg-type]
     listed, flips_first = _flip_behind_crop(_listed(transforms))
     for before, after in pairwise(listed):
-        first, second = _STAGE[type(before)], _STAGE[type(after)]
-        if second < first or (second == first and first not in _SEVERAL):
+        if after.stage < before.stage or (after.stage == before.stage and after.stage not in _SEVERAL):
             raise OptionError(f"{after!r} cannot follow {before!r}: {_ALLOWED}")
-    ops = [each for each in listed if isinstance(each, Op)]
-    crop = next((each for each in listed if isinstance(each, Crop)), None)
-    # the kernel mirrors a crop at no cost; behind other steps, or in a window beyond the image, a flip is a step
-    first = bool(ops) and isinstance(ops[0], RandomHorizontalFlip) and not Pipeline(crop=crop).pads
-    flip = ops.pop(0) if first else None
     resize = next((each for each in listed if isinstance(each, Resizing)), None)
-    return _checked(Pipeline(resize, crop, flip, tuple(ops), flips_first=flips_first))  # type: ignore[arg-type]
+    crop = next((each for each in listed if isinstance(each, Crop)), None)
+    ops = [each for each in listed if isinstance(each, Op)]
+    # the kernel mirrors a crop at no cost; behind other steps, or in a window beyond the image, a flip is a step
+    flip = ops[0] if ops and isinstance(ops[0], RandomHorizontalFlip) and not (crop and crop.pads) else None
+    steps = ops if flip is None else ops[1:]
+    return _checked(Pipeline(resize, crop, flip, tuple(steps), flips_first=flips_first))
 
 
 def _flip_behind_crop(listed: list[Transform]) -> tuple[list[Transform], bool]:
     """Move a flip right before a RandomCrop behind it, and return whether that changes where padding comes."""
-    for place, (flip, crop) in enumerate(pairwise(listed)):
+    for number, (flip, crop) in enumerate(pairwise(listed)):
         if isinstance(flip, RandomHorizontalFlip) and isinstance(crop, RandomCrop):
-            return [*listed[:place], crop, flip, *listed[place + 2 :]], crop.pads
+            return [*listed[:number], crop, flip, *listed[number + 2 :]], crop.pads
     return listed, False
 
 
@@ -74,8 +73,8 @@ def in_gray(pipeline: Pipeline) -> Pipeline:
     if pipeline.views:
         return Pipeline(views=tuple(replace(view, pipeline=in_gray(view.pipeline)) for view in pipeline.views))
     for op in pipeline.ops:
-        own = [op.mean, op.std] if isinstance(op, Normalize) else [op.value] if isinstance(op, RandomErasing) else []
-        if any(isinstance(each, Sequence) and not isinstance(each, str) and len(set(each)) > 1 for each in own):
+        given = [op.mean, op.std] if isinstance(op, Normalize) else [op.value] if isinstance(op, RandomErasing) else []
+        if any(isinstance(each, Sequence) and not isinstance(each, str) and len(set(each)) > 1 for each in given):
             raise OptionError(f"image_mode='L' has one channel: give one number for each of {op!r}")
     images = [op for op in pipeline.ops if isinstance(op, ImageOp)]
     return replace(pipeline, ops=(*images, Luma(), *pipeline.ops[len(images) :]))
@@ -97,7 +96,7 @@ def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
             f"transform must be a list such as T.train(224), found {shown(transforms)}{_advice(transforms)}"
         )
     listed = [_as_mix(each) for each in transforms]
-    if strange := [each for each in listed if type(each) not in _STAGE]:
+    if strange := [each for each in listed if not isinstance(each, Transform)]:
         raise OptionError(f"{_named(strange[0])} is no transform of iofast: {_ALLOWED}{_advice(strange[0])}")
     return listed
 
@@ -112,16 +111,16 @@ def _as_mix(transform: Transform) -> Transform:
 def _named(transform: object) -> str:
     """The full class name of another library's transform; any other value as it is."""
     kind = type(transform)
-    own = kind.__module__ in ("builtins", Pipeline.__module__) or isinstance(transform, type)
-    return shown(transform) if own else f"{kind.__module__}.{kind.__qualname__}"
+    plain = kind.__module__ in ("builtins", Pipeline.__module__) or isinstance(transform, type)
+    return shown(transform) if plain else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _advice(transform: object) -> str:
     """What to use instead of a transform that is not ours: the end of a message."""
     name = type(transform).__name__
-    if isinstance(transform, type) and transform in _STAGE:
+    if isinstance(transform, type) and issubclass(transform, Transform):
         return f"; write {transform.__name__}(…)"
-    if name in {kind.__name__ for kind in _STAGE}:
+    if name in sys.modules[__package__].__all__:
         return f"; use iofast.transforms.{name}"
     if name in HINTS:
         return f"; {name} {HINTS[name]}"
@@ -139,9 +138,9 @@ def _checked(pipeline: Pipeline) -> Pipeline:
         return pipeline
     if isinstance(crop, ResizeToBucket):
         raise OptionError(f"{crop!r} cannot follow {resize!r}: {_ALLOWED}")
-    if isinstance(crop, Resampled | Pad) or pipeline.pads or not isinstance(resize, Resize):
+    if isinstance(crop, ResamplingCrop) or pipeline.pads or not isinstance(resize, Resize):
         return pipeline
-    high, wide = cast(Pair, crop.size)
+    high, wide = cast(Pair, pipeline.size)
     size = resize.size  # int: one side is as long, and the other may be longer
     if min(high, wide) > size if isinstance(size, int) else (high > size[0] or wide > size[1]):
         raise OptionError(f"{crop!r} cannot follow {resize!r}: the crop is larger than any resized image")

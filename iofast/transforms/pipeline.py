@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -12,26 +13,28 @@ from numpy.typing import ArrayLike, NDArray
 from iofast.boxes import COLUMNS, CORNER, HEIGHT, WIDTH, within
 from iofast.choices import Draw
 from iofast.kernel.contract import ALIASED, ALL_FILTERS
-from iofast.ops import Mix, Op, drawn
-from iofast.ops.choosing import RandomApply, RandomChoice, RandomOrder
-from iofast.ops.moving import Move, RandomHorizontalFlip
-from iofast.ops.policies import Policy
-from iofast.transforms.buckets import ResizeToBucket
-from iofast.transforms.drawing import work
-from iofast.transforms.geometry import EDGES, RANDOM, CenterCrop, Column, Pad, Pair, RandomCrop, Resize
-from iofast.transforms.programs import Program, numbers, one
-from iofast.transforms.resized_crops import RandomResizedCrop, ResizedCenterCrop
-from iofast.transforms.resizing import RandomSize, Resizing
-from iofast.transforms.views import CornerCrop
-from iofast.transforms.warps import mirrored
-from iofast.work import Step, Work
-
-Crop = CenterCrop | RandomCrop | Pad | CornerCrop | RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
-_Padding = CenterCrop | RandomCrop | Pad
-Resampled = RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
-Transform = Resizing | Crop | Op
-
-_DRAWN = (RandomCrop, RandomResizedCrop)
+from iofast.transforms.arguments import EDGES, RANDOM, Pair
+from iofast.transforms.crops import Padding
+from iofast.transforms.erasing import Erased, RandomErasing
+from iofast.transforms.mixing import Mix
+from iofast.transforms.moving import RandomHorizontalFlip
+from iofast.transforms.normalize import Normalize
+from iofast.transforms.resized_crops import ResamplingCrop
+from iofast.transforms.transform import (
+    Column,
+    Crop,
+    DrawnImages,
+    ImageOp,
+    Op,
+    Program,
+    Resampling,
+    Resizing,
+    Transform,
+    in_a_row,
+    numbers,
+    one_step,
+)
+from iofast.work import Step, Work, no_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,8 @@ class Pipeline:
     @property
     def size(self) -> Pair | None:
         """(height, width) of every output; None if it depends on the image: then HEIGHT and WIDTH of its box are it."""
-        if isinstance(self.crop, ResizeToBucket):
-            return None
-        if self.crop is not None and not isinstance(self.crop, Pad):
-            return cast(Pair, self.crop.size)
-        if not isinstance(self.resize, Resize) or isinstance(self.resize.size, int):
-            return None
-        height, width = self.resize.size
-        left, top, right, bottom = self.crop.around if self.crop is not None else (0, 0, 0, 0)
-        return top + height + bottom, left + width + right
+        resized = None if self.resize is None else self.resize.fixed
+        return resized if self.crop is None else self.crop.fixed(resized)
 
     @property
     def pixels(self) -> int:
@@ -81,14 +77,13 @@ class Pipeline:
     @property
     def moves(self) -> Transform | None:
         """The first transform that moves pixels of the stored image, if any."""
-        first = self.resize or self.crop or self.flip
-        own = first or next((op for op in self.ops if moving(op)), None)
-        return own or next((view.pipeline.moves for view in self.views), None)
+        first = self.resize or self.crop or self.flip or next((op for op in self.ops if _moves(op)), None)
+        return first or next((view.pipeline.moves for view in self.views), None)
 
     @property
     def warps(self) -> bool:
         """Whether steps of `work` move pixels after the crop and its flip."""
-        return self.pads or any(moving(op) for op in self.ops)
+        return self.pads or any(map(_moves, self.ops))
 
     @property
     def finishes(self) -> bool:
@@ -101,14 +96,14 @@ class Pipeline:
         return self._padded is not None
 
     @property
-    def _padded(self) -> _Padding | None:
+    def _padded(self) -> Padding | None:
         """The transform that defines how an image continues beyond its edges."""
-        return self.crop if isinstance(self.crop, _Padding) and self.crop.pads else None
+        return self.crop if isinstance(self.crop, Padding) and self.crop.pads else None
 
     @property
     def filter(self) -> str:
         """The kernel's resampling filter; "random" if each image has its own."""
-        resampling = self.crop if isinstance(self.crop, Resampled) else self.resize
+        resampling = self.crop if isinstance(self.crop, Resampling) else self.resize
         if resampling is None:
             return "bilinear"
         aliased = resampling.interpolation == "bilinear" and not resampling.antialias
@@ -122,14 +117,12 @@ class Pipeline:
     @property
     def drawn(self) -> bool:
         """Whether the images of a batch get different pixel operations, so that the batch needs `work`."""
-        return drawn(self.ops) or self.pads
+        return self.pads or any(not isinstance(op, Normalize) for op in self.ops)
 
     @property
     def evaluation(self) -> bool:
         """Whether geometry is not random: then decoding stays exact even with `pixels="fast"`."""
-        drawn = self.crop.random if isinstance(self.crop, ResizeToBucket) else isinstance(self.crop, _DRAWN)
-        drawn = drawn or isinstance(self.resize, RandomSize)
-        return self.flip is None and not drawn
+        return self.flip is None and not any(each.random for each in (self.resize, self.crop) if each is not None)
 
     def plan(self, draw: Draw, widths: ArrayLike, heights: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes (int32, (N, 8)) and flips (uint8, (N,), 1 = mirror) for N images of upright `widths` x `heights`.
@@ -149,7 +142,7 @@ class Pipeline:
         for column, values in enumerate(self._columns(draw, w, h)):
             boxes[:, column] = values
         boxes[unknown] = 0
-        flips = np.zeros(len(draw), np.uint8) if self.flip is None else mirrored(self.flip, draw, "flip").view(np.uint8)
+        flips = np.zeros(len(draw), np.uint8) if self.flip is None else self.flip.mirrored(draw, "flip").view(np.uint8)
         if self.filter == RANDOM:
             bicubic = draw.uniform("interpolation")[:, 0] < 0.5
             flips |= (1 + np.where(bicubic, *map(ALL_FILTERS.index, ("bicubic", "bilinear"))) << 1).astype(np.uint8)
@@ -158,19 +151,37 @@ class Pipeline:
     def work(self, draw: Draw, widths: ArrayLike, heights: ArrayLike, boxes: NDArray[np.int32] | None = None) -> Work:
         """The pixel work of N images of `widths` x `heights` pixels after the crop.
 
-        `boxes` are those of `plan`; a pipeline that `pads` needs them.
+        `boxes` are those of `plan`; a pipeline that `pads` needs them. Mixing has shares and patches, but no partners:
+        those depend on the batch.
         """
-        first = [] if boxes is None or self._padded is None else [self._padding(self._padded, boxes)]
-        return work(self.ops, draw, np.asarray(widths, np.float64), np.asarray(heights, np.float64), first)
+        images = DrawnImages(draw, np.asarray(widths, np.float64), np.asarray(heights, np.float64))
+        steps = [] if boxes is None or self._padded is None else [self._padding(self._padded, boxes)]
+        erased: list[Erased] = []
+        drawn, seen = no_work(len(draw)), Counter[str]()
+        for number, op in enumerate(self.ops):
+            match op:
+                case ImageOp():
+                    steps.append(op.draw(images, _numbered(op.drawn_as, seen)))
+                case RandomErasing():
+                    erased.append(op.draw(images, _numbered("erasing", seen), self.ops[number + 1 :]))
+                case Mix():
+                    drawn = op.draw(images, drawn)
+        if steps:
+            codes, of_codes = in_a_row(steps, len(draw))
+            drawn = replace(drawn, steps=codes, numbers=of_codes)
+        if erased:
+            rectangles, fills, noises = (np.concatenate(each, axis=1) for each in zip(*erased, strict=True))
+            drawn = replace(drawn, erased=rectangles, fills=fills, noise=noises)
+        return drawn
 
-    def _padding(self, padded: _Padding, boxes: NDArray[np.int32]) -> Program:
+    def _padding(self, padded: Padding, boxes: NDArray[np.int32]) -> Program:
         """The step that moves the kernel's part of a window to its place, and fills the window beyond the image."""
         height, width = cast(Pair, self.size)
         beyond = (boxes - within(boxes, (height, width)))[:, CORNER].T
         wide, high = np.clip(boxes[:, WIDTH], 1, width), np.clip(boxes[:, HEIGHT], 1, height)
         fills = [255 * level for level in cast(tuple[float, ...], padded.fill)]
-        own = numbers(*beyond, wide, high, EDGES[padded.padding_mode], *fills)  # type: ignore[arg-type]  # one for all images
-        return one(Step.PAD, np.ones(len(boxes), np.bool_), own)
+        of_step = numbers(*beyond, wide, high, EDGES[padded.padding_mode], *fills)  # type: ignore[arg-type]  # one for all images
+        return one_step(Step.PAD, np.ones(len(boxes), np.bool_), of_step)
 
     def _resized(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
         return (widths, heights) if self.resize is None else self.resize.sizes(draw, widths, heights)
@@ -180,23 +191,23 @@ class Pipeline:
         if self.crop is None:
             return 0, 0, widths, heights, *resized
         x, y, w, h = self.crop.boxes(draw, *resized)
-        if isinstance(self.crop, ResizeToBucket):
-            return x, y, x + w, y + h, *self.crop.outputs(widths, heights)
         if self.flips_first:
-            done = mirrored(cast(RandomHorizontalFlip, self.ops[0]), draw, "horizontal flip")
+            first = cast(RandomHorizontalFlip, self.ops[0])
+            done = first.mirrored(draw, first.drawn_as)
             x = np.where(done, resized[0] - w - x, x)
-        if self.pads or isinstance(self.crop, Pad):
-            return 0, 0, widths, heights, *resized, x, y
-        height, width = cast(Pair, self.crop.size)
+        if not isinstance(self.crop, ResamplingCrop):
+            if self.pads or self.resize is not None:
+                return 0, 0, widths, heights, *resized, x, y
+            return x, y, x + w, y + h, w, h
+        outputs = self.crop.outputs(*resized)
         if self.resize is None:
-            return x, y, x + w, y + h, width, height
-        if isinstance(self.crop, Resampled):  # the same part of the stored image: resampled once, not twice
-            across, down = widths / resized[0], heights / resized[1]
-            x0, y0 = np.rint(x * across), np.rint(y * down)
-            x0, y0 = np.minimum(x0, widths - 1), np.minimum(y0, heights - 1)
-            x1, y1 = np.maximum(np.rint((x + w) * across), x0 + 1), np.maximum(np.rint((y + h) * down), y0 + 1)
-            return x0, y0, np.minimum(x1, widths), np.minimum(y1, heights), width, height
-        return 0, 0, widths, heights, *resized, x, y
+            return x, y, x + w, y + h, *outputs
+        # the same part of the stored image: resampled once, not twice
+        across, down = widths / resized[0], heights / resized[1]
+        x0, y0 = np.rint(x * across), np.rint(y * down)
+        x0, y0 = np.minimum(x0, widths - 1), np.minimum(y0, heights - 1)
+        x1, y1 = np.maximum(np.rint((x + w) * across), x0 + 1), np.maximum(np.rint((y + h) * down), y0 + 1)
+        return x0, y0, np.minimum(x1, widths), np.minimum(y1, heights), *outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +225,12 @@ class View:
         return flips | np.uint8(1 + ALL_FILTERS.index(self.pipeline.filter) << 1)
 
 
-def moving(op: Op) -> bool:
+def _moves(op: Op) -> bool:
     """Whether an operation may move pixels."""
-    match op:
-        case RandomApply() | RandomOrder():
-            return any(map(moving, op.transforms))
-        case RandomChoice():
-            return any(moving(one) for each in op.transforms for one in each)  # type: ignore[union-attr]
-    return isinstance(op, Move | Policy)
+    return isinstance(op, ImageOp) and op.moves
+
+
+def _numbered(name: str, seen: Counter[str]) -> str:
+    """A name of its own for each operation that draws under `name`."""
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name} {seen[name]}"

@@ -1,118 +1,104 @@
-"""The random part of policies: which operation, whether, how strong, and to which side."""
+"""Policies: a few random operations of a list for each image, at random strengths.
+
+`layers` of a policy are its operations in the order in which they are done. torchvision's are RandAugment,
+TrivialAugmentWide and AutoAugment; timm's RandAugment is in timm_policy.py.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
-from iofast.ops.policies import Policy
-from iofast.ops.strengths import Layer, Named, Strength
-from iofast.transforms.geometry import Column
-from iofast.transforms.programs import DrawnImages, Program, in_a_row, numbers
-from iofast.transforms.warps import Matrix, turned, warp_by
-from iofast.work import NUMBERS, Step
-
-_SINGLE = {  # operations of one step and one number
-    "Brightness": Step.BRIGHTNESS,
-    "Color": Step.SATURATION,
-    "Contrast": Step.CONTRAST,
-    "Sharpness": Step.SHARPNESS,
-    "Posterize": Step.POSTERIZE,
-    "Solarize": Step.SOLARIZE,
-    "AutoContrast": Step.AUTOCONTRAST,
-    "Equalize": Step.EQUALIZE,
-    "Invert": Step.SOLARIZE,  # from 0 on
-    "Identity": Step.NOTHING,
-}
+from iofast.arguments import check_fields, checked, integer
+from iofast.errors import OptionError
+from iofast.transforms.arguments import colour, warp_filter
+from iofast.transforms.layers import Layer, Named, Strength
+from iofast.transforms.policy_tables import AUTO_POLICIES, WIDE, Chosen, narrow
+from iofast.transforms.transform import DrawnImages, ImageOp, Program, in_a_row
 
 
-def policy(op: Policy, images: DrawnImages, name: str) -> Program:
-    """The steps of one policy."""
-    programs = [
-        _layer(op, layer, images, f"{name} {place}", _chosen(layer, place, images, name))
-        for place, layer in enumerate(_described(op))
-    ]
-    return in_a_row(programs, len(images))
+class Policy(ImageOp):
+    """A policy: its `layers`, one after the other."""
+
+    drawn_as, moves = "policy", True
+    interpolation: str
+    fill: float | Sequence[float]
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[Layer, ...]:
+        """What is done to an image, in this order."""
+
+    def draw(self, images: DrawnImages, name: str) -> Program:
+        programs = [layer.draw(self, number, images, name) for number, layer in enumerate(_layers(self))]
+        return in_a_row(programs, len(images))
 
 
 @lru_cache(maxsize=64)
-def _described(op: Policy) -> tuple[Layer, ...]:
-    """`op.layers`; they take as long to make as to draw."""
-    return op.layers
+def _layers(policy: Policy) -> tuple[Layer, ...]:
+    """`policy.layers`; they take as long to make as to draw."""
+    return policy.layers
 
 
-def _chosen(layer: Layer, place: int, images: DrawnImages, name: str) -> NDArray[np.int64]:
-    """The entry of a layer that each image gets.
+@checked(num_ops=integer(0), num_magnitude_bins=integer(2), interpolation=warp_filter, fill=colour)
+class RandAugment(Policy):
+    """`num_ops` of 14 operations (Identity, shears, shifts, rotations, colours, …), all equally likely.
 
-    With weights, each entry draws an exponential waiting time with its weight as the rate. Layer i gets the entry with
-    the i-th shortest time: weighted sampling without replacement (Efraimidis and Spirakis, 2006).
+    `magnitude` is their strength, of `num_magnitude_bins`. Shears, shifts and rotations fill the empty parts of the
+    image with the colour `fill` (0 to 1). `interpolation` is "nearest" or "bilinear".
     """
-    if layer.choice:
-        return images.draw.integers(f"{name} {layer.choice}", len(layer.entries))
-    if layer.weights is None:
-        return images.draw.integers(f"{name} {place} which", len(layer.entries))
-    waits = -np.log(1 - images.draw.uniform(f"{name} which", len(layer.entries))) / np.array(layer.weights)
-    return np.argsort(waits, axis=1, kind="stable")[:, place].astype(np.int64)
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: str = "nearest"
+    fill: float | Sequence[float] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, magnitude=integer(0, self.num_magnitude_bins - 1))
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        strength = Strength.fixed(self.magnitude / (self.num_magnitude_bins - 1))
+        return (Layer.of(narrow("Identity"), strength),) * self.num_ops
 
 
-def _layer(op: Policy, layer: Layer, images: DrawnImages, name: str, chosen: NDArray[np.int64]) -> Program:
-    """Lanes of `name`: whether, how strong, to which side, and two for the normal deviation."""
-    u = images.draw.uniform(name, 5)
-    codes, own = np.zeros(len(images), np.int8), np.zeros((len(images), NUMBERS), np.float32)
-    for place in np.unique(chosen).tolist():
-        entry = layer.entries[place]
-        rows = np.flatnonzero((chosen == place) & (u[:, 0] < entry.p))
-        sizes = images.widths[rows], images.heights[rows]
-        step, own[rows] = _step(op, entry.name, _value(entry, u[rows], sizes), sizes)
-        codes[rows] = step
-    return codes[:, None], own[:, None]
+@checked(num_magnitude_bins=integer(2), interpolation=warp_filter, fill=colour)
+class TrivialAugmentWide(Policy):
+    """One of RandAugment's 14 operations, at one of `num_magnitude_bins` strengths of a wider range."""
+
+    num_magnitude_bins: int = 31
+    interpolation: str = "nearest"
+    fill: float | Sequence[float] = 0.0
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return (Layer.of(WIDE, Strength(0, 1, bins=self.num_magnitude_bins)),)
 
 
-def _value(entry: Named, u: Column, sizes: tuple[Column, Column]) -> Column:
-    """The operation's number for each image."""
-    range = entry.range
-    if range is None:
-        return np.zeros(len(u))
-    value = range.start + (range.stop - range.start) * _strength(entry.strength, u[:, 1], u[:, 3:])
-    if range.of:
-        value = value * sizes[range.of == "height"]
-    if range.whole:
-        value = {"round": np.rint, "up": np.ceil, "down": np.floor}[range.whole](value)
-    if range.signed:
-        value = np.where(u[:, 2] < 0.5, 2 * range.start - value, value)
-    return value if range.least is None else np.maximum(value, range.least)
+@checked(interpolation=warp_filter, fill=colour)
+class AutoAugment(Policy):
+    """One of 25 pairs of operations found for "imagenet", "cifar10" or "svhn", at their probabilities and strengths."""
 
+    policy: str = "imagenet"
+    interpolation: str = "nearest"
+    fill: float | Sequence[float] = 0.0
 
-def _strength(strength: Strength, u: Column, v: Column) -> Column:
-    """Strengths from uniform numbers; `v` gives the normal deviation, by Box and Muller."""
-    if strength.bins > 1:
-        u = np.floor(u * strength.bins) / (strength.bins - 1)
-    value = strength.low + (strength.high - strength.low) * u
-    if strength.std:
-        value = value + strength.std * np.sqrt(-2 * np.log(1 - v[:, 0])) * np.cos(2 * np.pi * v[:, 1])
-    return np.clip(value, 0, strength.most)
+    def __post_init__(self) -> None:
+        policy = getattr(self.policy, "value", self.policy)  # torchvision's AutoAugmentPolicy
+        if not isinstance(policy, str) or policy not in AUTO_POLICIES:
+            raise OptionError(f"AutoAugment: policy must be {', '.join(AUTO_POLICIES)}, found {self.policy!r}")
+        object.__setattr__(self, "policy", policy)
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Two layers that choose a pair together."""
+        space = narrow("Invert")
 
-def _step(op: Policy, name: str, value: Column, sizes: tuple[Column, Column]) -> tuple[Step, NDArray[np.float32]]:
-    """The step of an operation, and its numbers (N, NUMBERS)."""
-    if name in _SINGLE:
-        return _SINGLE[name], numbers(value)
-    if name == "SolarizeAdd":
-        return Step.ADD_BELOW, numbers(np.full_like(value, 128), value)
-    return warp_by(op, _matrix(name, value, sizes), len(value))
+        def layer(chosen: Iterable[Chosen]) -> Layer:
+            named = (Named(name, space[name], Strength.fixed(level / 9), p) for name, p, level in chosen)
+            return Layer(tuple(named), choice="pair")
 
-
-def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
-    match name:
-        case "ShearX":
-            return 1, value, 0, 0, 1, 0
-        case "ShearY":
-            return 1, 0, 0, value, 1, 0
-        case "TranslateX":
-            return 1, 0, -value, 0, 1, 0
-        case "TranslateY":
-            return 1, 0, 0, 0, 1, -value
-    assert name == "Rotate"
-    return turned(value, sizes[0] / 2, sizes[1] / 2)
+        firsts, seconds = zip(*AUTO_POLICIES[self.policy], strict=True)
+        return layer(firsts), layer(seconds)

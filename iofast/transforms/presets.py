@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iofast.errors import OptionError
-from iofast.ops import ImageOp, Normalize, RandomErasing
-from iofast.ops.choosing import RandomApply
-from iofast.ops.colours import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
-from iofast.ops.moving import RandomHorizontalFlip, RandomVerticalFlip
-from iofast.ops.timm_policy import timm_policy
-from iofast.transforms.geometry import CenterCrop, RandomCrop, Resize
-from iofast.transforms.pipeline import Transform
+from iofast.transforms.choosing import RandomApply
+from iofast.transforms.colours import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
+from iofast.transforms.crops import CenterCrop, RandomCrop
+from iofast.transforms.erasing import RandomErasing
+from iofast.transforms.moving import RandomHorizontalFlip, RandomVerticalFlip
+from iofast.transforms.normalize import Normalize
 from iofast.transforms.resized_crops import RandomResizedCrop
-from iofast.transforms.resizing import ResizeKeepRatio
+from iofast.transforms.resizing import Resize, ResizeKeepRatio
+from iofast.transforms.timm_policy import timm_policy
+from iofast.transforms.transform import ImageOp, Transform
 from iofast.transforms.views import Views
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal, cast
 
 import numpy as np
 
+from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import operation, positive_span, span
-from iofast.transforms.geometry import ATTEMPTS, Boxes, Column, Pair, check_filter, drawn_sides, pair
+from iofast.transforms.arguments import Pair, check_filter, pair, positive_span, span
+from iofast.transforms.transform import Boxes, Column, Crop, Resampling
+
+TRIALS = 10  # of RandomResizedCrop and RandomErasing before they give up, as in torchvision
 
 
-@operation(size=pair, scale=span, ratio=positive_span)
-class RandomResizedCrop:
+class ResamplingCrop(Resampling, Crop):
+    """A crop that is resampled to its size."""
+
+    def outputs(self, widths: Column, heights: Column) -> tuple[Column, Column]:
+        """Width and height of each image's result."""
+        height, width = cast(Pair, self.fixed(None))
+        return np.full_like(widths, width), np.full_like(heights, height)
+
+
+def drawn_sides(
+    area: Column, u_area: Column, u_ratio: Column, scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[Column, Column]:
+    """The two sides, in whole pixels, of random rectangles with `scale` of `area` and first : second side of `ratio`.
+
+    The uniform numbers `u_area` and `u_ratio` choose within these ranges.
+    """
+    wanted = area * (scale[0] + (scale[1] - scale[0]) * u_area)
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    sides = np.exp(low + (high - low) * u_ratio)
+    return np.rint(np.sqrt(wanted * sides)), np.rint(np.sqrt(wanted / sides))
+
+
+@checked(size=pair, scale=span, ratio=positive_span)
+class RandomResizedCrop(ResamplingCrop):
     """A random part of the image, resampled to `size` (int = square, or (height, width)).
 
     The part has `scale` (low, high) of the image's area, evenly, and an aspect ratio (width / height) of `ratio`
@@ -25,6 +51,7 @@ class RandomResizedCrop:
     that `scale` allows, evenly; after 10 attempts the whole image is used.
     """
 
+    random = True
     size: int | Sequence[int]
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3 / 4, 4 / 3)
@@ -38,9 +65,9 @@ class RandomResizedCrop:
         check_filter(self)
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
-        """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of attempt i."""
-        u = draw.uniform("crop", 2 + 2 * ATTEMPTS)
-        # all attempts of all rows: 3 of 10 photographs need a second one, and selecting those costs what it saves
+        """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of trial i."""
+        u = draw.uniform("crop", 2 + 2 * TRIALS)
+        # all trials of all rows: 3 of 10 photographs need a second one, and selecting those costs what it saves
         shapes = self._shapes(u[:, 2::2], u[:, 3::2], widths[:, None], heights[:, None])
         first = np.arange(len(u)), np.argmax(shapes[0] > 0, axis=1)
         w, h = shapes[0][first], shapes[1][first]
@@ -83,8 +110,8 @@ class RandomResizedCrop:
         return np.maximum(w, 1), np.maximum(h, 1)
 
 
-@operation(size=pair)
-class ResizedCenterCrop:
+@checked(size=pair)
+class ResizedCenterCrop(ResamplingCrop):
     """The central square of `fraction` of the short side, resampled to `size` (int = square, or (height, width)).
 
     FFCV's CenterCropRGBImageDecoder and TensorFlow's evaluation; the part has the aspect ratio of `size`.

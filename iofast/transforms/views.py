@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from operator import index
-from typing import cast
 
-import numpy as np
-
-from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import operation
-from iofast.transforms.geometry import Boxes, Column, Pair, pair
 
 MOST_VIEWS = 256  # of an image
 
@@ -54,31 +48,3 @@ def _view(name: str, value: object) -> tuple[str, int | None, Sequence[object]]:
     if (count is not None and count < 1) or not isinstance(value, Sequence) or isinstance(value, str):
         raise OptionError(f"Views: {name} must be a list of transforms, or (how many, list), found {value!r}")
     return name, count, tuple(value)
-
-
-@operation(size=pair)
-class CornerCrop:
-    """`size` pixels (int = square, or (height, width)) at a corner or in the middle: "upper left", "upper right",
-    "lower left", "lower right", "center"."""
-
-    size: int | Sequence[int]
-    place: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.place, str) or self.place not in PLACES:
-            raise OptionError(f"CornerCrop: place must be one of {', '.join(PLACES)}, found {self.place!r}")
-
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
-        height, width = cast(Pair, self.size)
-        across, down = PLACES[self.place]
-        x, y = np.rint((widths - width) * across), np.rint((heights - height) * down)
-        return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
-
-
-PLACES = {
-    "upper left": (0.0, 0.0),
-    "upper right": (1.0, 0.0),
-    "lower left": (0.0, 1.0),
-    "lower right": (1.0, 1.0),
-    "center": (0.5, 0.5),
-}

@@ -24,6 +24,7 @@ _native = pytest.importorskip("iofast.kernel._native")
 
 SETS = ("avx512", "avx2", "scalar")
 HEADER = ROOT / "iofast" / "kernel" / "src" / "iofast.h"
+LEVEL_STEPS = HEADER.with_name("level_steps.h")
 Program = list[tuple[Step, list[float]]]
 
 
@@ -36,10 +37,12 @@ def simd(name: str) -> Iterator[None]:
 
 
 def test_codes_of_steps_are_those_of_the_header() -> None:
-    body = HEADER.read_text().partition("IOF_NOTHING")[2].partition("IOF_STEPS")[0]
-    named = [step.name for step in Step] + [f"PILLOW_{step.name}" for step in PillowStep]
-    assert ["NOTHING", *re.findall(r"IOF_(\w+)", body)] == named
-    assert [*Step, *PillowStep] == list(range(len(named)))
+    body = HEADER.read_text().partition("IOF_NOTHING")[2].partition("iof_step;")[0]
+    coded = re.findall(r"IOF_(\w+) = (\d+)", f"IOF_NOTHING{body}")
+    coded += re.findall(r"\bX\((\w+), (\d+),", LEVEL_STEPS.read_text())
+    named = {step.name: int(step) for step in Step} | {f"PILLOW_{step.name}": int(step) for step in PillowStep}
+    assert {name: int(code) for name, code in coded} == named
+    assert len(set(named.values())) == len(coded)
 
 
 def columns(program: Program) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -118,3 +121,14 @@ def test_native_is_torch(name: str, program: Program, height: int, width: int, s
     wanted = steps.take_steps(torch.from_numpy(image)[None], codes[None], numbers[None])
     assert wanted.dtype == torch.uint8
     np.testing.assert_array_equal(by_native(image, program, name), wanted[0].numpy())
+
+
+@pytest.mark.parametrize("step", Step)
+def test_each_instruction_set_gives_the_same_pixels(step: Step) -> None:
+    """Also of a step without a definition in torch."""
+    image, rng = image_of(37, 61, int(step)), np.random.default_rng(int(step))
+    for _ in range(20):
+        program = [(step, rng.choice([0, 1, 2, 5, 8.5, 63, 128, 200.7, 256, -3, np.nan], NUMBERS).tolist())]
+        found = [by_native(image, program, name) for name in SETS]
+        assert (found[0] == found[2]).all()
+        assert (found[1] == found[2]).all()

@@ -16,7 +16,7 @@ from torch_steps import take_steps
 from iofast import transforms as T
 from iofast.errors import OptionError
 from iofast.loader.finishing import check_dtype
-from iofast.ops import Op
+from iofast.transforms.transform import Op
 from iofast.work import Work, no_work
 
 

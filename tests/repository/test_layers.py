@@ -17,7 +17,7 @@ from places import ROOT
 LAYERS = tuple(
     frozenset(units.split())
     for units in (
-        "errors option owned record ops work boxes version",
+        "errors option owned record arguments work boxes version",
         "kernel remote mirror containers order choices meter machine bars",
         "source foreign transforms gpu prefetch places",
         "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "
@@ -28,7 +28,7 @@ LAYERS = tuple(
 # Sideways: any module may raise an error; containers read through the kernel; in layer 3 all modules may open
 # containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
-    **dict.fromkeys(("option", "owned", "record", "ops", "work"), frozenset({"errors"})),
+    **dict.fromkeys(("option", "owned", "record", "arguments", "work"), frozenset({"errors"})),
     **dict.fromkeys(("packing", "checking"), frozenset({"opening"})),
     "staging": {"opening", "selection"},
     "remote": {"meter"},

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.loader.finishing import finished
-from iofast.ops import Op
+from iofast.transforms.transform import Op
 from iofast.work import Step, Work
 
 # Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.ops.arguments import MOST_FACTOR, MOST_REACH
+from iofast.transforms.arguments import MOST_FACTOR
+from iofast.transforms.colours import MOST_REACH
 from iofast.work import CHANNELS, Edge, Step, beyond
 
 

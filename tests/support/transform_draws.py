@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 from iofast import open_writer
 from iofast import transforms as T
 from iofast.choices import Draw
+from iofast.transforms.transform import Op
 from iofast.work import Step, Work
 
 N = 20_000
@@ -37,6 +39,15 @@ def plan(
     assert (boxes.dtype, flips.dtype) == (np.int32, np.uint8)
     assert (boxes.shape, flips.shape) == ((len(images), 8), (len(images),))
     return boxes, flips
+
+
+def work_hash(op: Op) -> str:
+    """A hash of the work of an operation, and of two more behind it: equal names before them change theirs."""
+    pipeline = T.Pipeline(ops=(op, T.RandomGrayscale(0.5), T.RandomSolarize(0.5)))
+    made = pipeline.work(Draw(7, 3, np.arange(16), samples=np.arange(16)), np.full(16, 64.0), np.full(16, 48.0))
+    # rounded, because sines and logarithms differ between machines
+    columns = [np.rint(getattr(made, name) * 64.0).astype(np.int64).tobytes() for name in WORK_COLUMNS]
+    return hashlib.sha256(b"".join(columns)).hexdigest()[:8]
 
 
 def numbers_of(made: Work, step: Step, column: int | None = None) -> NDArray[np.float64]:

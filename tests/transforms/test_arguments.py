@@ -15,7 +15,7 @@ from PIL import Image
 
 from iofast import transforms as T
 from iofast.errors import OptionError
-from iofast.ops import affine
+from iofast.transforms.normalize import scale_and_bias
 
 FILTERS = ["nearest", "box", "bilinear", "bicubic", "lanczos"]
 
@@ -192,7 +192,7 @@ def test_weights_of_a_choice_have_any_scale(unit: float) -> None:
 
 def test_normalize_broadcasts_and_folds() -> None:
     assert T.Normalize([0.5], [0.25]) == T.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    scale, bias = affine([T.Normalize([0.5], [0.25]), T.Normalize([1.0], [2.0], max_value=1)])
+    scale, bias = scale_and_bias([T.Normalize([0.5], [0.25]), T.Normalize([1.0], [2.0], max_value=1)])
     levels = np.arange(256)[:, None]
     np.testing.assert_allclose(levels * scale + bias, np.repeat(((levels / 255 - 0.5) / 0.25 - 1) / 2, 3, 1))
 

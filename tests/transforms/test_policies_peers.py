@@ -16,10 +16,9 @@ from torch_steps import take_steps
 from benchmarks.peers import vision
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.ops.policies import Policy
-from iofast.ops.policy_tables import AUTO_POLICIES, TIMM_SPACES, WIDE, narrow
-from iofast.ops.strengths import Named, Strength
-from iofast.transforms.policies import _step, _value
+from iofast.transforms.layers import Named, Strength, step_of
+from iofast.transforms.policies import Policy
+from iofast.transforms.policy_tables import AUTO_POLICIES, TIMM_SPACES, WIDE, narrow
 from iofast.work import Step
 
 pytestmark = pytest.mark.interop
@@ -34,7 +33,9 @@ def v2() -> Any:
 
 
 def ours(op: Policy, name: str, value: float, images: torch.Tensor) -> torch.Tensor:
-    step, numbers = _step(op, name, np.full(len(images), value), tuple(np.repeat(size, len(images)) for size in SIZES))
+    step, numbers = step_of(
+        op, name, np.full(len(images), value), tuple(np.repeat(size, len(images)) for size in SIZES)
+    )
     return take_steps(images, np.full((len(images), 1), step, np.int8), numbers[:, None])
 
 
@@ -96,7 +97,7 @@ def test_strengths_are_torchvisions(v2: Any, space: str) -> None:
         assert mine[name].signed == signed
         for place in range(bins):
             entry = Named(name, mine[name], Strength.fixed(place / (bins - 1)))
-            found = float(_value(entry, np.full((1, 5), 0.9), SIZES)[0])
+            found = float(entry.number(np.full((1, 5), 0.9), SIZES)[0])
             wanted = float(values[place])
             if name.startswith("Translate"):  # 15.999999 in float32, which they cut off
                 assert found == int(wanted + 1e-4)
@@ -162,7 +163,7 @@ def test_levels_are_timms() -> None:
                     continue
                 wanted = {round(float(level(magnitude, {})[0]), 6) for _ in range(40)}
                 entry = Named(name, mine, Strength.fixed(magnitude / 10))
-                sides = [float(_value(entry, np.full((1, 5), side), SIZES)[0]) for side in (0.2, 0.8)]
+                sides = [float(entry.number(np.full((1, 5), side), SIZES)[0]) for side in (0.2, 0.8)]
                 found = {round(side, 6) for side in sides}
                 if name.startswith("Translate"):
                     found = {round(side / SIZES[name == "TranslateY"][0], 6) for side in sides}
@@ -192,5 +193,5 @@ def test_operations_are_pillows(name: str, value: float) -> None:
 
 def test_steps_know_all_names() -> None:
     for name in {*WIDE, *narrow("Invert"), *TIMM_SPACES[0], *TIMM_SPACES[1]}:
-        step, _ = _step(T.AutoAugment(), name, np.zeros(1), SIZES)
+        step, _ = step_of(T.AutoAugment(), name, np.zeros(1), SIZES)
         assert step in Step

@@ -83,8 +83,10 @@ IOF_BOTH device_point point_of(int code, const float *f, const device_board *boa
   device_point p = {code, 0, 0, line_of(f[0], 0)};
   if (code == IOF_CONTRAST) p.line = contrast_of(f[0], board->grays, pixels);
   if (code == IOF_HUE) p.a = hue_shift(f);
-  if (code == IOF_SOLARIZE || code == IOF_ADD_BELOW) p.a = threshold_of(f), p.b = whole_of(f[1], 0, 255);
-  if (code == IOF_POSTERIZE) p.a = mask_of(f);
+#define IOF_NUMBERED(name, number, first, second, value) \
+  if (code == IOF_##name) p.a = first, p.b = second;
+  IOF_LEVEL_STEPS(IOF_NUMBERED)
+#undef IOF_NUMBERED
   if (code == IOF_PERMUTE) p.a = whole_of(f[0], 0, 5);
   return p;
 }
@@ -97,9 +99,15 @@ IOF_BOTH uint32_t at_point(uint32_t v, const device_point *p, const uint8_t tabl
       case IOF_BRIGHTNESS:
       case IOF_CONTRAST: x[c] = on_line(x[c], p->line.factor, p->line.offset, p->line.bits); break;
       case IOF_SATURATION: x[c] = level(blended(x[c], gray, p->line.factor, p->line.bits), p->line.bits); break;
-      case IOF_SOLARIZE: x[c] = (int16_t)(x[c] >= p->a ? 255 - x[c] : x[c]); break;
-      case IOF_POSTERIZE: x[c] &= (int16_t)p->a; break;
-      case IOF_ADD_BELOW: x[c] = add_below(x[c], (int16_t)p->a, (int16_t)p->b); break;
+#define IOF_CASE(name, number, first, second, value)             \
+  case IOF_##name: {                                             \
+    int16_t v = x[c], a = (int16_t)p->a, b = (int16_t)p->b;      \
+    (void)a, (void)b;                                            \
+    x[c] = (int16_t)(value);                                     \
+    break;                                                       \
+  }
+      IOF_LEVEL_STEPS(IOF_CASE)
+#undef IOF_CASE
       case IOF_AUTOCONTRAST:
       case IOF_EQUALIZE: x[c] = tables[c][x[c]]; break;
       case IOF_PERMUTE: x[c] = (int16_t)channel(v, channel_of(p->a, c)); break;
@@ -110,8 +118,18 @@ IOF_BOTH uint32_t at_point(uint32_t v, const device_point *p, const uint8_t tabl
 
 IOF_BOTH int looks(int code) { return code == IOF_CONTRAST || code == IOF_AUTOCONTRAST || code == IOF_EQUALIZE; }
 
-/* Also of codes that mean nothing here: at_point leaves the pixel as it is. */
-IOF_BOTH int is_point(int code) { return code < IOF_SHARPNESS || code == IOF_PERMUTE || code >= IOF_LUMA; }
+/* Whether a step makes each pixel of that pixel alone. Also of codes without a meaning here: at_point changes nothing. */
+IOF_BOTH int is_point(int code) {
+  switch (code) {
+    case IOF_SHARPNESS:
+    case IOF_BLUR:
+    case IOF_WARP_NEAREST:
+    case IOF_WARP_BILINEAR:
+    case IOF_FLIP:
+    case IOF_PAD: return 0;
+  }
+  return 1;
+}
 
 /* Read-only, `width` x `height`. */
 typedef struct {

@@ -21,6 +21,8 @@ never share a context; everything else may be shared for reading. */
 #include <stdint.h>
 #endif
 
+#include "level_steps.h"
+
 /* Outcome of one image. The numbers are part of the Python contract (kernel/contract.py: Status). */
 typedef enum {
   IOF_OK = 0,
@@ -141,36 +143,34 @@ typedef struct {
   int32_t type; /* iof_type */
 } iof_output;
 
-/* Steps on the pixels of an image, with parameters f[0], f[1]...; bytes in, bytes out. work.Step lists the same codes
-with their meaning; pixels/steps.py defines each in Python. */
+/* Steps on the pixels of an image, with parameters f[0], f[1]...; bytes in, bytes out. work.Step has the same codes, with
+their meaning. The order of codes has no meaning. */
+#define IOF_CODE(name, code, ...) IOF_##name = code,
 typedef enum {
-  IOF_NOTHING,
-  IOF_BRIGHTNESS,
-  IOF_CONTRAST,
-  IOF_SATURATION,
-  IOF_HUE,
-  IOF_SOLARIZE,
-  IOF_POSTERIZE,
-  IOF_ADD_BELOW,
-  IOF_AUTOCONTRAST,
-  IOF_EQUALIZE,
-  IOF_SHARPNESS,
-  IOF_BLUR,
-  IOF_WARP_NEAREST,
-  IOF_WARP_BILINEAR,
-  IOF_FLIP,
-  IOF_PAD,
-  IOF_PERMUTE,
-  IOF_LUMA,
+  IOF_NOTHING = 0,
+  IOF_BRIGHTNESS = 1,
+  IOF_CONTRAST = 2,
+  IOF_SATURATION = 3,
+  IOF_HUE = 4,
+  IOF_LEVEL_STEPS(IOF_CODE)
+  IOF_AUTOCONTRAST = 8,
+  IOF_EQUALIZE = 9,
+  IOF_SHARPNESS = 10,
+  IOF_BLUR = 11,
+  IOF_WARP_NEAREST = 12,
+  IOF_WARP_BILINEAR = 13,
+  IOF_FLIP = 14,
+  IOF_PAD = 15,
+  IOF_PERMUTE = 16,
+  IOF_LUMA = 17,
   /* Pillow's operations, bit for bit, where those above follow torch's tensors: work.PillowStep. */
-  IOF_PILLOW_BRIGHTNESS,
-  IOF_PILLOW_CONTRAST,
-  IOF_PILLOW_COLOR,
-  IOF_PILLOW_SHARPNESS,
-  IOF_PILLOW_AUTOCONTRAST,
-  IOF_PILLOW_HUE,
-  IOF_PILLOW_BLUR,
-  IOF_STEPS
+  IOF_PILLOW_BRIGHTNESS = 18,
+  IOF_PILLOW_CONTRAST = 19,
+  IOF_PILLOW_COLOR = 20,
+  IOF_PILLOW_SHARPNESS = 21,
+  IOF_PILLOW_AUTOCONTRAST = 22,
+  IOF_PILLOW_HUE = 23,
+  IOF_PILLOW_BLUR = 24
 } iof_step;
 
 #define IOF_NUMBERS 12 /* of each step */

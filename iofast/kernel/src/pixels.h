@@ -55,9 +55,7 @@ widen, narrow  IOF_TILE bytes to samples of 16 bits, and back
 line         samples x of one channel to iof_line's v
 saturation   blend of a tile with its gray values, by line's factor and bits
 hue          the hue of a tile turned by `shift` / 8192 sixths of the circle
-solarize     255 - x if x >= threshold
-below        x + more, at most 255, if x < threshold
-mask         x & mask
+on_...       a step of level_steps.h
 gray_sum     the sum of the gray values of a tile's first n pixels
 range        the least and the largest of n samples
 sharpen      n pixels of a row blended with the weighted mean of their 3 x 3 neighbours
@@ -85,9 +83,9 @@ typedef struct {
   void (*line)(int16_t *samples, const iof_line *line);
   void (*saturation)(int16_t *tile, const iof_line *line);
   void (*hue)(int16_t *tile, int16_t shift);
-  void (*solarize)(int16_t *samples, int16_t threshold);
-  void (*below)(int16_t *samples, int16_t threshold, int16_t more);
-  void (*mask)(int16_t *samples, int16_t mask);
+#define IOF_LOOP(name, ...) void (*on_##name)(int16_t *samples, int16_t a, int16_t b);
+  IOF_LEVEL_STEPS(IOF_LOOP)
+#undef IOF_LOOP
   uint32_t (*gray_sum)(const int16_t *tile, int n);
   void (*range)(const uint8_t *samples, size_t n, uint8_t *least, uint8_t *most);
   void (*sharpen)(const iof_three_rows *from, int n, const iof_line *line, uint8_t *to);

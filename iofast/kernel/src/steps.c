@@ -52,9 +52,10 @@ static void do_stage(const iof_tile_loops *loops, const run *r, const stage *s, 
     switch (s->code) {
       case IOF_BRIGHTNESS:
       case IOF_CONTRAST: loops->line(samples, &s->line); break;
-      case IOF_SOLARIZE: loops->solarize(samples, s->a); break;
-      case IOF_POSTERIZE: loops->mask(samples, s->a); break;
-      case IOF_ADD_BELOW: loops->below(samples, s->a, s->b); break;
+#define IOF_CASE(name, ...) \
+      case IOF_##name: loops->on_##name(samples, s->a, s->b); break;
+      IOF_LEVEL_STEPS(IOF_CASE)
+#undef IOF_CASE
       case LOOKED_UP: look_up(samples, r->tables[c]); break;
     }
   }
@@ -125,9 +126,10 @@ static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, i
     case IOF_BRIGHTNESS:
     case IOF_SATURATION: s.line = line_of(f[0], 0); break;
     case IOF_HUE: s.a = hue_shift(f); break;
-    case IOF_SOLARIZE: s.a = threshold_of(f); break;
-    case IOF_POSTERIZE: s.a = mask_of(f); break;
-    case IOF_ADD_BELOW: s.a = threshold_of(f), s.b = (int16_t)whole_of(f[1], 0, 255); break;
+#define IOF_CASE(name, code, first, second, value) \
+    case IOF_##name: s.a = (int16_t)(first), s.b = (int16_t)(second); break;
+    IOF_LEVEL_STEPS(IOF_CASE)
+#undef IOF_CASE
   }
   return s;
 }
@@ -143,20 +145,46 @@ static void luma(const iof_tile_loops *loops, const iof_canvas *canvas, uint8_t 
   memcpy(to + 2 * canvas->plane, to, canvas->plane);
 }
 
+/* Whether a step looks at single pixels, in tiles; the others make a new image of the old one. */
+static int on_tiles(int code) {
+  switch (code) {
+    case IOF_BRIGHTNESS:
+    case IOF_CONTRAST:
+    case IOF_SATURATION:
+    case IOF_HUE:
+    case IOF_AUTOCONTRAST:
+    case IOF_EQUALIZE:
+#define IOF_CASE(name, ...) case IOF_##name:
+    IOF_LEVEL_STEPS(IOF_CASE)
+#undef IOF_CASE
+      return 1;
+  }
+  return 0;
+}
+
 /* Apply a filter or a change of geometry. Its other memory becomes the canvas. */
 static iof_status whole_image(iof_painter *painter, int code, const float *f, iof_canvas *canvas) {
   uint8_t *to = planes_in(&painter->other, canvas);
   iof_status status = to ? IOF_OK : IOF_MEMORY;
   iof_line line = line_of(f[0], 0);
-  if (!status && code == IOF_SHARPNESS) iof_sharpen(painter->loops, canvas, &line, to);
-  if (!status && code == IOF_BLUR) status = iof_blur(painter, canvas, f, to);
-  if (!status && (code == IOF_WARP_NEAREST || code == IOF_WARP_BILINEAR))
-    status = iof_warp(painter, canvas, f, code == IOF_WARP_BILINEAR, to);
-  if (!status && code == IOF_FLIP) iof_flip(painter->loops, canvas, f[0] != 0, f[1] != 0, to);
-  if (!status && code == IOF_PAD) status = iof_pad(painter, canvas, f, to);
-  if (!status && code == IOF_PERMUTE) permute(canvas, whole_of(f[0], 0, 5), to);
-  if (!status && code == IOF_LUMA) luma(painter->loops, canvas, to);
-  if (!status && code >= IOF_PILLOW_BRIGHTNESS) status = iof_pillow_step(painter, code, f, canvas, to);
+  if (!status) switch (code) {
+      case IOF_SHARPNESS: iof_sharpen(painter->loops, canvas, &line, to); break;
+      case IOF_BLUR: status = iof_blur(painter, canvas, f, to); break;
+      case IOF_WARP_NEAREST:
+      case IOF_WARP_BILINEAR: status = iof_warp(painter, canvas, f, code == IOF_WARP_BILINEAR, to); break;
+      case IOF_FLIP: iof_flip(painter->loops, canvas, f[0] != 0, f[1] != 0, to); break;
+      case IOF_PAD: status = iof_pad(painter, canvas, f, to); break;
+      case IOF_PERMUTE: permute(canvas, whole_of(f[0], 0, 5), to); break;
+      case IOF_LUMA: luma(painter->loops, canvas, to); break;
+      case IOF_PILLOW_BRIGHTNESS:
+      case IOF_PILLOW_CONTRAST:
+      case IOF_PILLOW_COLOR:
+      case IOF_PILLOW_SHARPNESS:
+      case IOF_PILLOW_AUTOCONTRAST:
+      case IOF_PILLOW_HUE:
+      case IOF_PILLOW_BLUR: status = iof_pillow_step(painter, code, f, canvas, to); break;
+      default: return IOF_OK; /* a code without a meaning changes nothing */
+    }
   if (!status) {
     iof_buffer old = painter->canvas;
     painter->canvas = painter->other, painter->other = old;
@@ -171,9 +199,9 @@ iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t ro
   for (int i = 0; i < work->steps && !status; i++) {
     int code = work->codes[row * work->steps + i];
     const float *f = work->numbers + (row * work->steps + i) * IOF_NUMBERS;
-    if (code <= IOF_NOTHING || code >= IOF_STEPS) continue;
-    if (code >= IOF_SHARPNESS || r.count == MOST_STAGES) flush(painter->loops, &r, canvas, NULL);
-    if (code >= IOF_SHARPNESS) {
+    if (code == IOF_NOTHING) continue;
+    if (!on_tiles(code) || r.count == MOST_STAGES) flush(painter->loops, &r, canvas, NULL);
+    if (!on_tiles(code)) {
       status = whole_image(painter, code, f, canvas);
     } else {
       stage next = stage_of(painter->loops, &r, canvas, code, f);

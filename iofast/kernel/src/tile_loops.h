@@ -42,17 +42,16 @@ TARGET static void L(hue)(int16_t *tile, int16_t shift) {
   for (int i = 0; i < IOF_TILE; i++) turn_hue(&r[i], &g[i], &b[i], shift);
 }
 
-TARGET static void L(solarize)(int16_t *restrict samples, int16_t threshold) {
-  for (int i = 0; i < IOF_TILE; i++) samples[i] = (int16_t)(samples[i] >= threshold ? 255 - samples[i] : samples[i]);
-}
-
-TARGET static void L(below)(int16_t *restrict samples, int16_t threshold, int16_t more) {
-  for (int i = 0; i < IOF_TILE; i++) samples[i] = add_below(samples[i], threshold, more);
-}
-
-TARGET static void L(mask)(int16_t *restrict samples, int16_t mask) {
-  for (int i = 0; i < IOF_TILE; i++) samples[i] &= mask;
-}
+#define LOOP(name, code, first, second, value)                                       \
+  TARGET static void L(on_##name)(int16_t *restrict samples, int16_t a, int16_t b) {  \
+    (void)a, (void)b;                                                                \
+    for (int i = 0; i < IOF_TILE; i++) {                                             \
+      int16_t v = samples[i];                                                        \
+      samples[i] = (int16_t)(value);                                                 \
+    }                                                                                \
+  }
+IOF_LEVEL_STEPS(LOOP)
+#undef LOOP
 
 TARGET static uint32_t L(gray_sum)(const int16_t *tile, int n) {
   const int16_t *restrict r = tile, *restrict g = tile + IOF_TILE, *restrict b = tile + 2 * IOF_TILE;
@@ -217,12 +216,14 @@ TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restric
   for (int i = 0; i < n; i++) to[i] = brain_of(from[i]);
 }
 
+#define NAMED(name, ...) L(on_##name),
 const iof_tile_loops JOIN(iof_tiles, SET) = {
-    L(widen), L(narrow), L(line), L(saturation), L(hue), L(solarize), L(below), L(mask), L(gray_sum), L(range), L(sharpen),
+    L(widen), L(narrow), L(line), L(saturation), L(hue), IOF_LEVEL_STEPS(NAMED) L(gray_sum), L(range), L(sharpen),
     L(blur_down), L(blur_across), L(places), L(join), L(nearest), L(between), L(split), L(mix), L(smooth), L(turn_hue), L(box_rows), L(luma),
     L(mirror), L(weave_1), L(weave_2), L(weave_4), L(scale), L(half), L(brain),
 };
 
+#undef NAMED
 #undef L
 #undef JOIN
 #undef JOIN_

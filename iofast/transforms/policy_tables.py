@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iofast.ops.strengths import Range, Space
+from iofast.transforms.layers import Range, Space
 
 
 def narrow(*more: str) -> dict[str, Range | None]:
@@ -17,14 +17,14 @@ def narrow(*more: str) -> dict[str, Range | None]:
     return {
         "ShearX": shear,
         "ShearY": shear,
-        "TranslateX": Range(0, third, signed=True, of="width", whole="down"),
-        "TranslateY": Range(0, third, signed=True, of="height", whole="down"),
+        "TranslateX": Range(0, third, signed=True, of="width", rounded="down"),
+        "TranslateY": Range(0, third, signed=True, of="height", rounded="down"),
         "Rotate": Range(0, 30, signed=True),
         "Brightness": factor,
         "Color": factor,
         "Contrast": factor,
         "Sharpness": factor,
-        "Posterize": Range(8, 4, whole="round"),
+        "Posterize": Range(8, 4, rounded="round"),
         "Solarize": Range(255, 0),
         "AutoContrast": None,
         "Equalize": None,
@@ -32,7 +32,7 @@ def narrow(*more: str) -> dict[str, Range | None]:
     }
 
 
-_WIDE_FACTOR, _WIDE_SHIFT = Range(1, 1.99, signed=True), Range(0, 32, signed=True, whole="down")
+_WIDE_FACTOR, _WIDE_SHIFT = Range(1, 1.99, signed=True), Range(0, 32, signed=True, rounded="down")
 WIDE: Space = {
     **narrow("Identity"),
     "ShearX": Range(0, 0.99, signed=True),
@@ -44,7 +44,7 @@ WIDE: Space = {
     "Color": _WIDE_FACTOR,
     "Contrast": _WIDE_FACTOR,
     "Sharpness": _WIDE_FACTOR,
-    "Posterize": Range(8, 2, whole="round"),
+    "Posterize": Range(8, 2, rounded="round"),
 }
 
 _TIMM_FACTOR = Range(0.1, 1.9)
@@ -54,7 +54,7 @@ _TIMM_BOTH: Space = {
     "Equalize": None,
     "Invert": None,
     "Rotate": Range(0, 30, signed=True),
-    "SolarizeAdd": Range(0, 110, whole="down"),
+    "SolarizeAdd": Range(0, 110, rounded="down"),
     "ShearX": Range(0, 0.3, signed=True),
     "ShearY": Range(0, 0.3, signed=True),
     "TranslateX": Range(0, 0.45, signed=True, of="width"),
@@ -65,30 +65,20 @@ TIMM_SPACES: tuple[Space, Space] = (  # without inc1, and with it
     {
         **_TIMM_BOTH,
         **dict.fromkeys(_TIMM_COLOURS, _TIMM_FACTOR),
-        "Posterize": Range(0, 4, whole="down"),
-        "Solarize": Range(0, 256, whole="down"),
+        "Posterize": Range(0, 4, rounded="down"),
+        "Solarize": Range(0, 256, rounded="down"),
     },
     {
         **_TIMM_BOTH,
         **dict.fromkeys(_TIMM_COLOURS, _TIMM_GROWING),
-        "Posterize": Range(4, 0, whole="up"),
-        "Solarize": Range(256, 0, whole="up"),
+        "Posterize": Range(4, 0, rounded="up"),
+        "Solarize": Range(256, 0, rounded="up"),
     },
 )
 
 _TIMM_ALL = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "Posterize",
-    "Solarize",
-    "SolarizeAdd",
-    *_TIMM_COLOURS,
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", *_TIMM_COLOURS),
+    *("ShearX", "ShearY", "TranslateX", "TranslateY"),
 )
 # operations, or their weights, by timm's part "t"; the weighted ones use the ranges of inc1
 TIMM_SETS: Mapping[str, tuple[str, ...] | Mapping[str, float]] = {

@@ -1,56 +1,28 @@
-"""Operations as frozen dataclasses, and the checks of their fields.
-
-A check takes "Class: field" and a value. It returns the value's normal form or raises `OptionError`.
-"""
+"""Checks of the fields of transforms. Numbers are for pixels in [0, 1] (8-bit level / 255), as after `ToTensor`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from operator import index
-from typing import Any, SupportsIndex, TypeVar, dataclass_transform
+from typing import Any, SupportsIndex
 
-from iofast.errors import OptionError, shown
+from iofast.arguments import Check
+from iofast.errors import OptionError
+from iofast.kernel.contract import FILTERS
+from iofast.work import Edge
 
-T = TypeVar("T")
-Check = Callable[[str, Any], Any]
 Span = tuple[float, float]
 RGB = tuple[float, float, float]
+Pair = tuple[int, int]  # height, width
+Sides = tuple[int, int, int, int]  # left, top, right, bottom
 
 MOST_FACTOR = 63.0  # of brightness, contrast, saturation and sharpness: the kernel's factors have 6 integer bits
-MOST_REACH = 63  # pixels that a blur reaches on each side
+MAX_SIZE = 32_767  # pixels a side of a transform's result: times 65,500 it still fits the int32 of a box
 
+RANDOM = "random"  # bilinear or bicubic with equal chance for each image: timm's default
+EDGES = {edge.name.lower(): edge for edge in Edge}  # torchvision's padding modes
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Image.Resampling, also torchvision's
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def operation(**checks: Check) -> Callable[[type[T]], type[T]]:
-    """Make a class a frozen dataclass that checks and normalises its fields before its own `__post_init__`."""
-
-    def decorate(cls: type[T]) -> type[T]:
-        own = getattr(cls, "__post_init__", None)
-
-        def check_and_finish(self: T) -> None:
-            check_fields(self, **checks)
-            if own is not None:
-                own(self)
-
-        setattr(cls, "__post_init__", check_and_finish)  # noqa: B010  mypy knows no such attribute
-        return dataclass(frozen=True, slots=True)(cls)
-
-    return decorate
-
-
-def check_fields(op: object, **checks: Check) -> None:
-    """Replace fields of the frozen dataclass `op` by what their checks return."""
-    for name, check in checks.items():
-        object.__setattr__(op, name, check(f"{type(op).__name__}: {name}", getattr(op, name)))
-
-
-def optional(check: Check, default: object = None) -> Check:
-    """`check`, with `default` for None."""
-    return lambda name, value: default if value is None else check(name, value)
 
 
 def between(low: float, high: float) -> Check:
@@ -72,24 +44,6 @@ def above_zero(name: str, value: object) -> float:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise OptionError(f"{name} must be above 0, found {value!r}")
     return float(value)
-
-
-def whole(low: int, high: int | None = None) -> Check:
-    """A whole number from `low` to `high`, or from `low` on."""
-
-    return lambda name, value: check_whole(name, value, low, high)
-
-
-def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`. Refuses bools."""
-    try:  # arrays and tensors have an `__index__`, which fails for most of them
-        number = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else index(value)
-    except (TypeError, ValueError):
-        number = None
-    if number is None or number < low or (high is not None and number > high):
-        limits = f"from {low} on" if high is None else f"from {low} to {high}"
-        raise OptionError(f"{name} must be a whole number {limits}, found {shown(value)}")
-    return number
 
 
 def span(name: str, values: Any) -> Span:
@@ -163,3 +117,46 @@ def warp_filter(name: str, value: object) -> str:
     if found != "nearest" and found != "bilinear":
         raise OptionError(f"{name} must be nearest or bilinear, found {value!r}")
     return str(found)
+
+
+def pair(name: str, size: Any) -> Pair:
+    """(height, width) of a `size` given as one int, as [int] or as (height, width); each 1 to 32,767."""
+    try:
+        sides = [index(size)] if isinstance(size, SupportsIndex) else [index(side) for side in size]
+    except TypeError:
+        raise OptionError(f"{name} must be an int or (height, width), found {size!r}") from None
+    if len(sides) not in (1, 2) or not all(1 <= side <= MAX_SIZE for side in sides):
+        raise OptionError(f"{name} must be 1 or 2 whole numbers from 1 to {MAX_SIZE}, found {size!r}")
+    return sides[0], sides[-1]
+
+
+def padding_mode(name: str, mode: object) -> object:
+    """One of torchvision's padding modes."""
+    if not isinstance(mode, str) or mode not in EDGES:
+        raise OptionError(f"{name} must be {', '.join(EDGES)}, found {mode!r}")
+    return mode
+
+
+def sides(name: str, padding: Any) -> Sides:
+    """Left, top, right, bottom of a padding; None is none."""
+    if padding is None:
+        return 0, 0, 0, 0
+    try:
+        found = [index(padding)] if isinstance(padding, SupportsIndex) else [index(side) for side in padding]
+    except TypeError:
+        found = []
+    if len(found) not in (1, 2, 4) or not all(0 <= side <= MAX_SIZE for side in found):
+        raise OptionError(f"{name} must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, found {padding!r}")
+    left, top, right, bottom = found * (4 // len(found))
+    return left, top, right, bottom
+
+
+def check_filter(transform: Any) -> None:
+    """Check `interpolation` and `antialias`; `interpolation` becomes a name."""
+    found, name = transform.interpolation, type(transform).__name__
+    filter = interpolation_name(found)
+    if not isinstance(filter, str) or filter not in (*FILTERS, RANDOM):
+        raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)} or {RANDOM}, found {found!r}")
+    if not transform.antialias and filter in ("bicubic", RANDOM):
+        raise OptionError(f"{name}: interpolation without antialias must be bilinear or nearest, found {found!r}")
+    object.__setattr__(transform, "interpolation", filter)

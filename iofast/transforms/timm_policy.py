@@ -5,13 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from iofast.arguments import checked
 from iofast.errors import OptionError
-from iofast.ops.policies import TimmAugment
-from iofast.ops.policy_tables import TIMM_SETS, TIMM_SPACES
-from iofast.ops.strengths import Layer, Named, Strength
+from iofast.transforms.arguments import colour, warp_filter
+from iofast.transforms.layers import Layer, Named, Strength
+from iofast.transforms.policies import Policy
+from iofast.transforms.policy_tables import TIMM_SETS, TIMM_SPACES
 
 _LEVELS = 10.0  # of magnitudes
 _PARTS = {"m": _LEVELS, "n": 2, "p": 0.5, "mstd": 0, "mmax": _LEVELS, "inc": 0}  # of a string, with their defaults
+
+
+@checked(interpolation=warp_filter, fill=colour)
+class TimmAugment(Policy):
+    """The policy of a `timm_policy` string."""
+
+    config: str
+    interpolation: str = "bilinear"
+    fill: float | Sequence[float] = (124 / 255, 116 / 255, 104 / 255)
+
+    def __post_init__(self) -> None:
+        _parsed(self.config)
+
+    def __repr__(self) -> str:
+        return f"timm_policy({self.config!r}, interpolation={self.interpolation!r}, fill={self.fill!r})"
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return _parsed(self.config)
 
 
 def timm_policy(
@@ -28,6 +49,11 @@ def timm_policy(
 
     `fill` is timm's `img_mean`: the mean of the images' normalisation. Raises `OptionError` for any other string.
     """
+    return TimmAugment(config, interpolation, fill)
+
+
+def _parsed(config: str) -> tuple[Layer, ...]:
+    """The layers of a string. Raises `OptionError` if it is none of timm's."""
     first, *parts = config.split("-") if isinstance(config, str) else [""]
     if first != "rand":
         raise OptionError(f"timm_policy: expected rand with its parts, such as rand-m9-mstd0.5-inc1, found {config!r}")
@@ -40,7 +66,7 @@ def timm_policy(
             chosen = part[1:]
         else:
             raise OptionError(f"timm_policy: expected parts {', '.join(_PARTS)}, t, found {part!r} in {config!r}")
-    return TimmAugment(config, _layers(numbers, chosen), interpolation, fill)
+    return _layers(numbers, chosen)
 
 
 def _split(part: str) -> tuple[str, float | None]:
