@@ -24,6 +24,7 @@ from tqdm import tqdm
 from benchmarks import measure
 from benchmarks.verdicts.program_runs import Place, Run, build_nvml
 from benchmarks.verdicts.programs import SUITES, Program
+from benchmarks.verdicts.score import SHORT
 from iofast.monitor.findings import Bound, Prediction
 from iofast.monitor.verdict import classify
 from tools import machine
@@ -86,7 +87,7 @@ def score(place: Place, program: Program) -> list[Scored]:
     before = place.run(program, inside=False)
     if before.seen is None or before.true is None:
         return []
-    verdict = classify(before.seen.snapshots)
+    verdict = classify(before.seen.snapshots, thresholds=SHORT)
     steady = fixed(program, before)
     pairs = [(prediction, changed(steady, prediction)) for prediction in verdict.what_if]
     return [

@@ -92,7 +92,7 @@ def follow(reader: Reader, located: Located, row: int, data: bytes | memoryview 
         header = None if data is None else kernel.read_header(data)
     except DecodeError:
         header = None
-    if header is None or located.certain[row]:
+    if header is None or (located.crc is not None and located.crc[row] >= 0):  # `certain`, of this row alone
         return header
     found = header.width, header.height, header.orientation
     if not located.orientation[row]:  # the stored orientation is wanted

@@ -1,4 +1,4 @@
-"""Checks of a loader's options against each other and the dataset, before any thread starts."""
+"""Checks of a loader's options against each other and the dataset, and what it refuses to a framework."""
 
 from __future__ import annotations
 

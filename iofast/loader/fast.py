@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Concatenate, Never, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, overload
 
 import torch
 from typing_extensions import TypeVar  # a dependency of torch; the default needs Python 3.13 otherwise
@@ -50,15 +50,22 @@ from iofast.prefetch.auto import State, first
 
 _log = logging.getLogger("iofast")
 
-_P = ParamSpec("_P")
-_FieldsT = TypeVar("_FieldsT", default=Any)
 _BatchT = TypeVar("_BatchT", default=Any)
+_FieldsT = TypeVar("_FieldsT", default=Any)
+_P = ParamSpec("_P")
 
 
 def _typed_by(
     _options: Callable[_P, LoaderOptions], _fields: type[_FieldsT] | None = None, _batch: type[_BatchT] | None = None
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[FastLoader[_BatchT], FastDataset[_FieldsT], _P], None]]:
     """Type `FastLoader.__init__`: it takes a dataset with such `fields`, and these options; then such batches come."""
+    return lambda function: function
+
+
+def _made_by(
+    _options: Callable[_P, LoaderOptions], _fields: type[_FieldsT] | None = None, _batch: type[_BatchT] | None = None
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[FastDataset[_FieldsT], _P], FastLoader[_BatchT]]]:
+    """Type `FastLoader.__new__` alike."""
     return lambda function: function
 
 
@@ -124,6 +131,19 @@ class FastLoader(Iterable[_BatchT]):
     Raises `OptionError` at construction for wrong options. Iteration raises `DecodeError` for a sample that cannot be
     made, or `ErrorBudgetError` if there are too many of them.
     """
+
+    if TYPE_CHECKING:  # mypy takes the type of a loader from __init__, pyright and so editors take it from __new__
+
+        @overload
+        @_made_by(UsualOptions, type(None), tuple[torch.Tensor, torch.Tensor])
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...  # type: ignore[misc]
+        @overload
+        @_made_by(UsualOptions, tuple[str, ...], Fields)
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...  # type: ignore[misc]
+        @overload
+        @_made_by(LoaderOptions)
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...  # type: ignore[misc]
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...
 
     @overload
     @_typed_by(UsualOptions, type(None), tuple[torch.Tensor, torch.Tensor])

@@ -20,21 +20,18 @@ def _option(default: Any, text: str, metavar: str | None = None, *, flag: str | 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How to watch a job. Where the driver names no processes (in containers), `gpu` is taken for the job's."""
+    """What to watch, and how: without `pids`, a GPU and a program, all training of this user.
 
+    Where the driver names no processes (in containers), `gpu` is taken for the job's.
+    """
+
+    pids: tuple[int, ...] = _option((), "this process; may be given several times", "N", flag="--pid")
+    seconds: float | None = _option(None, "end after N seconds; with --once the longest wait (default: 40)", "N")
     gpu: int | None = _option(None, "the processes on this GPU, as the driver numbers them", "K")
     interval: float = _option(1.0, "seconds between lines or redraws (default: 1)", "S")
     stacks: Literal["auto", "off"] = _option(
         "auto", "do not read Python stacks, even if py-spy may", flag="--no-stacks"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """Which jobs to watch: without `pids`, a GPU and a program, all training of this user."""
-
-    pids: tuple[int, ...] = _option((), "this process; may be given several times", "N", flag="--pid")
-    seconds: float | None = _option(None, "end after N seconds; with --once the longest wait (default: 40)", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +52,13 @@ class OutputOptions:
 
 
 GROUPS = {
-    "what to watch (default: all training processes of this user)": (JobOptions, WatchOptions),
+    "what to watch (default: all training processes of this user)": (WatchOptions,),
     "output (default: a screen on a terminal, else lines)": (OutputOptions,),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(JobOptions, WatchOptions, OutputOptions):
+class Request(WatchOptions, OutputOptions):
     """Options of the command. Raises OptionError if they are invalid. `program`: a command to start, with arguments."""
 
     program: tuple[str, ...] = ()

@@ -265,7 +265,7 @@ class Snapshot:
     devices: tuple[DeviceFigures, ...] = ()
     stacks: StackFigures | None = None
     loaders: tuple[LoaderFigures, ...] = ()
-    dataset_paths: tuple[str, ...] = ()  # folders of files that workers had open
+    data_folder: str | None = None  # with most of the data files that workers had open
     notes: tuple[str, ...] = ()  # one line for each thing that could not be seen, and what would allow it
     peers: dict[int, float] = field(default_factory=dict)  # waiting share of other ranks on this machine, by rank
     file_bytes: int | None = None  # median size of the images that workers had open

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
-from iofast.errors import OptionError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +40,6 @@ class Thresholds:
     faults: float = 20.0
     memory_short: float = 1 << 30
     idle_cpu: float = 0.02
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) >= 0:
-                raise OptionError(
-                    f"Thresholds.{field.name}: expected a number of at least 0, found {getattr(self, field.name)!r}"
-                )
-        if not self.notice <= self.bound <= self.severe:
-            raise OptionError(
-                f"Thresholds: expected notice <= bound <= severe, found {self.notice}, {self.bound}, {self.severe}"
-            )
 
 
 THRESHOLDS = Thresholds()

@@ -108,7 +108,7 @@ class Watch:
             devices=devices,
             stacks=self._bursts.take() if self._bursts is not None else None,
             loaders=loaders,
-            dataset_paths=self._files.folders,
+            data_folder=self._files.folder,
             notes=self._noted(devices),
             peers={**self._peers.take(), **self._pages.peers()},
             file_bytes=self._files.image_bytes,

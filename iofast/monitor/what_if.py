@@ -7,8 +7,10 @@ both in seconds of one worker; `count` workers share them, and `cores` limit `pr
 
     batch = max(step, (prep + fetch) / count, prep / cores)
 
-and a change replaces some of these. Where both sides are nearly equal, their variation makes some batches late: the
-lower bound of a rate allows a tenth of the time for that. A band that is wider than its effect is left out.
+and a change replaces some of these. An input-bound loader takes all of the present time: where its measured parts are
+most of it, they are scaled to it, and where they are not, nothing is predicted. Where both sides are nearly equal,
+their variation makes some batches late: the lower bound of a rate allows a tenth of the time for that. A band that is
+wider than its effect is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from iofast.monitor.snapshot import WorkerTask
 
 _LATE = 0.10  # of a batch's time, lost where step and loader are nearly equal
 _NOTABLE = 0.05  # a smaller effect is not shown
+_EXPLAINED = 0.7  # of the present time, that a loader's processors and waits must account for
 _MOST_WORKERS = 64
 _PACKED = 28_000  # bytes of an average photograph of short side 256 (benchmarks/results/load.md)
 _DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
@@ -92,14 +95,24 @@ def _times(now: Situation) -> Times | None:
         prep = workers.count * workers.cpu
         # A worker that is neither on a processor, nor queued for one, nor out of work, waits for bytes.
         fetch = workers.count * max(0.0, 1.0 - workers.busy - (now.starved or 0.0))
-        return Times(step, (prep, prep), (0.0 if now.starved is None else fetch, fetch), workers.count, free + prep)
+        seen = Times(step, (prep, prep), (0.0 if now.starved is None else fetch, fetch), workers.count, free + prep)
+        return _scaled(seen)
     threads = max((one.num_workers or 0 for one in training.loaders), default=0)
     read, decode = (
         fsum(one.stages.get(stage, 0.0) for one in training.loaders) / training.seconds for stage in ("read", "decode")
     )
     if not threads or read + decode <= 0:
         return None
-    return Times(step, (decode, decode), (read, read), threads, free + decode)
+    return _scaled(Times(step, (decode, decode), (read, read), threads, free + decode))
+
+
+def _scaled(times: Times) -> Times | None:
+    """The times with a loader that takes all of the present time; None if most of that is unexplained."""
+    taken = times.loader(1)
+    if taken < _EXPLAINED:
+        return None
+    (prep, most_prep), (fetch, most_fetch) = times.prep, times.fetch
+    return replace(times, prep=(prep / taken, most_prep / taken), fetch=(fetch / taken, most_fetch / taken))
 
 
 def _images(now: Situation) -> float | None:

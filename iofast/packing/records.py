@@ -51,12 +51,14 @@ class Records:
             columns = self._reader.columns(part)
             keys = self._reader.keys(columns)
             for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
-                for row, payloads in enumerate(self._payloads(part[first:last]), first):
-                    header = None if self._own else self._header(columns, row, payloads)
-                    info = _info(columns, row)
-                    fields = payloads if self._own else self._legal(payloads, info, keys[row], header)
-                    position = int(keys[row]) if self.key_width else int(part[row])
-                    yield PackedRecord(position, info, fields, None)
+                found, own = self._payloads(part[first:last]), keys[first:last]
+                headers = [
+                    None if self._own else self._header(columns, row, each) for row, each in enumerate(found, first)
+                ]
+                rows = zip(part[first:last].tolist(), own, found, headers, _infos(columns, first, last), strict=True)
+                for place, key, payloads, header, info in rows:
+                    fields = payloads if self._own else self._legal(payloads, info, key, header)
+                    yield PackedRecord(int(key) if self.key_width else place, info, fields, None)
 
     def not_stored(self) -> list[str]:
         """What no container stores, in words."""
@@ -110,8 +112,9 @@ def _parts(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
     return (np.arange(at, min(at + STEP, stop), dtype=np.int64) for at in range(start, stop, STEP))
 
 
-def _info(columns: Located, row: int) -> ImageInfo:
-    return ImageInfo(*(int(own[row]) for own in (columns.label, columns.width, columns.height, columns.orientation)))
+def _infos(columns: Located, first: int, last: int) -> Iterator[ImageInfo]:
+    facts = columns.label, columns.width, columns.height, columns.orientation
+    return map(ImageInfo, *(own[first:last].tolist() for own in facts))
 
 
 def _key_width(reader: Reader) -> int:

@@ -2,6 +2,7 @@
 
 jobs.py       results made by threads, delivered in order
 threads.py    how these threads start, compute and end
+at_exit.py    consumers in daemon threads are held while the interpreter exits
 times.py      how threads and consumer spend their time
 auto.py       how many threads, and how far ahead
 readahead.py  advice to the kernel on the bytes of coming batches; advice.py gives it

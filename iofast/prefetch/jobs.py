@@ -24,6 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
 from iofast.errors import OptionError, WorkerError
+from iofast.prefetch.at_exit import rests, works
 from iofast.prefetch.threads import EXITING, compute_alone, join_thread, name_for_kernel, start_thread
 from iofast.prefetch.times import Clock, Stopwatch, Times
 
@@ -166,6 +167,7 @@ class Prefetch(Generic[T, S]):
         self._wanted = 0  # threads that may work; never more than do, or the last one could park
         self._threads: list[threading.Thread] = []
         self._shared = _Shared()
+        works(self._shared)
         # A Ctrl-C would end a finalizer in Python; this callback is C code, which a Ctrl-C cannot interrupt
         self._shared.owner = weakref.ref(self, self._shared.tasks.put)
         # Daemon threads let the interpreter exit beside a live iterator. The finalizer also runs at exit, and ends them
@@ -218,6 +220,8 @@ class Prefetch(Generic[T, S]):
         if promise is None:
             self.close()
             raise StopIteration
+        if given_up is None:  # no thread of ours, which ends by itself
+            works(self._shared)
         self._levels[len(self._shared.ready)] += 1
         if not promise.finished:
             if self._shared.stopped and threading.current_thread() is threading.main_thread():
@@ -225,7 +229,7 @@ class Prefetch(Generic[T, S]):
             self._wait.start()
             try:
                 if self._threads:
-                    _wait_for(promise.done, given_up)
+                    _wait_for(promise.done, given_up, self._shared)
                 else:
                     self._work_here(promise)
             finally:
@@ -334,9 +338,11 @@ class Prefetch(Generic[T, S]):
         self._wanted += 1
 
 
-def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None) -> None:
+def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None, shared: _Shared) -> None:
     if given_up is None:
+        rests(shared)
         done.acquire()
+        works(shared)
         return
     while not done.acquire(timeout=STEP_S):
         if given_up():
@@ -368,6 +374,7 @@ def _do(number: int, task: tuple[_Promise[Any, Any], Any], shared: _Shared) -> N
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
     shared.stopped = True
     shared.end()  # before any Python call, which a Ctrl-C could interrupt
+    rests(shared)
     if os.getpid() != pid:  # a forked child has no such threads
         return
     if threading.current_thread() in threads or sys.is_finalizing():

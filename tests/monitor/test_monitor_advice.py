@@ -114,7 +114,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         ],
     ),
     "pack": (
-        (STORAGE, {**ASLEEP, "file_bytes": 30_000, "dataset_paths": ("/photos/n03",)}),
+        (STORAGE, {**ASLEEP, "file_bytes": 30_000, "data_folder": "/photos/n03"}),
         "iofast pack FOLDER train.lmdb",  # which folder has all images is not known
         [(STORAGE, {**ASLEEP, **BIG}), (STORAGE, ASLEEP), (CPU, {**BUSY, "file_bytes": 30_000})],
     ),
@@ -314,7 +314,7 @@ def test_ranks_share_the_cores() -> None:
 
 def test_commands_name_the_folder_of_the_images() -> None:
     """Where it is not certain, a word stands for it: a class's folder would lose the other classes."""
-    paths, sure = {"dataset_paths": ("/data/my train/cat", "/data/labels")}, {"image_root": "/data/my train"}
+    paths, sure = {"data_folder": "/data/my train/cat"}, {"image_root": "/data/my train"}
     for root, folder, source in ((sure, "'/data/my train'", "/data/my train"), ({}, "FOLDER", "FOLDER")):
         known = {**paths, **root}
         small = given_(STORAGE, **ASLEEP, file_bytes=30_000, **known)["pack"].change
@@ -330,5 +330,5 @@ def test_commands_name_the_folder_of_the_images() -> None:
 def test_the_command_that_warms_the_page_cache_runs(tmp_path: Path) -> None:
     (tmp_path / "a class").mkdir()
     (tmp_path / "a class" / "1.jpg").write_bytes(b"x")
-    command = given_(CACHE, **ASLEEP, dataset_paths=(str(tmp_path),))["page_cache"].change
+    command = given_(CACHE, **ASLEEP, data_folder=str(tmp_path))["page_cache"].change
     assert subprocess.run(["sh", "-c", command], capture_output=True, check=True).stderr == b""

@@ -13,7 +13,7 @@ from monitor_moments import HOSTILE, busy, moment, starved, unknown
 from test_monitor_views import texts
 
 from iofast.errors import TargetError
-from iofast.monitor.render.chart import area, strip
+from iofast.monitor.render.chart import area
 from iofast.monitor.render.figures import NAMES
 from iofast.monitor.render.history import Point
 from iofast.monitor.render.html_report import PageReport, html
@@ -113,7 +113,6 @@ def test_areas_have_gaps_where_nothing_is_known() -> None:
     assert area(points, 0, 0, 1.0).count("<polygon") == 4, "low and high"
     assert area([], 0, 0, 1.0).count("<polygon") == 0
     assert "nan" not in area(points, 0, 0, 0.0)
-    assert strip([]).count("<rect") == 0
 
 
 def test_every_coordinate_lies_in_the_drawing() -> None:

@@ -98,6 +98,7 @@ def test_packing_comes_before_the_loader_that_reads_it(
         f'train_set = FastDataset("{"train.lmdb" if packed else "/images"}")',
         "train_loader = FastLoader(train_set, args.batch, shuffle=True,",
         "    transform=T.train(192), dtype=torch.float32)",
+        "# or, without editing, where Pillow opens JPEGs: iofast run -- python train.py",
     ]
 
 

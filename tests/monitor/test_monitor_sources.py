@@ -1,4 +1,4 @@
-"""Where the command gets jobs from: what was named, one GPU, a started program, everybody; and how it judges them."""
+"""Where the command gets jobs from: what was named, one GPU, a started program, everybody."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from monitor_snapshots import MAIN, training, worker
 
 from iofast.monitor import sources
 from iofast.monitor.find import MonitorError
-from iofast.monitor.findings import Bound
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.request import Request
-from iofast.monitor.snapshot import Doing, Job
+from iofast.monitor.snapshot import Job
 from iofast.monitor.sources import machine
 
 JOBS = [Job(pid, 1, "python train.py") for pid in (10, 20)]
@@ -110,11 +108,3 @@ def test_a_started_program_without_the_signs_of_one(
     with subprocess.Popen(["true"]) as ended:
         pass
     assert machine(Request(), ended.pid).find() == []
-
-
-def test_a_verdict_comes_with_its_advice(seen: dict[str, Any]) -> None:
-    late = {Doing.QUEUE: 0.6, Doing.RUNNING: 0.4}
-    workers = (MAIN, *(worker(number, 0.95) for number in range(2)))
-    verdict = machine(Request()).judge(training(40, doing=late, idle=0.62, processes=workers), None)
-    assert verdict.bound is Bound.INPUT
-    assert [advice.name for advice in verdict.advice][:1] == ["num_workers"]

@@ -16,7 +16,7 @@ import pytest
 
 from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
-from iofast.monitor.probe.feeds import SourceText
+from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
 from iofast.monitor.snapshot import Frame, Job, WaitSource, WorkerTask
 
@@ -202,7 +202,7 @@ def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:
-    source = SourceText(os.getpid())
+    source = Feeds(os.getpid())
     program = tmp_path / "train.py"
     program.write_bytes(b"a = 1\nloss.item()  # \xff\n")
     os.mkfifo(tmp_path / "pipe.py")
@@ -213,4 +213,4 @@ def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:
     assert source.line(call("main", "/a\0b", 1)) == ""
     program.write_text("edited = 1")
     assert source.line(call("main", str(program), 1)) == "a = 1", "as the program has read it"
-    assert SourceText(os.getpid()).line(call("main", str(program), 1)) == "edited = 1"
+    assert Feeds(os.getpid()).line(call("main", str(program), 1)) == "edited = 1"

@@ -6,10 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from monitor_moments import HOSTILE, moment, starved
 from monitor_moments import busy as compute_bound
+from monitor_moments import moment, starved
 from monitor_snapshots import LOADER, snapshot, stacks, training
-from test_monitor_views import shows
 
 from iofast.monitor.findings import Bound, Evidence, Verdict
 from iofast.monitor.render import wording
@@ -121,19 +120,6 @@ def test_views_without_phases_do_not_speak_of_them() -> None:
     assert not any("a step in" in line for line in paragraphs(now))
     assert not any(line.plain.startswith("step ") for line in drawn([now], 0, (120, 40)))
     assert "Phases of a step" not in html([now], datetime(2026, 11, 21, tzinfo=UTC))
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names(name: str) -> None:
-    loader = replace(TRAIN, phases={name: 0.9})
-    verdict = classify(training(doing=BUSY, idle=0.02, loaders=(loader,)))
-    assert len(told(verdict)) == 1
-    now = shown(loader, verdict)
-    assert all(shows(line) for line in (*paragraphs(now), wording.summary(now), wording.step(now.snapshot)))
-    assert all(shows(line.plain) for line in drawn([now], 0, (80, 24)))
-    page = html([now], datetime(2026, 11, 21, tzinfo=UTC))
-    assert "<script" not in page
-    assert "<img" not in page
 
 
 def test_a_small_terminal_keeps_what_matters() -> None:

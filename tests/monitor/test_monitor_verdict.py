@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, Span, simulate, snapshot, stacks, thread, training, worker
 
-from iofast.errors import OptionError
 from iofast.monitor.bounds import exposed, wilson
 from iofast.monitor.findings import Bound, Cause, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Doing, Frame, Job, Looks, Snapshot, SyncSite, Tier
@@ -377,12 +376,7 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
         assert verdict.stall.low >= THRESHOLDS.bound
 
 
-def test_thresholds_check_themselves() -> None:
-    assert len(fields(Thresholds)) <= 15
-    with pytest.raises(OptionError, match=r"^Thresholds.part: expected a number of at least 0, found -1$"):
-        Thresholds(part=-1)
-    with pytest.raises(OptionError, match=r"notice <= bound <= severe, found 0.05, 0.3, 0.2"):
-        Thresholds(bound=0.3)
+def test_other_thresholds() -> None:
     assert classify([snapshot(BUSY, 0.02)] * 3, thresholds=Thresholds(min_seconds=2)).bound is Bound.COMPUTE
 
 

@@ -64,3 +64,35 @@ def test_no_result_is_made_at_the_end(num_workers: int) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("no batch can be made while the interpreter exits")
+
+
+COMPUTING = """
+import torch
+def train():
+    while True:
+        for _ in make(num_workers):
+            for _ in range(20):
+                (torch.ones(16, 3, 64, 64) @ torch.ones(16, 3, 64, 64)).sum()
+for _ in range(2):
+    threading.Thread(target=train, daemon=True).start()
+time.sleep(delay)
+"""
+
+
+@pytest.mark.parametrize("run", [*range(3), *(pytest.param(run, marks=pytest.mark.slow) for run in range(3, 20))])
+def test_daemon_threads_that_compute_with_results_are_held(run: int) -> None:
+    program = SCRIPT.replace("10000", "5") + f"num_workers, delay = {run % 3}, {0.1 + run / 100}" + COMPUTING
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_daemon_thread_that_waits_for_another_is_not_waited_for() -> None:
+    feeding = "import queue\nroom = queue.Queue(1)\ndef feed():\n    for each in make(): room.put(each)\n"
+    program = SCRIPT + feeding + "threading.Thread(target=feed, daemon=True).start(); time.sleep(0.3)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program + "from iofast.prefetch import at_exit\nat_exit._PATIENCE_S = 1000.0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

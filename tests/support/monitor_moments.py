@@ -82,7 +82,7 @@ def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
         loader = LoaderFigures(
             text, text, 2, 2, 64, text, 3, 9, 576, 0.1, 0.4, None, None, {text: 0.1}, False, {text: 1.0}
         )
-        made = replace(made, loaders=(loader,), dataset_paths=(text,))
+        made = replace(made, loaders=(loader,), data_folder=text)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from iofast.monitor.probe.calls import Call, Stack, parse
-from iofast.monitor.probe.feeds import Feeds, SourceText
+from iofast.monitor.probe.feeds import Feeds
 
 
 def stack(text: str) -> Stack:
@@ -16,7 +16,7 @@ def stack(text: str) -> Stack:
     return found
 
 
-class Source(SourceText):
+class Source(Feeds):
     """A program with these files. `line`, if given, replaces every line of the user's code."""
 
     def __init__(self, files: Mapping[str, str] | None = None, line: str | None = None) -> None:
@@ -30,8 +30,3 @@ class Source(SourceText):
         if self._line is None:
             return super().line(call)
         return self._line if call.user else ""
-
-
-def knowing(files: Mapping[str, str] | None = None, line: str | None = None) -> Feeds:
-    """The feeds of a program before its first stack."""
-    return Feeds(Source(files, line))

@@ -122,8 +122,7 @@ class Situation:
     @property
     def folder(self) -> str | None:
         """Folder of the data: of all images if that is known, else that of most data files that were open."""
-        known = [one.dataset_paths for one in self.every.snapshots if one.dataset_paths]
-        return self.image_root or (known[-1][0] if known else None)
+        return self.image_root or (self.last.data_folder if self.last is not None else None)
 
     @property
     def image_root(self) -> str | None:

@@ -21,7 +21,7 @@ _ELSEWHERE: Final = ("/proc/", "/dev/", "/sys/", "/usr/", "/lib", "/etc/", "/run
 _NOT_DATA: Final = ("/site-packages/", "/dist-packages/", "/.cache/torch", "/.triton/", "torchinductor_", ".log")
 _MOST: Final = 256  # descriptors of one process that are looked at
 _EAGER, _SELDOM = 16, 5  # intervals with a glimpse; later ones, of which one in five has one, rarely find anything new
-_FOLDERS: Final = 16
+_FOLDERS: Final = 128
 _SIBLINGS: Final = 24  # folders beside one of images that are looked into,
 _FILES: Final = 16  # and files of each of them
 _CLASSES: Final = 0.75  # of them with images, from which they are classes
@@ -29,7 +29,7 @@ _SIZES: Final = 256
 
 
 class DataFolders:
-    """Folders of data files seen so far, folders of images first, then by how often; sizes of the images."""
+    """Folders of data files seen so far, and the sizes of the images."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -38,17 +38,9 @@ class DataFolders:
         self._turn = 0
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        """At most 16. Classes of an image folder lie side by side and are named by their common folder."""
-        side_by_side = Counter(map(os.path.dirname, self._seen))
-        counts: Counter[str] = Counter()
-        of_images = set()
-        for path, count in self._seen.items():
-            parent = os.path.dirname(path)
-            name = parent if side_by_side[parent] > 1 and len(parent) > 1 else path
-            counts[name] += count
-            of_images |= {name} if path in self._roots else set()
-        return tuple(sorted(counts, key=lambda name: (name not in of_images, -counts[name]))[:_FOLDERS])
+    def folder(self) -> str | None:
+        """The folder with most of the data files; one of images, if any were seen: those can be packed."""
+        return max(self._seen, key=lambda path: (path in self._roots, self._seen[path]), default=None)
 
     def image_root(self, named: str, words: Sequence[str] = ()) -> str | None:
         """The folder of all images, for packing; None if that is not certain.
@@ -78,8 +70,8 @@ class DataFolders:
             for name in os.listdir(process / "fd")[:_MOST]:
                 with contextlib.suppress(OSError):
                     self._look(f"{process}/fd/{name}", f"{process}/root")
-        if len(self._seen) > 8 * _FOLDERS:
-            self._seen = Counter(dict(self._seen.most_common(4 * _FOLDERS)))
+        if len(self._seen) > _FOLDERS:
+            self._seen = Counter(dict(self._seen.most_common(_FOLDERS // 2)))
 
     def _look(self, link: str, job_root: str) -> None:
         path = os.readlink(link)

@@ -23,8 +23,8 @@ _LARGEST_PARSED = 1 << 20  # characters; 100,000 take 10 ms
 _FILES = 64  # that are kept
 
 
-class SourceText:
-    """The source of one process, by the paths that the process knows.
+class Feeds:
+    """The source of one process, by the paths that the process knows: which functions train, where they get batches.
 
     A file is read once: when it is edited later, the program still runs what it read.
     """
@@ -69,17 +69,10 @@ class SourceText:
         text = "\n".join(self._lines(path))
         return Loops(text if len(text) <= _LARGEST_PARSED else "")
 
-
-class Feeds:
-    """Which functions train and where they get their batches, by their source."""
-
-    def __init__(self, source: SourceText) -> None:
-        self.source = source
-
     def trains(self, calls: Sequence[Call], wait: Wait) -> bool:
         """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
         return bool(self._asyncio_loops(wait)) or any(
-            call.user and self.source.loops(call).trains_at(call.name, call.line) for call in calls
+            call.user and self.loops(call).trains_at(call.name, call.line) for call in calls
         )
 
     def entry(self, calls: Sequence[Call], wait: Wait | None) -> int | None:
@@ -88,11 +81,11 @@ class Feeds:
 
     def _gets(self, calls: Sequence[Call], place: int, wait: Wait | None) -> bool:
         call, callee = calls[place], calls[place - 1].name if place else ""
-        if not call.user or self.source.loops(call).head_at(call.name, call.line):
+        if not call.user or self.loops(call).head_at(call.name, call.line):
             return call.user
         waits = wait is not None and wait.source is not WaitSource.NONE
-        iterates = callee in _NEXT or _ITERATES.match(self.source.line(call)) is not None
-        return self.source.loops(call).gets_at(call.name, call.line) and (waits or iterates)
+        iterates = callee in _NEXT or _ITERATES.match(self.line(call)) is not None
+        return self.loops(call).gets_at(call.name, call.line) and (waits or iterates)
 
     def awaits(self, wait: Wait) -> Call | None:
         """The line at which an asyncio training waits for its batch while all its tasks sleep.
@@ -106,4 +99,4 @@ class Feeds:
 
     def _asyncio_loops(self, wait: Wait) -> list[Loop]:
         runs = wait.source is WaitSource.EVENTS and wait.at.user
-        return self.source.loops(wait.at).run_at(wait.at.line) if runs else []
+        return self.loops(wait.at).run_at(wait.at.line) if runs else []

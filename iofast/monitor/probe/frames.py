@@ -115,7 +115,7 @@ def frame_of(calls: Sequence[Call], feeds: Feeds) -> Seen:
     if any(_SAVING.match(c.label) for c in calls):
         return Seen(Frame.CHECKPOINT)
     validating = any(_validates(c) for c in outer)
-    wait = wait_of(calls, feeds.source.line)
+    wait = wait_of(calls, feeds.line)
     if loader is not None:
         frame = _in_loader(calls[:loader], calls[loader], wait)
         inline = tuple(calls[:loader]) if frame is Frame.LOADER_INLINE else ()
@@ -150,7 +150,7 @@ def _in_loop(calls: Sequence[Call], feeds: Feeds, wait: Wait | None, seen: Seen)
     place = feeds.entry(calls, wait)
     if place is not None:
         inner = tuple(calls[:place])
-        forward = seen.frame is Frame.FORWARD and task_of(inner, feeds.source.line) not in _IMAGES
+        forward = seen.frame is Frame.FORWARD and task_of(inner, feeds.line) not in _IMAGES
         if forward or (seen.frame is Frame.SYNC and not calls[0].user):
             return replace(seen, trains=True)
         if not inner or (wait is not None and wait.source in _OTHERS_WORK):
@@ -195,7 +195,7 @@ def _in_step(calls: Sequence[Call], feeds: Feeds) -> Seen:
     for decisive in (Frame.COMPILE, Frame.COMMUNICATION):
         if decisive in marks:
             return Seen(decisive)
-    line = "" if not calls or calls[0].where.startswith(("std/", "torch/optim/")) else feeds.source.line(calls[0])
+    line = "" if not calls or calls[0].where.startswith(("std/", "torch/optim/")) else feeds.line(calls[0])
     if (found := _SYNC_LINE.search(line)) is not None:
         name = found.group().partition("(")[0]
         return Seen(Frame.SYNC, _site(calls, ".to('cpu')" if name == ".to" else f"{name}()"))

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from iofast.monitor.probe.feeds import SourceText
+from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.loops import called
 from iofast.monitor.probe.states import command_line, folder, interpreted
 from iofast.monitor.snapshot import LoaderSource
@@ -24,7 +24,7 @@ def loader_source(pid: int) -> LoaderSource | None:
         here = os.readlink(folder(pid) / "cwd")
     except OSError:
         return None
-    found = parsed("\n".join(SourceText(pid).read(os.path.join(here, script)))) if script.endswith(".py") else None
+    found = parsed("\n".join(Feeds(pid).read(os.path.join(here, script)))) if script.endswith(".py") else None
     if found is None or not found.root:
         return found
     root = os.path.realpath(os.path.join(here, os.path.expanduser(found.root)))  # as open files are named

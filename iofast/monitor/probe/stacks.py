@@ -18,7 +18,7 @@ from pathlib import Path
 
 from iofast.monitor.probe import frames, worker_tasks
 from iofast.monitor.probe.calls import Call, Stack, parse
-from iofast.monitor.probe.feeds import Feeds, SourceText
+from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.states import folder, ptrace_scope
 from iofast.monitor.probe.waits import Wait, wait_of
 from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
@@ -47,7 +47,7 @@ class StackProbe:
         self.note = ""
         self._job = job
         self._program = pyspy()
-        self._feeds = Feeds(SourceText(job.pid))
+        self._feeds = Feeds(job.pid)
         self._failures = 0
         self._refused = self._workers_refused = False
         self._running: list[_Recording] = []
@@ -102,7 +102,7 @@ class StackCounts:
     """Looks of one or more bursts, counted by what they saw."""
 
     def __init__(self, feeds: Feeds) -> None:
-        self._feeds, self._text = feeds, feeds.source.line
+        self._feeds, self._text = feeds, feeds.line
         self._frames: Counter[Frame] = Counter()
         self._tasks: Counter[WorkerTask] = Counter()
         self._own_threads: Counter[WorkerTask] = Counter()  # of the program's threads, which may feed its training

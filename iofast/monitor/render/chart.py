@@ -1,11 +1,10 @@
-"""Timelines as inline SVG: areas, and a strip of verdicts. No text of watched processes."""
+"""Timelines as inline SVG. No text of watched processes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iofast.monitor.findings import Bound, Severity
-from iofast.monitor.render.history import Point, Span
+from iofast.monitor.render.history import Point
 from iofast.monitor.render.wording import clock
 
 WIDTH, HEIGHT = 720, 64
@@ -26,27 +25,8 @@ def area(points: Sequence[Point], low: int, high: int, scale: float) -> str:
             corners = [(ends[0][0], base), *corners, (ends[-1][1], base)]
             text = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
             shapes.append(f'<polygon class="{kind}" points="{text}"/>')
-    return _frame("".join(shapes) + _axis(end), HEIGHT)
-
-
-def strip(spans: Sequence[Span]) -> str:
-    """Draw the verdicts over time as coloured stretches."""
-    end = max((span.end_s for span in spans), default=1.0)
-    shapes = []
-    for span in spans:
-        left, right = _x(span.start_s, end), _x(span.end_s, end)
-        shape = f'<rect class="{tone(span)}" x="{left:.1f}" y="0" width="{max(0.5, right - left):.1f}" height="18"'
-        words = f"{span.bound.value}, {clock(span.start_s)} to {clock(span.end_s)}"
-        shapes.append(f"{shape}><title>{words}</title></rect>")
-    return _frame(f'{"".join(shapes)}<g transform="translate(0 {18 - HEIGHT + _BOTTOM})">{_axis(end)}</g>', 34)
-
-
-def tone(span: Span) -> str:
-    """CSS class with the colour of a verdict."""
-    if not span.bound.sure:
-        return "abstained"
-    good = span.bound in (Bound.COMPUTE, Bound.MEMORY)
-    return Severity.NOTICE.value if span.severity is Severity.NONE and not good else span.severity.value
+    content = "".join(shapes) + _axis(end)
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{content}</svg>'
 
 
 def _known(points: Sequence[Point], column: int) -> list[list[tuple[Point, float]]]:
@@ -75,7 +55,3 @@ def _axis(end: float) -> str:
         lines.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="{base}"/>')
         lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 3}" text-anchor="{anchor}">{clock(number * step)}</text>')
     return "".join(lines)
-
-
-def _frame(content: str, height: int) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{content}</svg>'

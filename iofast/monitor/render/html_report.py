@@ -16,7 +16,6 @@ from iofast.monitor.render.figures import NAMES
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.style import CSS
-from iofast.monitor.snapshot import own_devices
 from iofast.monitor.training import Training
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads and runs nothing
@@ -65,35 +64,34 @@ def _job(moment: Moment) -> str:
     parts = [
         f'<section class="job"><p class="soft">pid {job.pid}{rank}, {watched}</p>',
         f'<code class="command">{page(job.command)}</code>',
-        _verdict(verdict, history),
+        _verdict(verdict),
         _advice(verdict),
         _table("What if", ((one.change, wording.predicted(one), one.assumption) for one in verdict.what_if)),
         _table("What the verdict rests on", ((evidence.text,) for evidence in verdict.evidence)),
         _step(moment),
         _timelines(moment),
         _spans(history),
-        _table("Devices, in the last interval", _devices(moment)),
+        _table("Devices, in the last interval", wording.devices(moment.snapshot)),
         f"<h2>What could not be seen</h2><ul>{notes}</ul>" if notes else "",
     ]
     return "".join(parts) + "</section>"
 
 
-def _table(title: str, rows: Iterable[Sequence[str]], before: str = "") -> str:
+def _table(title: str, rows: Iterable[Sequence[str]]) -> str:
     """A table with its title; "" without rows."""
     cells = ("".join(f"<td>{page(cell)}</td>" for cell in row) for row in rows)
     lines = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<h2>{page(title)}</h2>{before}<table>{lines}</table>" if lines else ""
+    return f"<h2>{page(title)}</h2><table>{lines}</table>" if lines else ""
 
 
-def _verdict(verdict: Verdict, history: History) -> str:
-    tone = chart.tone(history.spans[-1]) if history.spans else "abstained"
+def _verdict(verdict: Verdict) -> str:
     cause = "" if verdict.cause is None else f'<span class="cause">{verdict.cause.value}</span>'
     phases, bar = wording.phases(verdict), ""
     if verdict.stall is not None:
         low, high = (min(100.0, max(0.0, 100 * value)) for value in (verdict.stall.low, verdict.stall.high))
         bar = f'<div class="range"><i style="left:{low:.1f}%;width:{high - low:.1f}%"></i></div>'
     return (
-        f'<div class="verdict {tone}"><b>{verdict.bound.value}</b>{cause}'
+        f'<div class="verdict {wording.tone(verdict)}"><b>{verdict.bound.value}</b>{cause}'
         f"<p>{page(wording.explanation(verdict))}</p>{bar}"
         f'<p>{page(wording.stall_text(verdict.stall))}</p><p class="soft">{page(wording.basis(verdict))}</p>'
         + (f'<p class="soft">phases: {page(phases)}</p>' if phases else "")
@@ -148,11 +146,4 @@ def _spans(history: History) -> str:
     ]
     more = len(history.spans) - len(rows)
     title = "Verdicts over time" + (f", and {more} earlier" if more else "")
-    return _table(title, rows, chart.strip(list(history.spans)))
-
-
-def _devices(moment: Moment) -> Iterable[Sequence[str]]:
-    for device in own_devices(moment.snapshot.devices):
-        power = "" if device.power_w is None else f"{device.power_w:.0f} W"
-        busy = f"busy {wording.percent(device.busy)}"
-        yield f"GPU {device.index}", device.name, busy, wording.memory(device), power
+    return _table(title, rows)

@@ -14,7 +14,6 @@ from rich.text import Text
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import own_devices
 
 Lines = list[Text]
 _MOST_ADVICE = 5
@@ -67,6 +66,10 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
     advice = [_advice(moment, number, room) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
     evidence = _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence])
     notes = [line for note in moment.snapshot.notes for line in textwrap.wrap(plain(note), room)[:2]]
+    gpus = [
+        Text.assemble((f"{title:<{_TITLE}} ", "bold"), f"{name}  {figures}")
+        for title, name, figures in wording.devices(moment.snapshot)
+    ]
     wishes: list[tuple[str, Lines]] = [
         ("verdict", verdict[:2]),
         ("timelines", _timelines(moment, width)),
@@ -81,7 +84,7 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("notes", _part("note", notes[:1], "dim")),
         ("evidence", evidence),
         ("notes", _part("note", notes, "dim")),
-        ("gpus", _devices(moment)),
+        ("gpus", gpus),
         ("advice", [*chain(*advice)]),
     ]
     shown: dict[str, Lines] = {name: [] for name in _ORDER}
@@ -134,21 +137,6 @@ def sparkline(values: Sequence[float | None], width: int, scale: float) -> str:
         for value in values[-width:]
     ]
     return "".join(_BLOCKS[level] for level in levels).rjust(width)
-
-
-def _devices(moment: Moment) -> Lines:
-    lines = []
-    for device in own_devices(moment.snapshot.devices):
-        parts = [f"busy {wording.percent(device.busy)}", f"SM {wording.percent(device.sm_active)}"]
-        parts += [f"slowed by {', '.join(map(plain, device.throttle_reasons))}"] if device.throttle_reasons else []
-        parts += ["not seen whose"] if device.own is None else []  # the rest may be cut at 80 columns
-        parts += [text] if (text := wording.memory(device)) else []
-        if device.power_w is not None:
-            limit = "" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}"
-            parts.append(f"{device.power_w:.0f}{limit} W")
-        title = f"GPU {device.index}"
-        lines.append(Text.assemble((f"{title:<{_TITLE}} ", "bold"), f"{plain(device.name, 24)}  {'  '.join(parts)}"))
-    return lines
 
 
 def _advice(moment: Moment, number: int, room: int) -> Lines:

@@ -103,9 +103,10 @@ class Endpoint(MomentView):
     def __init__(self, host: str, port: int) -> None:
         self._moments: dict[tuple[int, int], Moment] = {}
         self._text = exposition([])
-        family = type("_Server", (_Server,), {"address_family": socket.AF_INET6 if ":" in host else socket.AF_INET})
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("_Server", (ThreadingHTTPServer,), {"address_family": family})
         try:
-            self._server: _Server = family((host, port), self._handler())
+            self._server: ThreadingHTTPServer = server((host, port), self._handler())
         except OSError as error:
             raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
         self.port: int = self._server.server_address[1]
@@ -143,8 +144,3 @@ class Endpoint(MomentView):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # an open connection must not block the end

@@ -27,7 +27,6 @@ code{font:13px/1.45 ui-monospace,monospace;overflow-wrap:anywhere}
 svg{display:block;width:100%;height:auto}svg text{font:10px system-ui,sans-serif;fill:var(--soft)}
 .base{stroke:var(--soft);stroke-width:.6}.tick{stroke:var(--line);stroke-width:.6}
 polygon{fill:var(--area);fill-opacity:.4}
-rect{fill:var(--tone)}
 table{border-collapse:collapse;width:100%;font-size:14px}
 td{padding:4px 12px 4px 0;border-bottom:1px solid var(--line);vertical-align:top;font-variant-numeric:tabular-nums}
 ol{padding-left:22px}li{margin-bottom:12px}li code{display:block;background:var(--card);padding:6px 10px;

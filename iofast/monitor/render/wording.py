@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier
+from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
 from iofast.monitor.training import Training
 
 MEANING = {
@@ -46,7 +47,7 @@ TIERS = {
     Tier.STACKS: "seen from outside, Python stacks too",
     Tier.INSIDE: "measured inside the process",
 }
-STYLES = {Severity.NONE: "green", Severity.NOTICE: "cyan", Severity.BOUND: "yellow", Severity.SEVERE: "red"}
+STYLES = {"none": "green", "notice": "cyan", "bound": "yellow", "severe": "red", "abstained": "dim"}
 NONE = "–"
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 
@@ -56,12 +57,17 @@ def headline(verdict: Verdict) -> str:
     return verdict.bound.value if verdict.cause is None else f"{verdict.bound.value}: {verdict.cause.value}"
 
 
-def style(verdict: Verdict) -> str:
-    """Name of a colour by severity; dim for unknown and idle."""
+def tone(verdict: Verdict) -> str:
+    """Key of `STYLES`: the severity; "bound" for another limit than the input, "abstained" for unknown and idle."""
     if not verdict.bound.sure:
-        return "dim"
+        return "abstained"
     quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
-    return "yellow" if quiet else STYLES[verdict.severity]
+    return "bound" if quiet else verdict.severity.value
+
+
+def style(verdict: Verdict) -> str:
+    """Name of a terminal's colour."""
+    return STYLES[tone(verdict)]
 
 
 def explanation(verdict: Verdict) -> str:
@@ -174,11 +180,26 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{value:.0%}"
 
 
-def memory(device: DeviceFigures) -> str:
-    """A device's memory in use, and all of it; "" if unknown."""
-    if device.memory_used is None or not device.memory_total:
-        return ""
-    return f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"
+def devices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """The job's devices: which, its name, its figures; the most important first, as the rest may be cut."""
+    return [
+        (f"GPU {one.index}", plain(one.name, 24), "  ".join(_of_device(one))) for one in own_devices(snapshot.devices)
+    ]
+
+
+def _of_device(device: DeviceFigures) -> Iterator[str]:
+    yield f"busy {percent(device.busy)}"
+    yield f"SM {percent(device.sm_active)}"
+    if device.throttle_reasons:
+        yield f"slowed by {', '.join(map(plain, device.throttle_reasons))}"
+    if device.own is None:
+        yield "not seen whose"
+    if device.memory_used is not None and device.memory_total:
+        yield f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"
+    if device.power_w is not None:
+        yield (
+            f"{device.power_w:.0f}" + ("" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}") + " W"
+        )
 
 
 def rate(value: float | None) -> str:
