@@ -19,12 +19,13 @@ import torch
 
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.assemble import Batch, finish
-from iofast.loader.batches import FinishedBatch, mapped
-from iofast.loader.plan import LoaderParts
+from iofast.loader.batches import BatchJob, FinishedBatch, mapped
+from iofast.loader.loader_stats import Contexts
+from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.spec import PAIR
 from iofast.loader.unmade import Unmade
-from iofast.prefetch import Auto, Prefetch, PrefetchJob
-from iofast.prefetch.auto import State
+from iofast.prefetch import Auto, Prefetch, PrefetchJob, Setting
+from iofast.prefetch.auto import State, first
 
 
 class Delivery:
@@ -236,3 +237,29 @@ def _block(image: torch.Tensor) -> torch.Tensor:
     """The block of memory of an image, as bytes."""
     memory = image.untyped_storage()
     return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))
+
+
+def deliver(
+    parts: LoaderParts,
+    contexts: Contexts,
+    span: tuple[int, int, int],
+    state: State | Setting | None,
+    ready: Callable[[int], None] | None,
+) -> Delivery:
+    """Begin to make the batches of `span`, (epoch, start, stop). `ready` waits for the bytes of a batch.
+
+    A `Setting` stays as it is; a `State`, or None, is where "auto" begins.
+    """
+    limits, (epoch, start, stop) = parts.resources.limits, span
+    setting = state if isinstance(state, Setting) else (state or first(limits)).setting
+    plans = BatchPlans(parts, epoch, stop)
+    slices = (stop - start) * limits.slices  # more threads than that would be idle
+    made = Prefetch(
+        lambda batch: BatchJob(parts, contexts, plans, batch, ready=ready),
+        stop,
+        num_workers=min(setting.num_workers, max(1, slices)),
+        depth=setting.depth,
+        start=start,
+    )
+    auto = None if isinstance(state, Setting) else Auto(made, limits, state)
+    return Delivery(parts, made, auto, start, stop)

@@ -25,16 +25,15 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
 from iofast.loader.batch_types import Fields, UsualOptions
-from iofast.loader.batches import BatchJob
 from iofast.loader.checks import check_dataset, check_spec
-from iofast.loader.delivery import Delivery
+from iofast.loader.delivery import Delivery, deliver
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.filling import fill
 from iofast.loader.frameworks import LoaderSampler, SequentialLoaderSampler, not_rebuilt
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
 from iofast.loader.options import INSTEAD
 from iofast.loader.options import LoaderOptions as LoaderOptions
-from iofast.loader.plan import BatchPlans, LoaderParts
+from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
 from iofast.loader.spec import BatchSpec
@@ -45,7 +44,7 @@ from iofast.meter import Stages, StallClock
 from iofast.meter.traffic import traffic
 from iofast.option import check_names, takes_options
 from iofast.order import MAX_SEED, Sequential
-from iofast.prefetch import Auto, Prefetch, Setting, StoredReadahead
+from iofast.prefetch import Setting, StoredReadahead
 from iofast.prefetch.auto import State, first
 
 _log = logging.getLogger("iofast")
@@ -132,6 +131,7 @@ class FastLoader(Iterable[_BatchT]):
     made, or `ErrorBudgetError` if there are too many of them.
     """
 
+    batch_sampler = None  # frameworks read it; batches are not made of a sampler
     if TYPE_CHECKING:  # mypy takes the type of a loader from __init__, pyright and so editors take it from __new__
 
         @overload
@@ -237,10 +237,6 @@ class FastLoader(Iterable[_BatchT]):
         return kind(self._epochs, self._course)
 
     @property
-    def batch_sampler(self) -> None:
-        """None, so that no framework rebuilds the loader around another sampler."""
-
-    @property
     def epoch(self) -> int:
         """The epoch that the next `iter()` begins or resumes."""
         return self._course.next[0]
@@ -307,7 +303,7 @@ class FastLoader(Iterable[_BatchT]):
         With `cache="device"` the first use decodes the dataset.
         """
         epoch, batch = self._course.here
-        delivery = self._delivery(Contexts(self._spec.decode, Stages()), epoch, batch, batch + 1)
+        delivery = self._delivery(Contexts(self._spec.decode, Stages()), (epoch, batch, batch + 1), None)
         try:
             return delivery.hand_over(next(delivery), epoch, batch).batch
         finally:
@@ -345,7 +341,7 @@ class FastLoader(Iterable[_BatchT]):
                 ends.callback(ahead.close)
                 ahead.ask(progress.batch)
             ready = ahead.wait if isinstance(ahead, StoredReadahead) else None
-            delivery = self._delivery(contexts, progress.epoch, progress.batch, progress.count, ready)
+            delivery = self._delivery(contexts, (progress.epoch, progress.batch, progress.count), ready)
             ends.callback(delivery.close)
             epoch.made_by(*delivery.threads)
             timing.began()
@@ -353,8 +349,7 @@ class FastLoader(Iterable[_BatchT]):
                 timing.waiting()
                 begun = monotonic_ns()
                 self._stages.queue.observe(delivery.ready, delivery.depth)
-                issued = next(delivery, None)
-                if issued is None:
+                if (issued := next(delivery, None)) is None:
                     return
                 timing.arrived()
                 arrived = monotonic_ns()
@@ -389,24 +384,11 @@ class FastLoader(Iterable[_BatchT]):
         return LoaderParts(self._spec, self._epochs, self._resources, self._resident)
 
     def _delivery(
-        self, contexts: Contexts, epoch: int, start: int, stop: int, ready: Callable[[int], None] | None = None
+        self, contexts: Contexts, span: tuple[int, int, int], ready: Callable[[int], None] | None
     ) -> Delivery:
-        resources, setting = self._resources, self._setting()
-        if resources.transfer is not None:
-            resources.transfer.check()  # first: memory allocated during a capture would break the capture
-            resources.transfer.begin()
-        parts = self._parts()
-        plans = BatchPlans(parts, epoch, stop)
-        slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
-        made = Prefetch(
-            lambda batch: BatchJob(parts, contexts, plans, batch, ready=ready),
-            stop,
-            num_workers=min(setting.num_workers, max(1, slices)),
-            depth=setting.depth,
-            start=start,
-        )
-        auto = Auto(made, resources.limits, self._auto) if self.options.num_workers == "auto" else None
-        return Delivery(parts, made, auto, start, stop)
+        self._resources.begin_transfer()  # first: memory allocated during a capture would break the capture
+        state = self._auto if self.options.num_workers == "auto" else self._setting()
+        return deliver(self._parts(), contexts, span, state, ready)
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}

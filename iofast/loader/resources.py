@@ -54,6 +54,12 @@ class Resources:
         self.memory = BatchMemory(pinned=self.pinned, spare=spare)
         self.float_memory = BatchMemory(pinned=self.pinned, spare=spare)
 
+    def begin_transfer(self) -> None:
+        """Let the device's stream follow that of the consumer. Raises `StateError` during a capture."""
+        if self.transfer is not None:
+            self.transfer.check()
+            self.transfer.begin()
+
     def described(self, spec: BatchSpec, epochs: EpochOrder) -> LoaderInfo:
         """The loader, as the monitor shows it."""
         return LoaderInfo(

@@ -180,7 +180,7 @@ def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
 def test_killed_while_publishing(tmp_path: Path) -> None:
     killed = open_writer(tmp_path / "out.lmdb")
     killed.write({"txt": "first"})
-    killed._writer.finish(killed._description)
+    killed._writer.finish()
     marker = {"files": [["out.lmdb", "out.lmdb"]], "replaced": []}
     killed._target.note("publishing", marker)
     killed._target.release()
