@@ -60,14 +60,14 @@ class TestASlowBatch:
 
         loader = many_slices(place)
         object.__setattr__(loader._spec.options, "map_sample", collecting)
-        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), 0, 0, 2)
+        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
         held.append(delivery_)
         begin.set()
         assert eventually(lambda: workers() == 0), "two threads wait for each other"
 
     def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loader = many_slices(place)
-        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), 0, 0, 2)
+        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
         ahead = delivery_._ahead
         assert ahead is not None
 

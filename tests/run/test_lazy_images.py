@@ -175,8 +175,6 @@ def outcome(use: Use, path: Path) -> Any:
         return use(path)
     except Exception as error:
         return type(error), str(error)
-    finally:
-        gc.collect()
 
 
 # Files that a use leaves open are closed when their images are collected, with a warning.
@@ -192,6 +190,7 @@ def test_uses_are_equal(photos: dict[str, Path], kind: str, checked: bool, by_io
         by_iofast(True)
         notes.notes().counts["checked"] = 0 if checked else 1000
         assert outcome(use, photos[kind]) == expected, name
+    gc.collect()
     assert notes.notes().counts["differences"] == 0
     assert (notes.notes().counts["lazy"] > 0) == (kind not in ("cmyk", "truncated"))
 
