@@ -45,7 +45,7 @@ NAMES = {  # pipeline: which scripts have it
     "mae": "MAE: RandomResizedCrop(scale=(0.2, 1), bicubic)",
     "supcon": "SupContrast",
     "timm default": "timm's train.py without options",
-    "timm deit": "DeiT: rand-m9-mstd0.5-inc1, erasing 0.25, jitter 0.3",
+    "timm deit": "DeiT: rand-m6-mstd0.5-inc1, erasing 0.25, jitter 0.3",
     "timm ra": "timm's rand-m7-mstd0.5",
     "timm original": "timm's original AutoAugment",
     "timm augmix": "timm's augmix-m3-w3",
@@ -252,7 +252,7 @@ TRANSFORMS = {
     "mae": lambda: C([rrc(low=0.2, interpolation=BICUBIC), FLIP, *END]),
     "supcon": lambda: two(C([rrc(low=0.2), FLIP, jitter(0.4, 0.4, 0.4, 0.1), V1.RandomGrayscale(p=0.2), *END])),
     "timm default": lambda: timm(is_training=True),
-    "timm deit": lambda: timm(is_training=True, color_jitter=0.3, auto_augment="rand-m9-mstd0.5-inc1",
+    "timm deit": lambda: timm(is_training=True, color_jitter=0.3, auto_augment="rand-m6-mstd0.5-inc1",
         interpolation="bicubic", re_prob=0.25, re_mode="pixel"),
     "timm ra": lambda: timm(is_training=True, auto_augment="rand-m7-mstd0.5"),
     "timm original": lambda: timm(is_training=True, auto_augment="original"),
@@ -332,7 +332,7 @@ if __name__ == "__main__":
         try:
             print(*measured(line.strip(), sys.argv[1], int(sys.argv[2])), file=out, flush=True)
         except Exception as error:
-            print("error", repr(error)[:300].replace("\n", " "), file=out, flush=True)
+            print("error", repr(error)[-300:].replace("\n", " "), file=out, flush=True)
 """
 
 

@@ -167,7 +167,8 @@ class _Lazy(Image.Image):
 
     def convert(self, mode: str | None = None, *more: Any, **named: Any) -> Image.Image:
         pending = self._waiting()
-        if (self._mode, mode) == ("RGB", "L") and not more and not named:
+        part = pending is not None and not pending.plan.is_whole  # of a whole image Pillow's gray is as fast
+        if part and (self._mode, mode) == ("RGB", "L") and not more and not named:
             gray = self.step(colours.LUMA, lambda image: image.convert("L"), mode="L")
             return super().convert(mode) if gray is None else gray
         if pending is None or more or named or (mode not in (None, self._mode) and (self._mode, mode) != ("L", "RGB")):
