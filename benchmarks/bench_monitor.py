@@ -14,18 +14,15 @@ runs are only judged again.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from tqdm import tqdm
 
 from benchmarks import measure
 from benchmarks.verdicts import score
-from benchmarks.verdicts.program_runs import Place, Run, build_nvml
+from benchmarks.verdicts.program_runs import Place, Run, add_options, place_of
 from benchmarks.verdicts.programs import SUITES
 from tools import machine
 
@@ -85,15 +82,9 @@ a batch are as built; of the latter the right verdict is an abstention.
 
 def main() -> None:
     parser = measure.parser(__doc__, photos=False, seconds=30.0, outside=False, resume=False, repeats=2)
-    parser.add_argument("--suite", choices=SUITES, default="tune")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    default = Path(tempfile.gettempdir()) / "iofast-verdicts"
-    parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
+    add_options(parser, "iofast-verdicts")
     arguments = parser.parse_args()
-    folder: Path = arguments.folder.resolve()
-    if not arguments.resume:
-        shutil.rmtree(folder / arguments.suite, ignore_errors=True)
-    place = Place(arguments.suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)
+    place = place_of(arguments)
     found = runs(place, arguments.only, (False,) if arguments.outside else (False, True))
     name = "verdict" if arguments.suite == "final" else f"verdict-{arguments.suite}"
     measure.write(name, page(arguments.suite, found, arguments.seconds), arguments.output)

@@ -11,18 +11,15 @@ has other sizes, seeds and kinds. About 30 seconds a run; with --resume earlier 
 from __future__ import annotations
 
 import re
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tqdm import tqdm
 
 from benchmarks import measure
-from benchmarks.verdicts.program_runs import Place, Run, build_nvml
+from benchmarks.verdicts.program_runs import Place, Run, add_options, place_of
 from benchmarks.verdicts.programs import SUITES, Program
 from benchmarks.verdicts.score import SHORT
 from iofast.monitor.findings import Bound, Prediction
@@ -126,15 +123,9 @@ Suite "{suite}": {len(scored)} predictions on {programs} programs. Rates are mul
 
 def main() -> None:
     parser = measure.parser(__doc__, photos=False, seconds=20.0, resume=False, repeats=2)
-    parser.add_argument("--suite", choices=SUITES, default="tune")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    default = Path(tempfile.gettempdir()) / "iofast-what-if"
-    parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
+    add_options(parser, "iofast-what-if")
     arguments = parser.parse_args()
-    folder: Path = arguments.folder.resolve()
-    if not arguments.resume:
-        shutil.rmtree(folder / arguments.suite, ignore_errors=True)
-    place = Place(arguments.suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)
+    place = place_of(arguments)
     chosen = [
         program
         for program in SUITES[arguments.suite]
