@@ -7,7 +7,8 @@ both in seconds of one worker; `count` workers share them, and `cores` limit `pr
 
     batch = max(step, (prep + fetch) / count, prep / cores)
 
-and a change replaces some of these. An input-bound loader takes all of the present time: where its measured parts are
+and a change replaces some of these. A training thread that makes its batches itself takes both in turn: their sum,
+until workers make them beside it. An input-bound loader takes all of the present time: where its measured parts are
 most of it, they are scaled to it, and where they are not, nothing is predicted. Where both sides are nearly equal,
 their variation makes some batches late: the lower bound of a rate allows a tenth of the time for that. A band that is
 wider than its effect is left out.
@@ -44,6 +45,7 @@ class Times:
     fetch: Range
     count: int
     cores: float
+    beside: bool = True  # whether batches are made beside the steps
 
     def loader(self, end: int) -> float:
         """Time in which the loader makes a batch; `end` is 0 for the least and 1 for the most."""
@@ -52,7 +54,8 @@ class Times:
 
     def batch(self, end: int) -> float:
         """Time of a batch."""
-        return max(self.step[end], self.loader(end))
+        step, loader = self.step[end], self.loader(end)
+        return max(step, loader) if self.beside else step + loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def _times(now: Situation) -> Times | None:
         return None
     step = (max(0.02, 1.0 - stall.high), max(0.02, 1.0 - stall.low))
     if cause is Cause.SINGLE:  # the training thread makes batches itself, in the time of the stall
-        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, max(0.5, free))
+        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, max(0.5, free), beside=False)
     training, workers = now.training, now.training.workers
     if workers is not None:
         prep = workers.count * workers.cpu
@@ -123,7 +126,8 @@ def _images(now: Situation) -> float | None:
 def _predict(present: Present, times: Times, name: str, change: str, assumption: str) -> Iterator[Prediction]:
     """Predict the rate with these times, if the effect is larger than its band."""
     short, long = sorted((times.loader(1), times.step[1]))
-    nearness = max(0.0, 2 * short / max(long, 1e-9) - 1)  # 1 if equal, 0 if one is half of the other or less
+    # 1 if equal, 0 if one is half of the other or less, or if they do not wait for each other
+    nearness = max(0.0, 2 * short / max(long, 1e-9) - 1) if times.beside else 0.0
     low, high = 1.0 / (times.batch(1) * (1 + _LATE * nearness)), 1.0 / times.batch(0)
     effect = (low + high) / 2 - 1.0
     if effect >= _NOTABLE and high - low <= effect:
@@ -142,7 +146,7 @@ def _workers(present: Present) -> Iterator[Prediction]:
         return
     enough = "enough to keep up with the step" if limit == times.step[0] else "as many as the cores can run"
     text = f"{enough}; {free:.1f} of {now.cores:g} cores are free"
-    yield from _predict(present, replace(times, count=wanted), "workers", f"num_workers={wanted}", text)
+    yield from _predict(present, replace(times, count=wanted, beside=True), "workers", f"num_workers={wanted}", text)
 
 
 def _cores(present: Present) -> Iterator[Prediction]:
@@ -187,7 +191,7 @@ def _fastloader(present: Present) -> Iterator[Prediction]:
         return
     least, most = _FASTLOADER
     prep = times.prep[0] * least, times.prep[1] * most
-    faster = replace(times, prep=prep, count=max(times.count, int(now.cores)))
+    faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)
     text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
     yield from _predict(present, faster, "fastloader", "FastLoader with the same transforms", text)
 

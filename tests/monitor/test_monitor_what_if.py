@@ -96,6 +96,13 @@ def test_a_faster_device_alone_brings_nothing_to_an_input_bound_job(cpu: float) 
     assert "device" not in predicted(Cause.WORKERS, 0.6, 0.62, processes=workers(cpu, runnable_s=1 - cpu))
 
 
+def test_a_thread_that_makes_its_batches_itself_takes_step_and_batch_in_turn() -> None:
+    """Half of the time is the step: twice the device leaves 0.25 + 0.5, workers leave the step alone."""
+    found = predicted(Cause.SINGLE, 0.5, 0.5, processes=(MAIN,))
+    assert (found["device"].low, found["device"].high) == (pytest.approx(1 / 0.75), pytest.approx(1 / 0.75))
+    assert found["workers"].high == pytest.approx(1 / 0.5)
+
+
 @pytest.mark.parametrize(
     ("cause", "changes"),
     [
