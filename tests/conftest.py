@@ -17,9 +17,12 @@ import iofast
 from iofast.meter import close_page
 
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays unchanged. `make test` tries the same
-# examples every time, so that a failure is due to the change; `make torture PART=examples` tries others each time.
-settings.register_profile("iofast", deadline=None, database=None, print_blob=True, derandomize=True)
-settings.register_profile("others", settings.get_profile("iofast"), derandomize=False)
+# examples every time, so that a failure is due to the change; `make torture PART=examples` tries more, and new ones.
+EXAMPLES = 200 if os.environ.get("CI_FULL") else 25
+settings.register_profile(
+    "iofast", max_examples=EXAMPLES, deadline=None, database=None, print_blob=True, derandomize=True
+)
+settings.register_profile("others", settings.get_profile("iofast"), max_examples=200, derandomize=False)
 settings.load_profile("iofast")
 
 # Background processes of a shell without job control ignore Ctrl-C, which tests send to themselves.
@@ -92,7 +95,8 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def started_workers() -> Iterator[None]:
     """Let calls of `pack` share workers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("iofast.packing.run.WorkerPool", shared_pool)
+        for user in ("run", "pool"):  # the command imports it from there when it runs
+            patch.setattr(f"iofast.packing.{user}.WorkerPool", shared_pool)
         yield
     close_pools()
 

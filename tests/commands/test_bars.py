@@ -108,7 +108,8 @@ def test_commands_without_a_stderr(closed: bool, tmp_path: Path, monkeypatch: py
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.jpg").write_bytes(picture(1))
     images, packed, copy = (str(tmp_path / name) for name in ("images", "out.lmdb", "out.tar"))
-    for words in (["pack", images, packed, "--workers", "1"], ["convert", packed, copy], ["verify", copy]):
+    lines = ["pack", images, packed, "--workers", "1"], ["convert", packed, copy], ["verify", copy], ["cat", copy, "0"]
+    for words in lines:
         if closed:
             command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "iofast", *words]
             assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0

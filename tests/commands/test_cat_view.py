@@ -7,8 +7,6 @@ import io
 import json
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +14,9 @@ import pytest
 from command_line import CommandLine
 from container_sets import COUNT, build, fields_of, picture, records
 from PIL import Image
-from places import ROOT
 from tar_sets import foreign
 
+from iofast.cli import main
 from iofast.commands.view import choose
 from iofast.opening import open_reader
 from iofast.record_writer import open_writer
@@ -26,11 +24,10 @@ from iofast.sheet import MARGIN, SheetOptions, contact_sheet
 
 
 class TestCat:
-    def test_bytes_of_a_field(self, container: Path) -> None:
-        command = [sys.executable, "-m", "iofast", "cat", str(container)]
+    def test_bytes_of_a_field(self, container: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
         for record, field, number in (("5", "jpg", 5), ("00000012", "seg.png", 12)):
-            ended = subprocess.run([*command, record, "--field", field], capture_output=True, cwd=ROOT, timeout=60)
-            assert (ended.returncode, ended.stdout) == (0, fields_of(number)[field])
+            assert main(["cat", str(container), record, "--field", field]) == 0
+            assert capsysbinary.readouterr().out == fields_of(number)[field]
 
     def test_listing(self, container: Path, iofast: CommandLine) -> None:
         out = iofast("cat", container, 3).out
@@ -62,21 +59,23 @@ class TestCat:
     def test_what_is_not_there(self, container: Path, words: object, message: str, iofast: CommandLine) -> None:
         iofast("cat", container, *str(words).split()).fails(2, message)
 
-    def test_a_terminal_gets_text_only(self, tmp_path: Path) -> None:
+    def test_a_terminal_gets_text_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with open_writer(tmp_path / "set.lmdb") as writer:
             writer.write({"jpg": picture(1), "txt": "hello", "evil.txt": "\x1b]0;x\x07"})
 
         def shown(field: str) -> tuple[int, bytes]:
             main_end, other_end = pty.openpty()
-            command = [sys.executable, "-m", "iofast", "cat", str(tmp_path / "set.lmdb"), "0", "--field", field]
-            run = subprocess.run(command, stdout=other_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
-            os.close(other_end)
-            try:
-                out = os.read(main_end, 1 << 16)
-            except OSError:  # nothing was written
-                out = b""
+            with os.fdopen(other_end, "w") as terminal, monkeypatch.context() as patch:
+                patch.setattr("sys.stdout", terminal)
+                status = main(["cat", str(tmp_path / "set.lmdb"), "0", "--field", field])
+                terminal.flush()
+                os.set_blocking(main_end, False)
+                try:
+                    out = os.read(main_end, 1 << 16)
+                except BlockingIOError:  # nothing was written
+                    out = b""
             os.close(main_end)
-            return run.returncode, out
+            return status, out
 
         assert shown("txt") == (0, b"hello\r\n")
         assert shown("jpg") == (2, b"")

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 import pytest
 from container_sets import SUFFIXES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lmdb_containers import Fields, expected, read_all, sample, samples
 from loader_sets import photographs
@@ -96,7 +96,6 @@ steps = st.tuples(st.integers(1, 9), st.dictionaries(field_names, payloads, min_
 
 @each_suffix
 @given(st.lists(steps, max_size=12), st.integers(1, 5))
-@settings(max_examples=30)
 def test_any_records_come_back(
     suffix: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, Fields]], records: int
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import ROOT
 
@@ -84,7 +84,6 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 @given(manifests(), st.integers(0, 30))
-@settings(max_examples=50)
 def test_round_trip(manifest: Manifest, spaces: int) -> None:
     text = manifest.to_json()
     again = Manifest.from_json(text + b" " * spaces, "x")

@@ -9,7 +9,7 @@ from typing import Any
 import google_crc32c
 import pytest
 from google.protobuf.message import DecodeError as ProtobufError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord_messages import Example, values
 
@@ -87,7 +87,6 @@ def entry(name: str, feature: bytes) -> bytes:
 
 
 @given(st.dictionaries(names, st.binary(max_size=300) | st.integers(2040, 2060).map(bytes) | int64, max_size=8))
-@settings(max_examples=150, deadline=None)
 def test_protobuf_reads_what_we_write(content: dict[str, bytes | int]) -> None:
     encoded = encode(content)
     data = b"".join(encoded.pieces)
@@ -104,7 +103,6 @@ def test_protobuf_reads_what_we_write(content: dict[str, bytes | int]) -> None:
 
 
 @given(features, st.randoms(use_true_random=False))
-@settings(max_examples=80, deadline=None)
 def test_we_read_what_protobuf_writes(content: dict[str, tuple[str, list[Any]]], rng: random.Random) -> None:
     order = list(content)
     rng.shuffle(order)
@@ -144,13 +142,11 @@ def same(content: dict[str, tuple[str, list[Any]]]) -> str:
 
 
 @given(st.lists(PIECES, max_size=3).map(b"".join), st.booleans())
-@settings(max_examples=250, deadline=None)
 def test_any_wire_bytes_mean_the_same_to_both(data: bytes, inside: bool) -> None:
     agrees(example(entry("a", data)) if inside else data)
 
 
 @given(features, st.data())
-@settings(max_examples=150, deadline=None)
 def test_damaged_bytes_mean_the_same_to_both(content: dict[str, tuple[str, list[Any]]], data: st.DataObject) -> None:
     text = bytearray(message(content).SerializeToString() or b"\n\0")
     for _ in range(data.draw(st.integers(1, 3))):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord_messages import framed
 
@@ -42,7 +42,6 @@ def test_mask_and_back(crc: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, records: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("framing") / "a"
     path.write_bytes(framed(*records))

@@ -20,7 +20,7 @@ from PIL import Image
 pa = pytest.importorskip("pyarrow")
 
 from arrow_tables import CLASSES, IMAGE, columns, save_to_disk, table, write_arrow, write_parquet  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from iofast import FastDataset, pack, staging  # noqa: E402
@@ -302,7 +302,6 @@ def test_refused_tables(tmp_path: Path) -> None:
 
 
 @given(place=st.integers(0, 4000), byte=st.integers(0, 255))
-@settings(max_examples=60, deadline=None)
 def test_damaged_arrow(tmp_path_factory: pytest.TempPathFactory, place: int, byte: int) -> None:
     """Any byte may be wrong: reading either works or says why, and reads nothing outside the file."""
     path = write_arrow(tmp_path_factory.mktemp("d") / "a.arrow", table(columns(3)))

@@ -122,7 +122,7 @@ def test_a_tree_whose_pages_multiply(tmp_path: Path) -> None:
         open_reader(tmp_path / "y")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_gives_errors_or_what_was_stored(tmp_path: Path, data: Any) -> None:
     """Flipped bytes and cuts: an error of ours, or images of the file; never another exception, a hang or a crash."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import exif, jpeg, photo
 from tar_sets import build, foreign
@@ -300,7 +300,6 @@ def tar_index_header(name: bytes, size: bytes, kind: bytes) -> bytes:
         header | st.binary(max_size=1500).map(lambda data: data.ljust(-(-len(data) // 512) * 512, b"\0")), max_size=6
     )
 )
-@settings(max_examples=150)
 def test_any_bytes_are_records_or_an_error(tmp_path_factory: pytest.TempPathFactory, blocks: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("any") / "x.tar"
     path.write_bytes(b"".join(blocks) + bytes(1024))

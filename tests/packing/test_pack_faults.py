@@ -13,6 +13,7 @@ from container_sets import in_shards
 from packing_runs import pack_with
 from PIL import Image
 from test_pack_containers import NAMES
+from todays import todays
 
 from iofast import open_reader, pack
 from iofast.errors import DecodeError
@@ -39,7 +40,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", todays(NAMES))
 def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
     """From some write on, every write fails: one line, no target, and the same command resumes."""
     case = Case(name, images)
@@ -58,8 +59,8 @@ def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path
     case.check(folder, _packs.digests(whole), name)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_files_that_cannot_be_read(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
+def test_files_that_cannot_be_read(images: Path, tmp_path: Path, faults: Path) -> None:
+    name = "out.lmdb"
     case = Case(name, images)
     command = case.command(tmp_path, "--quiet", "--max-errors", "10%")
     ended = _packs.run_with(faults, f"read:{errno.EIO}:1:3.jpg", command)
@@ -131,13 +132,12 @@ sys.exit(worker.main())
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_vanishes(images: Path, tmp_path: Path, name: str) -> None:
+def test_a_file_that_vanishes(images: Path, tmp_path: Path) -> None:
     source = tmp_path / "images"
     source.mkdir()
     for path in images.iterdir():
         (source / path.name).write_bytes(path.read_bytes())
-    report = pack_with(source, tmp_path / name, FAKE, max_errors=1)
+    report = pack_with(source, tmp_path / "out.tar", FAKE, max_errors=1)
     assert (report.packed, report.failed) == (39, 1)
     assert dict(report.errors) == {"the file cannot be read": 1}
 

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from iofast.errors import OptionError
+from iofast.containers.targets import target_of
+from iofast.errors import OptionError, TargetError
+from iofast.option import options_of
 from iofast.packing import PackOptions
+from iofast.packing.option_fields import OrderFields, PixelFields, SampleFields
+from iofast.packing.plan import PackPlan, shared_settings
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     # values
@@ -96,6 +100,62 @@ def test_accepted(options: dict[str, Any]) -> None:
 )
 def test_max_errors(limit: int | str | None, images: int, allowed: int) -> None:
     assert PackOptions(max_errors=limit).allowed_errors(images) == allowed
+
+
+RESIZED: dict[str, Any] = {"resize": 16, "boxes": "boxes.json", "fields": "boxes.json"}
+PADDED = {**RESIZED, "mode": "pad"}
+OTHERS: dict[str, tuple[dict[str, Any], Any, str]] = {  # option -> options beside it, another value, how it is named
+    "resize": (RESIZED, 64, "resize=16, not 64"),
+    "mode": (RESIZED, "long", "mode=short, not long"),
+    "only_shrink": (RESIZED, True, "only_shrink=False, not True"),
+    "filter": (RESIZED, "lanczos", "filter=bilinear, not lanczos"),
+    "format": (RESIZED, "webp", "format=jpeg, not webp"),
+    "quality": (RESIZED, 50, "quality=90, not 50"),
+    "subsampling": (RESIZED, "444", "subsampling=420, not 444"),
+    "restart": (RESIZED, "none", "restart=auto, not 0"),
+    "reducing_gap": (RESIZED, 0, "reducing_gap=2.0, not 0"),
+    "max_pixels": (RESIZED, 9, "max_pixels="),
+    "pad_color": (PADDED, "white", "pad_color="),
+    "icc": (RESIZED, "drop", "icc="),
+    "background": (RESIZED, "black", "background="),
+    "check": ({}, "end", "check=None, not end"),
+    "truncated": (RESIZED, "accept", "truncated=None, not accept"),
+    "min_size": (RESIZED, 9, "min_size=None, not 9"),
+    "max_aspect": (RESIZED, 3, "max_aspect=None, not 3"),
+    "fields": (RESIZED, "boxes.json,txt", "fields="),
+    "boxes": ({"resize": 16}, "boxes.json", "boxes=None, not boxes.json"),
+    "box_format": (RESIZED, "xywh", "box_format=None, not xywh"),
+    "keypoints": (RESIZED, "boxes.json", "keypoints=None, not boxes.json"),
+    "upright_annotations": (RESIZED, True, "upright_annotations=None, not True"),
+    "mask_fill": (PADDED, 255, "mask_fill=None, not 255"),
+    "notes": (RESIZED, {"a": 1}, "a None, not 1"),
+    "shuffle": (RESIZED, 1, "shuffle=None, not 1"),
+    "split": (RESIZED, "val=0.5", "split="),
+    "split_seed": ({"split": "val=0.5"}, 1, "split_seed=0, not 1"),
+    "class_order": (RESIZED, "natural", "class_order=lexicographic, not natural"),
+    **{f"{name}_column": ({}, "x", f"{name}_column=") for name in ("path", "label", "split", "mask", "file")},
+    "only": ({}, "x", "only="),
+    "shard_records": ({}, 5, "shard_records=None, not 5"),
+    "shard_size": ({}, 5000, "shard_size=1000000000, not 5000"),
+    "label_base": ({}, 1, "label_base=None, not 1"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_work_begun_with_another_value_is_not_resumed(name: str) -> None:
+    beside, other, words = OTHERS[name]
+
+    def plan(options: dict[str, Any]) -> PackPlan:
+        return PackPlan(9, (), "", shared_settings(["x"], PackOptions(**options), target_of("out.tar")))
+
+    plan(beside).check_same(plan(beside), "x")
+    with pytest.raises(TargetError, match=re.escape(words)):
+        plan({**beside, name: other}).check_same(plan(beside), "x")
+
+
+def test_every_option_that_shapes_records_is_among_them() -> None:
+    shaping = {each.name for each in options_of([PixelFields, SampleFields, OrderFields])}
+    assert shaping - {"max_memory", "foreign"} <= OTHERS.keys()
 
 
 def test_a_number_of_mcus_may_be_a_text() -> None:

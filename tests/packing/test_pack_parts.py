@@ -68,7 +68,7 @@ def comparable(report: PackReport) -> PackReport:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "splits"])
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", todays(SUFFIXES))
 def test_same_bytes_and_report_as_one_run(
     images: Path, tmp_path: Path, suffix: str, options: Mapping[str, Any]
 ) -> None:

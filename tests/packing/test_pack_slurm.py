@@ -44,8 +44,8 @@ def command_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_script_in_the_environment_of_an_array(command_on_path: None, tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 80, (20, 16))
     target = tmp_path / "t.tar"
-    array = {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "3", "SLURM_ARRAY_TASK_COUNT": "3"}
-    for task in "312":
+    array = {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "2", "SLURM_ARRAY_TASK_COUNT": "2"}
+    for task in "21":
         environment = {**os.environ, **array, "SLURM_ARRAY_TASK_ID": task}
         subprocess.run(["bash", SCRIPT, images, target, *OPTIONS], env=environment, check=True)
     assert digests(tmp_path, "t") == packed_at_once(images, tmp_path / "one")

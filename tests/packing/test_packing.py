@@ -216,18 +216,6 @@ def test_dry_run_writes_nothing_and_estimates_well(tmp_path: Path) -> None:
     assert dry.estimate.seconds > 0
 
 
-def test_overwrite(tmp_path: Path) -> None:
-    source = make_classes(tmp_path / "images")
-    target = tmp_path / "out.lmdb"
-    target.write_bytes(b"precious")
-    with pytest.raises(TargetError, match="exists"):
-        pack(source, target)
-    assert target.read_bytes() == b"precious"
-    pack(source, target, overwrite=True)
-    with LmdbReader(target) as reader:
-        assert len(reader) == 6
-
-
 def test_report_as_json(tmp_path: Path) -> None:
     report = pack(make_classes(tmp_path / "images"), tmp_path / "out.lmdb", resize=16)
     value = json.loads(report.to_json())

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_images import Pixels, exif, jpeg, photo, save
-from packing_runs import interrupt
 from PIL import Image
 
 from iofast import kernel
 from iofast.cli import main
 from iofast.commands import info
 from iofast.containers.lmdb import LmdbReader
-from iofast.errors import TargetError
 from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
 
@@ -104,12 +102,6 @@ def test_kept_jpegs_get_markers_and_lose_nothing(images: Path, tmp_path: Path) -
         assert json.loads(fields["json"])["packed"] == "rewritten"
     assert records[6]["png"] == (images / "x.png").read_bytes()
     assert [json.loads(fields["json"])["packed"] for fields in records[6:]] == ["kept", "encoded"]
-
-
-def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path) -> None:
-    interrupt(images, tmp_path / "out.lmdb", 3, resize=64)
-    with pytest.raises(TargetError, match="holds the work of a run with restart=auto, not 0: give that command again"):
-        pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
 
 
 class TestCommands:

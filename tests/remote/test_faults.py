@@ -16,7 +16,10 @@ from packing_runs import digests
 from test_pack_remote import below, photos, write
 
 from iofast.errors import ObjectConflictError, StorageError
-from iofast.packing import pack
+from iofast.packing import PackOptions, pack
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
 from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import Store
 
@@ -176,9 +179,9 @@ def test_memory_of_an_upload_is_flat(bucket: Bucket, proxy: FaultProxy, tmp_path
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     command = [sys.executable, "-c", program, f"s3://{bucket.name}", str(tmp_path / "file")]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110)
     assert proxy.count("PUT", "partNumber=50&") == 1
-    assert int(run.stdout) < 120 << 10  # KiB
+    assert int(ended.stdout) < 120 << 10  # KiB
 
 
 class TestPacking:
@@ -239,11 +242,6 @@ class TestPacking:
         self, proxy: FaultProxy, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A worker gives signs of life while it waits, so that its images are not blamed."""
-        from iofast.packing.options import PackOptions
-        from iofast.packing.pool import WorkerPool
-        from iofast.packing.progress import PackProgress
-        from iofast.packing.run import run
-
         monkeypatch.setenv(VARIABLE, "connect=1,read=9,patience=20")
         proxy.plan = first(1, Fault(delay=4), part="/p/a/003")
         with WorkerPool(1, silence=2) as pool:

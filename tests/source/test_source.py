@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import SourceError
@@ -87,7 +87,6 @@ def test_class_folders_are_listed_in_the_order_of_image_folder(tmp_path: Path) -
 NAME = st.text("ab-.B/é", min_size=1, max_size=6).filter(lambda name: not re.search(r"^[./]|/[./]|/$|//", name))
 
 
-@settings(max_examples=60)
 @given(st.sets(NAME, min_size=1, max_size=12))
 def test_any_tree_is_listed_in_the_order_of_image_folder(names: set[str]) -> None:
     folders = {"/".join(parts[:n]) for name in names for parts in [name.split("/")] for n in range(1, len(parts))}

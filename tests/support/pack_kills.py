@@ -28,13 +28,13 @@ class Killed(PackProgress):
             os.kill(os.getpid(), signal.SIGKILL)
 
 estimate.TRANSACTION_BYTES = int(sys.argv[5])
-with WorkerPool(2) as pool:
+with WorkerPool(1) as pool:
     run(Path(sys.argv[1]), Path(sys.argv[2]), PackOptions(**json.loads(sys.argv[4])), Killed(), pool)
 """
 
 
 def kill(source: Path, target: Path, chunks: int, **options: object) -> None:
-    """Pack with two workers in a process that kills itself after `chunks` chunks."""
+    """Pack with one worker in a process that kills itself after `chunks` chunks."""
     command = [
         sys.executable,
         "-c",

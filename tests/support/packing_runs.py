@@ -33,8 +33,8 @@ class Interrupt(PackProgress):
 
 
 def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
-    """Pack with two workers, interrupted after `steps` chunks; a file of LMDB has many sections."""
-    with pytest.MonkeyPatch.context() as patch, WorkerPool(2) as workers:
+    """Pack with one worker, interrupted after `steps` chunks; a file of LMDB has many sections."""
+    with pytest.MonkeyPatch.context() as patch, WorkerPool(1) as workers:
         patch.setattr(estimate, "TRANSACTION_BYTES", TRANSACTION)
         with pytest.raises(KeyboardInterrupt, match="goes on from there"):
             run(source, target, PackOptions(**options), Interrupt(steps), workers)

@@ -10,16 +10,17 @@ from iofast.packing.pool import WorkerPool
 
 _pools: dict[object, WorkerPool] = {}  # those used last at the end
 _MOST = 3
+_OF_NO_WORKER = {"PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "IOFAST_DEBUG", "IOFAST_WORK", "COLUMNS"}
 
 
 @contextmanager
-def shared_pool(count: int, *, idle: bool) -> Iterator[WorkerPool]:
+def shared_pool(count: int, *, idle: bool, fork: bool = False) -> Iterator[WorkerPool]:
     """Stands for `WorkerPool(count)`: its workers run on after a call of `pack` without an error."""
     if idle:
         with WorkerPool(count, idle=True) as pool:
             yield pool
         return
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_NO_WORKER}
     key = count, os.getcwd(), frozenset(inherited.items())
     pool = _pools.pop(key, None)
     if pool is None:
