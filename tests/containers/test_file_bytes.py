@@ -92,7 +92,7 @@ from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ContainerError
 
 faulthandler.enable()
-names, surprises, refused = [f"{sys.argv[1]}-{number}" for number in range(60)], [], []
+names, surprises, refused = [f"{sys.argv[1]}-{number}" for number in range(20)], [], []
 
 def use(reader, how, seed):
     chance = np.random.default_rng(seed)
@@ -134,4 +134,4 @@ def test_truncation_under_reading_threads_is_never_a_signal(tmp_path: Path) -> N
     build(tmp_path / "own", [sample(position) for position in range(400)])
     command = [sys.executable, "-c", TRUNCATED, str(tmp_path / "own")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "240 []\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "80 []\n", "")

@@ -60,8 +60,7 @@ def _child(reader: LmdbReader, answer: multiprocessing.connection.Connection) ->
     answer.close()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("method", "moved"), [("fork", False), ("fork", True), ("spawn", True)])
 def test_readers_cross_processes(lmdb_file: Path, tmp_path: Path, method: str, moved: bool) -> None:
     path = copy(lmdb_file, tmp_path)
     if moved:

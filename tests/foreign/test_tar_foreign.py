@@ -260,14 +260,14 @@ def test_every_length_and_many_flips(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", AWKWARD, tarfile.PAX_FORMAT)
     data, right = path.read_bytes(), records(path)
     end = len(data.rstrip(b"\0")) // 512 * 512 + 512
-    for size in range(1, end, 173):
+    for size in range(1, end, 611):
         path.write_bytes(data[:size])
         with pytest.raises(ContainerError, match=r"x\.tar was cut off|x\.tar is damaged"):
             open_reader(path)
     path.write_bytes(data[: end + 512])  # one block of zeros is an end
     assert records(path) == right
     rng = random.Random(5)
-    for _ in range(400):
+    for _ in range(60):
         at = rng.randrange(end)
         path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :])
         try:

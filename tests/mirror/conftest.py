@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from small_blocks import small_blocks
-from web_server import web_server
+from web_server import Server
 
 from iofast.mirror import cache
 
@@ -26,13 +27,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Serves random bytes as an object: its URL."""
+    """Serves random bytes as an object, by a thread of this process: its URL."""
     root = tmp_path / "objects"
     root.mkdir()
-    with web_server(root) as url:
+    server = Server(root, ("127.0.0.1", 0), latency=0.0, rate=0.0)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
-        def made(name: str, size: int) -> str:
-            (root / name).write_bytes(random.Random(name).randbytes(size))
-            return f"{url}/{name}"
+    def made(name: str, size: int) -> str:
+        (root / name).write_bytes(random.Random(name).randbytes(size))
+        return f"http://127.0.0.1:{server.server_address[1]}/{name}"
 
-        yield made
+    yield made
+    server.shutdown()
+    server.server_close()

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_blocks import BLOCK
+from todays import todays
 
 from iofast.containers.stored_bytes import StoredBytes
 from iofast.errors import ObjectConflictError, ObjectMissingError
@@ -72,7 +73,7 @@ def test_a_changed_object_is_an_error_and_never_a_mixture(served: Served, tmp_pa
     assert StoredObject(url).read(0, 10) == bytes(10)
 
 
-@pytest.mark.parametrize("limit", ["0", "100kB", "400kB", "10MB"])
+@pytest.mark.parametrize("limit", todays(["0", "100kB", "400kB", "10MB"]))
 def test_many_threads_and_a_small_cache(served: Served, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setenv(cache.SIZE, limit)
     monkeypatch.setattr(cache, "_AT_A_TIME", 1)

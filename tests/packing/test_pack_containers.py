@@ -55,7 +55,7 @@ FORMATS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("options", "counts"),
     [
-        (FORMATS[0], (1, 3)),
+        (FORMATS[0], (1, 2)),
         (FORMATS[1], (1, 2)),
         *(pytest.param(options, (1, 2, 3, 8), marks=pytest.mark.slow) for options in FORMATS),
     ],

@@ -167,11 +167,11 @@ class TestPackForeign:
         self, twelve: tuple[Path, list[bytes]], tmp_path: Path, make: Callable[[Path], str]
     ) -> None:
         source = make(tmp_path)
-        for workers in (1, 3):
+        for workers in (1, 2):
             report = pack(source, tmp_path / f"{workers}.lmdb", resize=24, workers=workers)
             assert (report.images, report.packed, report.bytes_in) == (12, 12, sum(map(len, PICTURES)))
         assert [record.fields["jpg"] for record in records(tmp_path / "1.lmdb")] == twelve[1]
-        assert sha256(tmp_path / "1.lmdb") == sha256(tmp_path / "3.lmdb")
+        assert sha256(tmp_path / "1.lmdb") == sha256(tmp_path / "2.lmdb")
         pack(source, tmp_path / "kept.lmdb", workers=1)
         assert [record.fields["jpg"] for record in records(tmp_path / "kept.lmdb")] == PICTURES
         dry = pack(source, tmp_path / "dry.lmdb", dry_run=True, **SMALL)

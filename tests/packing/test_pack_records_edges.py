@@ -27,7 +27,6 @@ from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 from iofast.packing.sample import Image
-from iofast.source.arrays import STEP
 
 SMALL: dict[str, Any] = {"resize": 24, "workers": 1}
 
@@ -108,9 +107,10 @@ class TestWhatItSays:
         assert main(["pack", str(source), str(tmp_path / "out.lmdb"), *words]) == 0
         assert records(tmp_path / "out.lmdb")[0].fields["cls"] == b"3"
 
-    def test_keys_are_never_all_objects(self) -> None:
+    def test_keys_are_never_all_objects(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A list of them was 65 bytes each, and the ends of the strings 40: of 10^7 records 1.1 GB."""
-        count = 4 * STEP
+        monkeypatch.setattr("iofast.source.arrays.STEP", 1 << 12)
+        count = 1 << 14
 
         def columns(indices: np.ndarray[Any, Any]) -> SimpleNamespace:
             return SimpleNamespace(label=indices.astype(np.int32), length=indices.astype(np.uint64), at=indices)

@@ -317,7 +317,7 @@ def test_samples_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
     for number in range(70):
         make_sample(source, orientation=1 + number % 8, name=f"{number:02d}")
     digests = set()
-    for workers in (1, 3):
+    for workers in (1, 2):
         target = tmp_path / f"{workers}.lmdb"
         pack(source, target, workers=workers, resize=24, mode="pad", min_size=40, **SIDES)
         digests.add(hashlib.sha256(target.read_bytes()).hexdigest())

@@ -15,7 +15,7 @@ _OF_NO_WORKER = {"PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "IO
 
 @contextmanager
 def shared_pool(count: int, *, idle: bool, fork: bool = False) -> Iterator[WorkerPool]:
-    """Stands for `WorkerPool(count)`: its workers run on after a call of `pack` without an error."""
+    """Stands for `WorkerPool(count)`: its workers run on after a call of `pack` that has left no work to them."""
     if idle:
         with WorkerPool(count, idle=True) as pool:
             yield pool
@@ -28,14 +28,14 @@ def shared_pool(count: int, *, idle: bool, fork: bool = False) -> Iterator[Worke
         pool.start()
     try:
         yield pool
-    except BaseException:
-        pool.close()
-        raise
-    replaced = _pools.pop(key, None)  # of a call within this one
-    if replaced is not None:
-        replaced.close()
-    _pools[key] = pool
-    close_pools(_MOST)
+    finally:
+        if any(worker.jobs for worker in pool._workers):  # an error ended the call
+            pool.close()
+        else:
+            if (replaced := _pools.pop(key, None)) is not None:  # of a call within this one
+                replaced.close()
+            _pools[key] = pool
+            close_pools(_MOST)
 
 
 def close_pools(left: int = 0) -> None:
