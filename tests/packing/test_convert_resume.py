@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from container_sets import SUFFIXES, Quiet, build, convert, files, in_shards, picture, records
 from places import ROOT
@@ -24,6 +24,7 @@ from iofast.errors import ContainerError, TargetError
 COUNT, STOP = 60, 37
 PROGRAM = """
 import os, signal, sys
+sys.path.insert(0, "tests/support")
 from container_sets import Quiet, convert
 
 class Killed(Quiet):
@@ -114,8 +115,7 @@ def test_killed(source: Path, tmp_path: Path, name: str) -> None:
     """
     target = f"{tmp_path}/{name}"
     command = [sys.executable, "-c", PROGRAM, str(source), target, str(STOP)]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=60)
+    ended = forked.run(command, cwd=ROOT)
     assert ended.returncode == -signal.SIGKILL
     assert {path.name for path in tmp_path.iterdir()} == {"source", f"{name.rstrip('/')}.partial"}
     convert(source, target)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from container_sets import SUFFIXES
 from pack_kills import kill
@@ -223,12 +224,11 @@ def test_killed_while_joining(images: Path, tmp_path: Path, suffix: str) -> None
     for number in range(1, PARTS + 1):
         pack(images, other, part=f"{number}/{PARTS}", **options)
     shutil.copytree(other.parent, tmp_path / "begun", copy_function=shutil.copy2)
-    for calls in range(0, 60, 6):
+    for calls in range(0, 60, 13):
         shutil.rmtree(other.parent)
         shutil.copytree(tmp_path / "begun", other.parent, copy_function=shutil.copy2)
-        ended = subprocess.run(
-            [sys.executable, "-c", _DIES_AFTER, str(images), str(other), str(calls), json.dumps(options)], cwd=ROOT
-        )
+        words = str(images), str(other), str(calls), json.dumps(options)
+        ended = forked.run([sys.executable, "-c", _DIES_AFTER, *words], cwd=ROOT)
         if ended.returncode == 0:
             break
         if (other.parent / f"t{suffix}.partial").exists():

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, Request
 from packing_runs import digests, repeated_images
@@ -114,9 +114,7 @@ def packed(images: Path, bucket: Bucket, **options: Any) -> PackReport:
 def test_killed_after_any_request(bucket: Bucket, images: Path, expected: dict[str, str], work: Path) -> None:
     """Early kills lose most of the work; late ones come while the set is published."""
     facts = [str(images), target_in(bucket), options_of(), bucket.endpoint, bucket.name, 12, 12]
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    ended = forked.run([sys.executable, "-c", KILLED, json.dumps(facts)], cwd=ROOT, timeout=300)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) >= 1
     assert stored(bucket) == expected

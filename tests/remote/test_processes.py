@@ -6,11 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
+import forked
 import pytest
 from object_store import Bucket, Fault, FaultProxy
 from test_pack_remote import photos, write
+from todays import todays
+
+USED = ("used", "unused")
 
 PROGRAM = """
 import multiprocessing, os, sys
@@ -44,18 +49,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("used", ["used", "unused"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes(bucket: Bucket, tmp_path: Path, method: str, used: str) -> None:
+@pytest.mark.parametrize(
+    "way", [("fork", "used"), ("fork", "unused"), *todays([*product(("spawn", "forkserver"), USED)])], ids="-".join
+)
+def test_processes(bucket: Bucket, tmp_path: Path, way: tuple[str, str]) -> None:
     """A fork of a process that has used stores would wait for ever; it says so instead."""
     bucket.put("p/x", b"hello")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    run = subprocess.run(
-        [sys.executable, program, f"s3://{bucket.name}/p", method, used], capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, str(program), f"s3://{bucket.name}/p", *way]
+    run = forked.run(command) if "fork" in way else subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    if (method, used) == ("fork", "used"):
+    if way == ("fork", "used"):
         assert "object stores cannot be used in a fork of a process that has used them" in run.stdout
     else:
         assert run.stdout == "hello\n"
@@ -117,17 +122,14 @@ def test_an_interrupt_ends_a_wait(bucket: Bucket, proxy: FaultProxy, tmp_path: P
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])",
-        "import iofast.packing.worker",
-        "from iofast.packing.run import pack\npack(sys.argv[1], sys.argv[2], resize=24, workers=1)",
-    ],
-)
-def test_local_work_does_not_import_obstore(tmp_path: Path, statement: str) -> None:
+def test_local_work_does_not_import_obstore(tmp_path: Path) -> None:
     folder = write(tmp_path / "images", photos(3))
-    program = f"import sys\n{statement}\nprint(*sys.modules, file=sys.stderr)"
+    program = (
+        "import contextlib, sys, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])\n"
+        "import iofast.packing.worker\n"
+        "from iofast.packing.run import pack\npack(sys.argv[1], sys.argv[2], resize=24, workers=1)\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
     command = [sys.executable, "-c", program, str(folder), str(tmp_path / "out.lmdb")]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     loaded = set(run.stderr.split())

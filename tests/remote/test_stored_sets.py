@@ -17,6 +17,7 @@ import torch
 from loader_sets import photographs
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, first
 from small_blocks import BLOCK, small_blocks
+from todays import todays
 from torch.utils.data import DataLoader
 from web_server import make_certificate, web_server
 
@@ -92,21 +93,17 @@ def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 
 
 ORDERS = [Shuffled(), Blocks(16, 4), Sequential()]
-CASES = [
-    pytest.param(suffix, limit, order, id=f"{suffix[1:]}-{limit}-{type(order).__name__}", marks=marks)
-    for suffix in FORMATS
-    for limit in ("1GB", "200kB", "0")
-    for order in ORDERS
-    for marks in [() if suffix == ".tar" or order is ORDERS[0] else pytest.mark.slow]
-]
+CACHES = [(limit, order) for order in ORDERS for limit in ("1GB", "200kB", "0")]
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("suffix", "limit", "order"), CASES)
+@pytest.mark.parametrize("cache_and_order", [*todays(CACHES[:5]), *todays(CACHES[5:])], ids=str)
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_batches_are_those_of_the_local_set(
-    sets: Path, site: str, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str, order: Any
+    sets: Path, site: str, monkeypatch: pytest.MonkeyPatch, suffix: str, cache_and_order: tuple[str, Any]
 ) -> None:
     """With a cache that is cold, then warm; with one that is too small; and with none."""
+    limit, order = cache_and_order
     monkeypatch.setenv(cache.SIZE, limit)
     local = batches(loader(sets / f"train{suffix}", order), 2)
     assert equal(batches(loader(f"{site}/train{suffix}", order), 2), local)
@@ -188,7 +185,7 @@ def test_a_resumed_run(sets: Path, site: str) -> None:
 
 @pytest.mark.usefixtures("folder")
 class TestTraffic:
-    @pytest.mark.parametrize("order", ORDERS, ids=lambda each: type(each).__name__)
+    @pytest.mark.parametrize("order", todays(ORDERS), ids=lambda each: type(each).__name__)
     def test_the_first_epoch_reads_hardly_more_than_the_set(
         self, sets: Path, site: str, monkeypatch: pytest.MonkeyPatch, order: Any
     ) -> None:
@@ -243,15 +240,13 @@ class TestFaults:
         return f"s3://{bucket.name}/k/train.tar"
 
     @pytest.mark.parametrize(
-        "fault",
-        [Fault(status=503), Fault(reset=True), Fault(cut=1000), Fault(delay=0.3)],
-        ids=["503", "reset", "cut", "slow"],
+        "fault", todays([Fault(status=503), Fault(reset=True), Fault(cut=1000), Fault(delay=0.3)]), ids=str
     )
     def test_what_passes_changes_nothing(self, sets: Path, url: str, proxy: FaultProxy, fault: Fault) -> None:
         proxy.plan = first(1, fault)
         assert equal(batches(loader(url)), batches(loader(sets / "train.tar")))
 
-    @pytest.mark.parametrize("on_error", ["raise", "replace", "drop"])
+    @pytest.mark.parametrize("on_error", todays(["raise", "replace", "drop"]))
     def test_storage_that_fails_is_no_bad_sample(self, url: str, proxy: FaultProxy, on_error: str) -> None:
         made = loader(url, on_error=on_error)
         proxy.plan = lambda request: (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 from packing_runs import TRANSACTION
 from places import ROOT
 
@@ -28,7 +28,7 @@ class Killed(PackProgress):
             os.kill(os.getpid(), signal.SIGKILL)
 
 estimate.TRANSACTION_BYTES = int(sys.argv[5])
-with WorkerPool(1) as pool:
+with WorkerPool(1, fork=True) as pool:
     run(Path(sys.argv[1]), Path(sys.argv[2]), PackOptions(**json.loads(sys.argv[4])), Killed(), pool)
 """
 
@@ -45,5 +45,5 @@ def kill(source: Path, target: Path, chunks: int, **options: object) -> None:
         json.dumps(options),
         str(TRANSACTION),
     ]
-    ended = subprocess.run(command, cwd=ROOT, timeout=60)
+    ended = forked.run(command, cwd=ROOT)
     assert ended.returncode == -signal.SIGKILL

@@ -1,15 +1,16 @@
 """A program that packs into a bucket in children that are killed after a number of requests, until one ends."""
 
 KILLED = """
-import json, os, random, signal, sys
+import functools, json, os, random, signal, sys
 sys.path.insert(0, "tests/support")
-from iofast.packing import pack, to_store
+from iofast.packing import pack, run
 from iofast.packing.pool import WorkerPool
 from iofast.remote.store import Store
 from object_store import Bucket
 
 source, url, options, endpoint, name, seed, least = json.loads(sys.argv[1])
 bucket, chance, kills = Bucket(endpoint, name), random.Random(seed), 0
+run.WorkerPool = functools.partial(WorkerPool, fork=True)
 
 def killed(left, first):
     whole = Store._patiently
