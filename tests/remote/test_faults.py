@@ -168,7 +168,7 @@ def test_memory_of_an_upload_is_flat(bucket: Bucket, proxy: FaultProxy, tmp_path
         status=200, body=begun if "uploads=" in request.path else ended, headers={"ETag": '"part"'}
     )
     with (tmp_path / "file").open("wb") as file:
-        file.truncate(400 << 20)
+        file.truncate(200 << 20)
     program = (
         "import resource, sys\n"
         "from iofast.remote.store import Store\n"
@@ -180,16 +180,16 @@ def test_memory_of_an_upload_is_flat(bucket: Bucket, proxy: FaultProxy, tmp_path
     )
     command = [sys.executable, "-c", program, f"s3://{bucket.name}", str(tmp_path / "file")]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110)
-    assert proxy.count("PUT", "partNumber=50&") == 1
-    assert int(ended.stdout) < 120 << 10  # KiB
+    assert proxy.count("PUT", "partNumber=25&") == 1
+    assert int(ended.stdout) < 100 << 10  # KiB
 
 
 class TestPacking:
     @pytest.fixture
     def url(self, bucket: Bucket, tmp_path: Path) -> str:
-        folder = write(tmp_path / "images", below("a", photos(40)) | below("b", photos(40, start=100)))
+        folder = write(tmp_path / "images", below("a", photos(20)) | below("b", photos(20, start=100)))
         (tmp_path / "local").mkdir()
-        pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=2, shard_records=20)
+        pack(folder, tmp_path / "local" / "out.tar", resize=24, workers=2, shard_records=10)
         return bucket.upload(folder, "p")
 
     def _check(self, tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ class TestPacking:
         proxy.plan = lambda request: (
             fault if request.number == 0 and (name == "slow" or zlib.crc32(request.path.encode()) % 7 == 0) else None
         )
-        report = pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=20)
-        assert (report.packed, report.failed) == (80, 0)
+        report = pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=10)
+        assert (report.packed, report.failed) == (40, 0)
         self._check(tmp_path)
 
     @pytest.mark.parametrize("name", ["503", "403", *map(slow, ("reset", "bucket"))])
@@ -214,19 +214,19 @@ class TestPacking:
     ) -> None:
         monkeypatch.setenv(VARIABLE, "connect=1,read=1,patience=2")
         gone = Fault(status=404, body=b"<Error><Code>NoSuchBucket</Code></Error>")
-        proxy.plan = always({"bucket": gone, **LASTING}[name], "/p/b/02")
+        proxy.plan = always({"bucket": gone, **LASTING}[name], "/p/b/01")
         start = time.monotonic()
-        with pytest.raises(StorageError, match=r"/p/b/02\d\.jpg cannot be read: .*the same command goes on") as caught:
-            pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=20)
+        with pytest.raises(StorageError, match=r"/p/b/01\d\.jpg cannot be read: .*the same command goes on") as caught:
+            pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=10)
         assert time.monotonic() - start < 30
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "out.tar.errors.jsonl").exists()
         proxy.plan = lambda _: None
         before = proxy.count("GET", "/p/")
-        report = pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=20)
-        assert report.resumed >= 20  # a refusal comes while earlier shards are being written
+        report = pack(url, tmp_path / "out.tar", resize=24, workers=2, shard_records=10)
+        assert report.resumed >= 10  # a refusal comes while earlier shards are being written
         assert report.failed == 0
-        assert proxy.count("GET", "/p/") - before <= 80 - report.resumed
+        assert proxy.count("GET", "/p/") - before <= 40 - report.resumed
         self._check(tmp_path)
 
     def test_a_store_that_is_gone_from_the_start(
@@ -245,15 +245,18 @@ class TestPacking:
         monkeypatch.setenv(VARIABLE, "connect=1,read=9,patience=20")
         proxy.plan = first(1, Fault(delay=4), part="/p/a/003")
         with WorkerPool(1, silence=2) as pool:
-            report = run(url, tmp_path / "out.tar", PackOptions(resize=24, shard_records=20), PackProgress(), pool)
+            report = run(url, tmp_path / "out.tar", PackOptions(resize=24, shard_records=10), PackProgress(), pool)
         assert report.failed == 0
         self._check(tmp_path)
 
-    def test_images_are_fetched_ahead(self, bucket: Bucket, proxy: FaultProxy, tmp_path: Path) -> None:
+    def test_images_are_fetched_ahead(
+        self, bucket: Bucket, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Within a chunk of four images, and those of the next chunk."""
-        url = bucket.upload(write(tmp_path / "images", photos(256)), "q")
+        monkeypatch.setattr("iofast.packing.work._CHUNKS", 16)
+        url = bucket.upload(write(tmp_path / "images", photos(64)), "q")
         proxy.plan = always(Fault(delay=0.1), "/q/")
-        assert pack(url, tmp_path / "out.tar", resize=24, workers=1).packed == 256
+        assert pack(url, tmp_path / "out.tar", resize=24, workers=1).packed == 64
         assert 5 <= proxy.most <= 64
 
 
