@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +14,9 @@ import numpy as np
 import pytest
 from lmdb_containers import build, compact, copy, expected, put_another, read_all, sample, samples
 
-from iofast.checking import verify
-from iofast.containers import index, lmdb_writer
-from iofast.containers.columns import type_of
+from iofast.containers import lmdb_writer
 from iofast.containers.lmdb import LmdbReader
-from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.record import Record
 
 # Other programs.
 
@@ -104,49 +99,6 @@ def _killed(*_: object) -> NoReturn:
 # Damage.
 
 
-def _read_or_refuse(path: Path, right: list[Record]) -> bool:
-    """Read everything: it must be right, or refused, or `verify` finds damage. True if it was not right."""
-    try:
-        found = read_all(LmdbReader(path))
-    except ContainerError as error:
-        message = str(error)
-    else:
-        if found == right:
-            return False
-        assert [own.fields for own in found] == [own.fields for own in right], "a payload has a checksum"
-        assert verify(path).problems
-        return True
-    assert str(path) in message
-    return True
-
-
-@pytest.mark.slow
-def test_flipped_bits_never_give_wrong_data(tmp_path: Path) -> None:
-    """In every structure of the file: meta, branch, leaf and overflow pages, payloads, index, manifest."""
-    path = tmp_path / "out"
-    some = [sample(i, split="train" if i < 20 else "val") for i in range(30)]
-    build(path, some)
-    data, right = path.read_bytes(), expected(some)
-    rng = random.Random(0)
-    places = [*range(168), *range(4096, 4096 + 168)]
-    for page in range(8192, len(data), 4096):
-        places += [
-            page + 10,
-            page + 12,
-            page + 14,
-            page + 16,
-            page + 17,
-            *(page + rng.randrange(4096) for _ in range(6)),
-        ]
-    refused = 0
-    for place in places:
-        damaged = bytearray(data)
-        damaged[place] ^= 1 << rng.randrange(8)
-        path.write_bytes(damaged)
-        refused += _read_or_refuse(path, right)
-    assert refused > len(places) // 3
-
-
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.9999])
 def test_truncation_is_named(lmdb_file: Path, tmp_path: Path, share: float) -> None:
     path = copy(lmdb_file, tmp_path)
@@ -183,23 +135,3 @@ def test_wrong_meta_pages_are_named(
     path.write_bytes(data)
     with pytest.raises(ContainerError, match=message):
         LmdbReader(path)
-
-
-@pytest.mark.parametrize(("column", "value"), [("jpg.offset", 1 << 47), ("json.length", 0xFFFFFFFF), ("label", -2)])
-def test_impossible_values_are_refused(
-    lmdb_file: Path, tmp_path: Path, column: str, value: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a large set, whose rows are read one by one, without the checksum of their column."""
-    monkeypatch.setattr(index, "HELD", 0)
-    path = copy(lmdb_file, tmp_path)
-    data = bytearray(path.read_bytes())
-    place = Tree(bytes(data), read_meta(bytes(data), "x"), "x").find(b"__iofast__.index.00000000")
-    assert place is not None
-    manifest, dtype = LmdbReader(path).manifest, type_of(column)
-    start = place[0] + index.Layout(manifest.count, manifest.fields).starts[column]
-    data[start : start + dtype.itemsize] = np.array([value], np.int64).astype(dtype).tobytes()
-    path.write_bytes(data)
-    field = column.rpartition(".")[0] or None
-    with pytest.raises(ContainerError, match=r"record 0 (outside: file 0, offset|is impossible)"):
-        LmdbReader(path).locate(np.array([1, 0]), field)
-    assert any(f"the column {column} of the index" in problem.reason for problem in verify(path).problems)

@@ -71,29 +71,10 @@ def test_patterns_are_of_shards(tmp_path: Path) -> None:
 # The index file.
 
 
-def test_index_files_that_are_damaged(tmp_path: Path) -> None:
-    """The header is checked when the set is used; the columns by `verify`, and their values when they are used."""
+def test_index_files_of_another_size(tmp_path: Path) -> None:
     build(tmp_path / "x.tar", [sample(i, 100) for i in range(40)])
     index = tmp_path / "x.tar.index"
     data = index.read_bytes()
-    with TarReader(tmp_path / "x.tar") as reader:
-        right = [column.tolist() for column in reader.locate(np.arange(40)) if column is not None]
-    refused = 0
-    for at in range(0, len(data), 37):
-        index.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
-        try:
-            with TarReader(tmp_path / "x.tar") as reader:
-                found = [column.tolist() for column in reader.locate(np.arange(40)) if column is not None]
-        except ContainerError as error:
-            assert "x.tar" in str(error)  # noqa: PT017 - both outcomes are right
-            refused += 1
-            continue
-        if found != right:
-            assert any(
-                "is damaged: its CRC32C differs" in each.reason
-                for each in verify(tmp_path / "x.tar", decode=False).problems
-            )
-    assert refused > 10
     for size in (0, 10, 31, 100, len(data) // 2, len(data) - 1):
         index.write_bytes(data[:size])
         with pytest.raises(ContainerError, match=r"x\.tar\.index"), TarReader(tmp_path / "x.tar") as reader:

@@ -12,6 +12,7 @@ from lmdb_containers import expected, sample, samples, sections, write
 from tar_sets import SHARD, build, contents
 
 from iofast import open_reader, open_writer
+from iofast.containers import index
 from iofast.containers.manifest import Description
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.containers.writer import Section
@@ -128,9 +129,13 @@ def test_a_killed_run_keeps_its_full_shards(tmp_path: Path) -> None:
 ALTERED = [("jpg.offset", 1 << 47), ("jpg.length", 1 << 31), ("label", -2), ("width", 1 << 30), ("position", 1 << 60)]
 
 
+@pytest.mark.parametrize("held", [index.HELD, 0])
 @pytest.mark.parametrize(("column", "value"), ALTERED)
-def test_an_altered_index_whose_checksums_are_right(tmp_path: Path, column: str, value: int) -> None:
-    """A value is checked when it is used, before memory is taken for it."""
+def test_an_altered_index_whose_checksums_are_right(
+    tmp_path: Path, column: str, value: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value is checked when it is used, before memory is taken for it; also of a large set, which is read by rows."""
+    monkeypatch.setattr(index, "HELD", held)
     build(tmp_path / "x.tar", [sample(i) for i in range(6)])
     alter(tmp_path / "x.tar", 4, {column: value})
     with open_reader(tmp_path / "x.tar") as reader:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import pickle
 import struct
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
 from foreign_lmdbs import picture, write
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tar_sets import foreign
 
 from iofast import FastDataset, open_reader, open_writer
 from iofast.containers.lmdb import LmdbReader
-from iofast.errors import ContainerError, IofastError, OptionError, UnfinishedError
+from iofast.errors import ContainerError, OptionError, UnfinishedError
 from iofast.foreign.lmdb import ForeignLmdbReader
 
 
@@ -120,26 +117,3 @@ def test_a_tree_whose_pages_multiply(tmp_path: Path) -> None:
     (tmp_path / "y").write_bytes(whole.ljust(40 * 4096, b"\0"))
     with pytest.raises(ContainerError, match="has more pages than the file"):
         open_reader(tmp_path / "y")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_damage_gives_errors_or_what_was_stored(tmp_path: Path, data: Any) -> None:
-    """Flipped bytes and cuts: an error of ours, or images of the file; never another exception, a hang or a crash."""
-    path = tmp_path / "x"
-    if not path.exists():
-        write(path, plain(6) | {b"q%d" % i: picture(i, "png") for i in range(3)})
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
-    for _ in range(data.draw(st.integers(1, 8))):
-        page = data.draw(st.integers(0, len(whole) // 4096 - 1))
-        at = data.draw(st.one_of(st.integers(0, 200), st.integers(0, 4095)))
-        damaged[page * 4096 + at] = data.draw(st.integers(0, 255))
-    other = tmp_path / "damaged"
-    other.write_bytes(damaged[: data.draw(st.sampled_from([len(whole), len(whole), len(whole) - 5000, 4096, 700]))])
-    try:
-        with open_reader(other) as reader:
-            failed: dict[int, IofastError] = {}
-            reader.values(np.arange(len(reader)), failed=failed)
-    except IofastError:
-        pass

@@ -5,20 +5,17 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
-import random
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kernel_images import exif, jpeg, photo
 from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
 from iofast.checking import verify
-from iofast.errors import ContainerError, IofastError, OptionError, SourceError
+from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.foreign.tar import TarShards
@@ -255,8 +252,8 @@ def test_missing_shards(tmp_path: Path) -> None:
         open_reader(tmp_path / "x.tar")
 
 
-def test_every_length_and_many_flips(tmp_path: Path) -> None:
-    """Cut anywhere: an error with file and offset, never fewer records. Flipped: an error, or some records."""
+def test_a_file_cut_anywhere(tmp_path: Path) -> None:
+    """An error with file and offset, never fewer records."""
     path = foreign(tmp_path / "x.tar", AWKWARD, tarfile.PAX_FORMAT)
     data, right = path.read_bytes(), records(path)
     end = len(data.rstrip(b"\0")) // 512 * 512 + 512
@@ -266,46 +263,3 @@ def test_every_length_and_many_flips(tmp_path: Path) -> None:
             open_reader(path)
     path.write_bytes(data[: end + 512])  # one block of zeros is an end
     assert records(path) == right
-    rng = random.Random(5)
-    for _ in range(60):
-        at = rng.randrange(end)
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :])
-        try:
-            found = records(path)
-        except IofastError as caught:
-            assert "x.tar" in str(caught)  # noqa: PT017
-        else:
-            assert len(found) <= len(right) + 2
-
-
-header = st.binary(min_size=512, max_size=512) | st.builds(
-    lambda name, size, kind: tar_index_header(name, size, kind),
-    st.binary(max_size=100),
-    st.binary(max_size=12),
-    st.binary(max_size=1),
-)
-
-
-def tar_index_header(name: bytes, size: bytes, kind: bytes) -> bytes:
-    """A header with a right checksum round anything."""
-    block = bytearray(512)
-    block[: len(name)], block[124 : 124 + len(size)], block[156 : 156 + len(kind)] = name, size, kind
-    block[257:263], block[148:156] = b"ustar\0", b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
-
-
-@given(
-    st.lists(
-        header | st.binary(max_size=1500).map(lambda data: data.ljust(-(-len(data) // 512) * 512, b"\0")), max_size=6
-    )
-)
-def test_any_bytes_are_records_or_an_error(tmp_path_factory: pytest.TempPathFactory, blocks: list[bytes]) -> None:
-    path = tmp_path_factory.mktemp("any") / "x.tar"
-    path.write_bytes(b"".join(blocks) + bytes(1024))
-    try:
-        found = records(path)
-    except IofastError as caught:
-        assert "x.tar" in str(caught)  # noqa: PT017
-    else:
-        assert all(record.fields for record in found)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,41 +164,21 @@ def test_the_error_budget_is_that_of_the_whole(images: Path, tmp_path: Path) -> 
     assert pack(images, target, finish=True, **{**options, "max_errors": 3}).failed == 3
 
 
-def _other_seed(images: Path, target: Path) -> None:
-    pack(images, target, part="1/5", **options_of("t.tar", shuffle=2))
-
-
-def _other_number(images: Path, target: Path) -> None:
-    pack(images, target, part="1/6", **options_of("t.tar"))
-
-
-def _other_source(images: Path, target: Path) -> None:
-    pack(images / "a", target, part="1/5", **options_of("t.tar"))
-
-
-def _whole(images: Path, target: Path) -> None:
-    pack(images, target, **options_of("t.tar"))
-
-
-def _too_early(images: Path, target: Path) -> None:
-    pack(images, target, finish=True, **options_of("t.tar"))
-
-
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("source", "options", "words"),
     [
-        (_other_seed, "shuffle=None, not 2"),
-        (_other_number, "a run in 5 parts, expected one in 6 parts"),
-        (_other_source, "source images, not a"),
-        (_whole, "a run in 5 parts, expected one without parts"),
-        (_too_early, "parts 1, 2, 4 and 5 of 5 are missing"),
+        ("", {"part": "1/5", "shuffle": 2}, "shuffle=None, not 2"),
+        ("", {"part": "1/6"}, "a run in 5 parts, expected one in 6 parts"),
+        ("a", {"part": "1/5"}, "source images, not a"),
+        ("", {}, "a run in 5 parts, expected one without parts"),
+        ("", {"finish": True}, "parts 1, 2, 4 and 5 of 5 are missing"),
     ],
 )
-def test_refusals(images: Path, tmp_path: Path, run: Callable[[Path, Path], None], words: str) -> None:
+def test_refusals(images: Path, tmp_path: Path, source: str, options: dict[str, Any], words: str) -> None:
     target = tmp_path / "t.tar"
     pack(images, target, part="3/5", **options_of("t.tar"))
     with pytest.raises(TargetError, match=words):
-        run(images, target)
+        pack(images / source, target, **options_of("t.tar", **options))
 
 
 def test_a_plain_run_is_not_continued_in_parts(images: Path, tmp_path: Path) -> None:

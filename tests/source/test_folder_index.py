@@ -103,18 +103,6 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
 
-def test_a_damaged_index_is_built_again(root: Path, cache: Path, builds: list[object]) -> None:
-    FolderReader(root)
-    (file,) = cache.glob("*.index")
-    whole = file.read_bytes()
-    header = 24 + int.from_bytes(whole[16:24], "little")
-    flips = [bytes(byte ^ (at == place) for at, byte in enumerate(whole)) for place in range(0, header, 7)]
-    for number, damaged in enumerate([b"", whole[:20], whole[:header], whole[:-1], b"x" * len(whole), *flips], 2):
-        file.write_bytes(damaged)
-        assert FolderReader(root).locate(np.arange(5)).width.tolist() == [40, 20, 17, 12, 0]
-        assert len(builds) == number
-
-
 def test_many_processes_open_at_once_and_one_reads_the_headers(root: Path, cache: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(root)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
