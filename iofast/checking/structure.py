@@ -13,9 +13,8 @@ from iofast.containers.base import Reader
 from iofast.containers.columns import NOWHERE, columns_of
 from iofast.containers.fingerprint import Fingerprint
 from iofast.containers.indexed_reader import IndexedReader
+from iofast.containers.located import pieces, steps
 from iofast.errors import ContainerError
-
-STEP = 65_536  # rows of the index that are read together
 
 
 def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
@@ -23,12 +22,11 @@ def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
     if isinstance(reader, IndexedReader):
         for problem in reader.index.check():
             findings.add(problem)
-    found = [_sound(reader, findings, start, min(start + STEP, len(reader))) for start in range(0, len(reader), STEP)]
+    found = [_sound(reader, findings, indices) for indices in steps(0, len(reader))]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray[np.int64]:
-    indices = np.arange(start, stop, dtype=np.int64)
+def _sound(reader: Reader, findings: Findings, indices: NDArray[np.int64]) -> NDArray[np.int64]:
     try:
         for name in reader.manifest.fields:
             try:
@@ -38,11 +36,10 @@ def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray
         reader.labels(indices)
         reader.positions(indices)
     except ContainerError as error:
-        if stop - start == 1:
-            findings.add(str(error), start)
+        if len(indices) == 1:
+            findings.add(str(error), int(indices[0]))
             return indices[:0]
-        middle = (start + stop) // 2
-        return np.concatenate([_sound(reader, findings, start, middle), _sound(reader, findings, middle, stop)])
+        return np.concatenate([_sound(reader, findings, half) for half in np.array_split(indices, 2)])
     return indices
 
 
@@ -52,16 +49,15 @@ def check_index(reader: IndexedReader[Any], findings: Findings) -> None:
     Every row of the index must be valid.
     """
     fields, last, fingerprint = reader.manifest.fields, -1, Fingerprint(reader.manifest.key_width)
-    for start in range(0, len(reader), STEP):
-        indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
+    for indices in steps(0, len(reader)):
         columns = reader.index.read(["position", *(each for name in fields for each in columns_of(name))], indices)
         positions = columns["position"].astype(np.int64)
         for row in np.flatnonzero(np.diff(positions, prepend=last) <= 0)[:1].tolist():
-            findings.add(f"its position {positions[row]} does not follow that of the record before", start + row)
+            findings.add(f"its position {positions[row]} does not follow that of the record before", int(indices[row]))
         last = int(positions[-1])
         there = [columns[f"{name}.offset"] != np.uint64(NOWHERE) for name in fields]
         for row in np.flatnonzero(~np.any(there, axis=0))[:1].tolist():
-            findings.add("it has no field at all", start + row)
+            findings.add("it has no field at all", int(indices[row]))
         fingerprint.add(columns)
     if len(reader) and str(fingerprint) != reader.manifest.fingerprint:
         findings.add(f"the fingerprint of the index is {fingerprint}, expected {reader.manifest.fingerprint}")
@@ -70,8 +66,7 @@ def check_index(reader: IndexedReader[Any], findings: Findings) -> None:
 def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int]) -> NDArray[np.int64]:
     """The records that are in none of `shards`."""
     kept = []
-    for start in range(0, len(indices), STEP):
-        part = indices[start : start + STEP]
+    for part in pieces(indices):
         files = np.min([reader.locate(part, name).file for name in reader.manifest.fields], axis=0)
         kept.append(part[~np.isin(files, list(shards))])
     return np.concatenate(kept) if kept else indices

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from iofast.checking.payloads import SLICE_BYTES, SLICE_RECORDS, PayloadCheck
 from iofast.checking.problems import Findings, Verification
-from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
+from iofast.checking.structure import check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
 from iofast.containers.columns import ABSENT
 from iofast.containers.identity import left_out
 from iofast.containers.indexed_reader import IndexedReader
+from iofast.containers.located import STEP, pieces
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
 from iofast.machine import cores
@@ -79,8 +80,7 @@ def verify(
             result.notes.append(
                 "there are no checksums: payloads were read" + (" and images decoded" if decode else "")
             )
-        labels = (reader.labels(sound[start : start + STEP]) for start in range(0, len(sound), STEP))
-        if unlabelled := sum(int((part < 0).sum()) for part in labels):
+        if unlabelled := sum(int((reader.labels(part) < 0).sum()) for part in pieces(sound)):
             result.notes.append(f"records without a label: {unlabelled:,} of {len(sound):,}")
         result.notes.extend(left_out(reader))
         result.problems.sort(key=lambda problem: -1 if problem.index is None else problem.index)
@@ -122,8 +122,7 @@ def _find_duplicates(reader: Reader, sound: NDArray[np.int64], result: Verificat
 
 
 def _slices(reader: Reader, sound: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(sound), STEP):
-        part = sound[start : start + STEP]
+    for part in pieces(sound):
         for first, last in reader.columns(part).slices(SLICE_BYTES, SLICE_RECORDS):
             yield part[first:last]
 

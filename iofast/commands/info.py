@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from iofast.containers.base import Located, Reader
 
 VERSION = 1  # of the JSON
-_ROWS = 65_536  # index rows in one call: 4 MB of columns
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
 _INTERVALS = 6  # shown in the text
 _WIDE = 100_000  # columns, for files and pipes
@@ -143,14 +142,12 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
     """Return facts about all images together, and the number of records of each label."""
     import numpy as np
 
+    from iofast.containers.located import steps
     from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
 
     if not len(reader):
         return None, {}
-    slices = [
-        reader.columns(np.arange(start, min(start + _ROWS, len(reader)), dtype=np.int64))
-        for start in range(0, len(reader), _ROWS)
-    ]
+    slices = [reader.columns(indices) for indices in steps(0, len(reader))]
     values, counts = np.unique(np.concatenate([part.label for part in slices]), return_counts=True)
     labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
     field = image_field(tuple(reader.manifest.fields))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from iofast.containers.base import Reader
     from iofast.sheet import SheetOptions
 
-_STEP = 65_536
 _MOST = 100_000_000  # records in a list
 
 HELP = "draw records as one picture, with labels, masks and boxes"
@@ -110,6 +109,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     """Return the dense indices that the options choose, in order. Raises `OptionError` if there are none."""
     import numpy as np
 
+    from iofast.containers.located import pieces
     from iofast.containers.manifest import WHOLE
     from iofast.errors import OptionError
     from iofast.order.permutation import permuted
@@ -126,8 +126,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     candidates = reader.manifest.indices(split)
     if args.label is not None:
         label = label_of(reader, args.label)
-        starts = range(0, len(candidates), _STEP)
-        parts = [reader.labels(candidates[start : start + _STEP]) == label for start in starts]
+        parts = [reader.labels(part) == label for part in pieces(candidates)]
         candidates = candidates[np.concatenate(parts)] if parts else candidates
     if not len(candidates):
         raise OptionError(f"{args.path} has no such record")

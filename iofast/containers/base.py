@@ -133,11 +133,13 @@ class Reader(ABC):
         width = self.manifest.key_width
         return [format_key(position, width) for position in self.positions(located.indices).tolist()]
 
-    def all_values(self, indices: NDArray[np.int64]) -> list[dict[str, bytes]]:
-        """All payloads of these records, checked where the index has checksums. Raises like `values`."""
+    def all_values(
+        self, indices: NDArray[np.int64], fields: Sequence[str] | None = None, *, failed: Failures | None = None
+    ) -> list[dict[str, bytes]]:
+        """The payloads of `fields` (default: all) of many records. Raises like `values`, which explains `failed`."""
         found: list[dict[str, bytes]] = [{} for _ in range(len(indices))]
-        for name in self.manifest.fields:
-            for own, value in zip(found, self.values(indices, name), strict=True):
+        for name in self.manifest.fields if fields is None else fields:
+            for own, value in zip(found, self.values(indices, name, failed=failed), strict=True):
                 if value is not None:
                     own[name] = value
         return found

@@ -24,13 +24,11 @@ from iofast.containers.index import IndexView
 from iofast.containers.indexed_reader import IndexedReader, Opening
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, find_block, index_key
-from iofast.containers.located import Located
+from iofast.containers.located import Located, steps
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.remote.urls import absolute
-
-_STEP = 65_536  # rows of the index that are read together
 
 __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
 
@@ -96,14 +94,13 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
 
     def _entries(self) -> Iterator[tuple[int, bytes, int, int]]:
         """What the index says of the tree: the dense index of a record, a key, offset and length of its value."""
-        for start in range(0, len(self), _STEP):
-            indices = np.arange(start, min(start + _STEP, len(self)), dtype=np.int64)
+        for indices in steps(0, len(self)):
             places = [(name, self.places(indices, name)) for name in self.manifest.fields]
             columns = [(name, own.file.tolist(), own.offset.tolist(), own.length.tolist()) for name, own in places]
-            for row, key in enumerate(self.keys(places[0][1])):
+            for row, (index, key) in enumerate(zip(indices.tolist(), self.keys(places[0][1]), strict=True)):
                 for name, file, offset, length in columns:
                     if file[row] != ABSENT:
-                        yield start + row, f"{key}.{name}".encode(), offset[row], length[row]
+                        yield index, f"{key}.{name}".encode(), offset[row], length[row]
 
     def _open_files(self) -> _OpenedFile:
         return _OpenedFile(self.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from iofast.containers.columns import ABSENT, NOWHERE, columns_of
 from iofast.kernel import Payloads
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import RAW_FIELDS
+from iofast.record import RAW_FIELDS, ImageInfo
+
+STEP = 65_536  # rows of an index that are read together: 4 MB of columns
 
 
 class Located(NamedTuple):
@@ -39,6 +41,11 @@ class Located(NamedTuple):
         if self.crc is None:
             return np.zeros(len(self.indices), np.bool_)
         return np.asarray(self.crc >= 0)
+
+    def infos(self) -> list[ImageInfo]:
+        """What the index knows about each record."""
+        facts = self.label, self.width, self.height, self.orientation
+        return list(map(ImageInfo, *(column.tolist() for column in facts)))
 
     def rows(self, rows: NDArray[np.int64] | slice) -> Located:
         """The same columns of some of the rows."""
@@ -113,6 +120,16 @@ def locate_in(
         kind=kind,
         crc=crc,
     ), number
+
+
+def steps(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
+    """The dense indices [start, stop), `STEP` at a time."""
+    return (np.arange(at, min(at + STEP, stop), dtype=np.int64) for at in range(start, stop, STEP))
+
+
+def pieces(indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Dense indices, `STEP` at a time."""
+    return (indices[at : at + STEP] for at in range(0, len(indices), STEP))
 
 
 def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "records") -> NDArray[np.int64]:

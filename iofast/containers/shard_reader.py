@@ -86,16 +86,10 @@ class ShardReader(IndexedReader[Opening]):
         for begin in range(start, stop, _STEP):
             indices = np.arange(begin, min(begin + _STEP, stop), dtype=np.int64)
             facts, failed = self.columns(indices), dict[int, IofastError]()
-            fields: list[dict[str, bytes]] = [{} for _ in indices]
-            offsets: list[dict[str, int]] = [{} for _ in indices]
-            for name in self.manifest.fields:
-                places = self.places(indices, name).offset.tolist()
-                for row, value in enumerate(self.values(indices, name, failed=failed)):
-                    if value is not None:
-                        fields[row][name], offsets[row][name] = value, places[row]
-            columns = (column.tolist() for column in (facts.label, facts.width, facts.height, facts.orientation))
-            infos = [ImageInfo(*row) for row in zip(*columns, strict=True)]
-            rows = zip(indices.tolist(), self.keys(facts), fields, infos, offsets, strict=True)
+            fields = self.all_values(indices, failed=failed)
+            places = {name: self.places(indices, name).offset.tolist() for name in self.manifest.fields}
+            offsets = [{name: places[name][row] for name in own} for row, own in enumerate(fields)]
+            rows = zip(indices.tolist(), self.keys(facts), fields, facts.infos(), offsets, strict=True)
             yield from (each for row, each in enumerate(rows) if row not in failed and each[2])
 
     def _open_files(self) -> Opening:

@@ -231,16 +231,10 @@ class RecordOrigin(Origin):
 
     def _fetch(self, places: NDArray[np.int64]) -> dict[int, dict[str, bytes] | DecodeError]:
         """The wanted fields of some records, or the error of a damaged record, by place."""
-        records: list[dict[str, bytes] | DecodeError] = [{} for _ in range(len(places))]
-        for name in self._wanted:
-            failed: Failures = {}
-            for row, value in enumerate(self._reader.values(places, name, failed=failed)):
-                fields = records[row]
-                if row in failed:
-                    records[row] = DecodeError(f"the record is damaged ({failed[row]})")
-                elif value is not None and isinstance(fields, dict):
-                    fields[name] = value
-        return dict(zip(places.tolist(), records, strict=True))
+        failed: Failures = {}
+        records = dict(enumerate(self._reader.all_values(places, self._wanted, failed=failed)))
+        records |= {row: DecodeError(f"the record is damaged ({error})") for row, error in failed.items()}
+        return {place: records[row] for row, place in enumerate(places.tolist())}
 
     def _as_ppm(self, name: str, data: bytes, place: int) -> bytes:
         """Raw pixels as a PPM file, which every decoder reads."""

@@ -13,6 +13,7 @@ from iofast.containers.base import Located, Reader
 from iofast.containers.changed import follow
 from iofast.containers.columns import ABSENT
 from iofast.containers.identity import is_ours
+from iofast.containers.located import steps
 from iofast.errors import ContainerError
 from iofast.packing.messages import PackedRecord
 from iofast.record import (
@@ -29,7 +30,6 @@ from iofast.record import (
 
 SLICE_BYTES = 16 << 20  # bytes of payloads that are read together
 SLICE_RECORDS = 1024
-STEP = 65_536  # rows of the index that are read together
 
 _MAX_KEY = 20  # digits
 
@@ -47,7 +47,7 @@ class Records:
 
     def read(self, start: int, stop: int) -> Iterator[PackedRecord]:
         """The records of these dense indices. Raises `ContainerError` for a damaged payload."""
-        for part in _parts(start, stop):
+        for part in steps(start, stop):
             columns = self._reader.columns(part)
             keys = self._reader.keys(columns)
             for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
@@ -55,7 +55,8 @@ class Records:
                 headers = [
                     None if self._own else self._header(columns, row, each) for row, each in enumerate(found, first)
                 ]
-                rows = zip(part[first:last].tolist(), own, found, headers, _infos(columns, first, last), strict=True)
+                infos = columns.rows(slice(first, last)).infos()  # a header may have updated them
+                rows = zip(part[first:last].tolist(), own, found, headers, infos, strict=True)
                 for place, key, payloads, header, info in rows:
                     fields = payloads if self._own else self._legal(payloads, info, key, header)
                     yield PackedRecord(int(key) if self.key_width else place, info, fields, None)
@@ -66,7 +67,7 @@ class Records:
         for name in sorted(self._reader.manifest.fields):
             if self._own or is_stored(name):
                 continue
-            number = sum(self._having(name, part) for part in _parts(0, len(self._reader)))
+            number = sum(self._having(name, part) for part in steps(0, len(self._reader)))
             pickled = name.rpartition(".")[2] in PICKLED
             why = "is pickled data, which is never stored or loaded" if pickled else "is not a legal name"
             lines.append(f"field {name!r} of {number:,} records {why}: left out")
@@ -107,20 +108,10 @@ class Records:
         return fields
 
 
-def _parts(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
-    """The dense indices [start, stop), `STEP` at a time."""
-    return (np.arange(at, min(at + STEP, stop), dtype=np.int64) for at in range(start, stop, STEP))
-
-
-def _infos(columns: Located, first: int, last: int) -> Iterator[ImageInfo]:
-    facts = columns.label, columns.width, columns.height, columns.orientation
-    return map(ImageInfo, *(own[first:last].tolist() for own in facts))
-
-
 def _key_width(reader: Reader) -> int:
     """The length of another program's keys if all are positions as in docs/format.md; else 0."""
     width, last = 0, -1
-    for indices in _parts(0, len(reader)):
+    for indices in steps(0, len(reader)):
         for key in reader.keys(reader.columns(indices)):
             width = width or len(key)
             if len(key) != width or width > _MAX_KEY or not (key.isascii() and key.isdigit()) or int(key) <= last:
