@@ -60,7 +60,7 @@ def stage(path: str, split: str | None = None, done: Callable[[int, int], object
         for start in range(0, len(selected), _RECORDS):
             indices = selected.resolve(np.arange(start, min(start + _RECORDS, len(selected)), dtype=np.int64))
             located = [reader.places(indices, name) for name in reader.manifest.fields]
-            places = [found for each in located if (found := reader.stored_places(each)) is not None]
+            places = [found for each in located for found in reader.stored_places(each)]
             blocks = {place: block for each in places for place, block in _blocks(each)}
             now = _bring([*blocks.values()])
             fetched += now

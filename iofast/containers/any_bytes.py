@@ -28,6 +28,14 @@ class StoredPlaces(NamedTuple):
     length: NDArray[np.int64]
     open: Callable[[Sequence[int]], list[StoredObject]]
 
+    def spread(self, rows: slice | NDArray[np.int64], count: int) -> StoredPlaces:
+        """The same payloads as these rows of `count`; the other rows have none."""
+        columns = [np.zeros(count, np.int64) for _ in range(3)]
+        for column, own in zip(columns, (self.file, self.offset, self.length), strict=True):
+            column[rows] = own
+        file, offset, length = columns
+        return self._replace(file=file, offset=offset, length=length)
+
 
 def open_bytes(path: str, info: ObjectInfo | None = None) -> FileBytes:
     """Open a file, or an object by its URL, in the version `info` if that is given."""
@@ -45,35 +53,17 @@ def stored_stamps(urls: Sequence[str]) -> list[tuple[int, int]]:
     return [(info.size, stamp(info.etag)) for info in look(urls)]
 
 
-def fetch_again(places: StoredPlaces | None) -> bool:
+def fetch_again(found: Sequence[StoredPlaces]) -> bool:
     """Fetch payloads again that were found damaged; False if none of them is in an object store."""
-    rows = [] if places is None else np.flatnonzero(places.length > 0).tolist()
-    if places is None or not rows:
-        return False
-    from iofast.mirror.stored import Wanted
-    from iofast.mirror.stored import fetch_again as fetch_bytes_again
+    wanted: list[tuple[StoredObject, int, int]] = []
+    for places in found:
+        rows = np.flatnonzero(places.length > 0).tolist()
+        numbers = np.unique(places.file[rows]).tolist()
+        objects = dict(zip(numbers, places.open(numbers), strict=True))
+        spans = zip(*(column[rows].tolist() for column in (places.file, places.offset, places.length)), strict=True)
+        wanted += [(objects[file], offset, offset + length) for file, offset, length in spans]
+    if wanted:
+        from iofast.mirror import stored
 
-    numbers = np.unique(places.file[rows]).tolist()
-    objects = dict(zip(numbers, places.open(numbers), strict=True))
-    spans = zip(*(column[rows].tolist() for column in (places.file, places.offset, places.length)), strict=True)
-    fetch_bytes_again([Wanted(objects[file], offset, offset + length) for file, offset, length in spans])
-    return True
-
-
-def merged_places(pieces: Sequence[tuple[slice | NDArray[np.intp], StoredPlaces]], count: int) -> StoredPlaces:
-    """The places of several readers as those of `count` rows, of which each piece has some."""
-    starts = np.cumsum([0, *(len(piece.urls) for _, piece in pieces)]).tolist()
-    columns = [np.zeros(count, np.int64) for _ in range(3)]
-    for start, (rows, piece) in zip(starts, pieces, strict=False):
-        for column, own in zip(columns, (piece.file + start, piece.offset, piece.length), strict=True):
-            column[rows] = own
-
-    def opened(some: Sequence[int]) -> list[StoredObject]:
-        found: dict[int, StoredObject] = {}
-        for start, (_, piece) in zip(starts, pieces, strict=False):
-            own = [each for each in some if start <= each < start + len(piece.urls)]
-            found.update(zip(own, piece.open([each - start for each in own]), strict=True))
-        return [found[each] for each in some]
-
-    file, offset, length = columns
-    return StoredPlaces(tuple(url for _, piece in pieces for url in piece.urls), file, offset, length, opened)
+        stored.fetch_again([stored.Wanted(*each) for each in wanted])
+    return bool(wanted)

@@ -82,9 +82,9 @@ class Reader(ABC):
     def payloads(self, located: Located, start: int, stop: int) -> AbstractContextManager[Payloads]:
         """Rows [start, stop) of `located` as the kernel reads them; valid inside the `with` block."""
 
-    def stored_places(self, located: Located) -> StoredPlaces | None:  # noqa: ARG002
-        """Where these payloads lie in an object store; None for a reader of local files alone."""
-        return None
+    def stored_places(self, located: Located) -> list[StoredPlaces]:  # noqa: ARG002
+        """Where those of the payloads lie that are in object stores: each set of places has a row for each of them."""
+        return []
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload of one field of one record, in memory of its own: it outlives the reader.

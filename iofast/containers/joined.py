@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.any_bytes import StoredPlaces, merged_places
+from iofast.containers.any_bytes import StoredPlaces
 from iofast.containers.base import Failures, Located, Reader, dense
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.errors import ContainerError, OptionError
@@ -88,14 +88,13 @@ class JoinedReader(Reader):
                 pieces.append((rows, stack.enter_context(self.parts[part].payloads(columns, 0, len(own)))))
             yield _merged(pieces, len(asked.indices))
 
-    def stored_places(self, located: Located) -> StoredPlaces | None:
+    def stored_places(self, located: Located) -> list[StoredPlaces]:
         """Of all parts; see `Reader.stored_places`."""
-        found = []
-        for part, rows, own in self._groups(located.indices):
-            places = self.parts[part].stored_places(located.rows(rows)._replace(indices=own))
-            if places is not None:
-                found.append((rows, places))
-        return merged_places(found, len(located.indices)) if found else None
+        return [
+            places.spread(rows, len(located.indices))
+            for part, rows, own in self._groups(located.indices)
+            for places in self.parts[part].stored_places(located.rows(rows)._replace(indices=own))
+        ]
 
     def values(
         self,

@@ -213,21 +213,22 @@ class FilesReader(Reader):
         """The open files and the places in them; see `Reader.payloads`."""
         return self._files().payloads(located, start, stop)
 
-    def stored_places(self, located: Located) -> StoredPlaces | None:
+    def stored_places(self, located: Located) -> list[StoredPlaces]:
         """See `Reader.stored_places`."""
         if not self.is_stored:
-            return None
+            return []
         files = self._files()
         there = located.file != ABSENT
         numbers, file = np.unique(np.where(there, located.file, 0), return_inverse=True)
         names = numbers.tolist()
-        return StoredPlaces(
+        places = StoredPlaces(
             tuple(files.paths[number] for number in names),
             file.astype(np.int64),
             located.offset.astype(np.int64),
             np.where(there, located.length, 0).astype(np.int64),
             lambda some: files.stored([names[each] for each in some]),
         )
+        return [places]
 
     def values(
         self,

@@ -248,7 +248,7 @@ class _Plan:
 
     def _places(self, *, few: bool) -> tuple[int, list[StoredPlaces]]:
         own, located = self._located_of(self._next, few)
-        return own, [found for each in located if (found := self._reader.stored_places(each)) is not None]
+        return own, [places for each in located for places in self._reader.stored_places(each)]
 
     def _decide(self, coming: _Coming) -> None:
         """Bring the dense blocks of a batch, and ask early for its records in sparse ones."""
