@@ -35,7 +35,7 @@ from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import Labels, read_labels
-from iofast.source.table import Cells
+from iofast.source.table import ColumnValues
 
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
@@ -75,7 +75,7 @@ class ArrowTables(Format):
         read, rows, counts = plain_copies(self.paths, stamped), None, []
         for number, path in enumerate(self.paths):
             with plain_table(read[number], path) as (schema, address, batches):
-                rows = rows or _Rows(schema, path, self.options.names.get("label"))
+                rows = rows or _TableScan(schema, path, self.options.names.get("label"))
                 if not schema.equals(rows.schema):
                     raise ContainerError(f"{path} has other columns than {self.paths[0]}: open them as two data sets")
                 before, size = rows.count, os.path.getsize(read[number])
@@ -120,14 +120,14 @@ class SameOrCopy(Same):
             super().__call__(number, status)
 
 
-class _Rows:
+class _TableScan:
     """What the files have: places by leaf, class indices or texts, and the field `json` of each row."""
 
     def __init__(self, schema: Any, shown: str, label: str | None) -> None:
         self.schema, self.table, self.shown = schema, meaning(schema, shown, label), shown
         self.count, self.json = 0, StringsWriter()
         self._places: list[list[_Places]] = [[] for _ in self.table.leaves]
-        self._numbers, self._texts = [np.empty(0, np.int32)], Cells()
+        self._numbers, self._texts = [np.empty(0, np.int32)], ColumnValues()
 
     def add(self, batch: Any, address: int, size: int, shown: str) -> None:
         """Add a batch of a file of `size` bytes, whose first byte has this address."""

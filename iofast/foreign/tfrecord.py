@@ -46,7 +46,7 @@ from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
-from iofast.source.table import Cells
+from iofast.source.table import ColumnValues
 
 IMAGE_FIELD = "jpg"
 
@@ -98,10 +98,10 @@ class TfrecordFiles(Format):
             yield ours, theirs, "bytes in", ours in index.fields
 
     def _text_labels(
-        self, files: Sequence[_Rows], class_order: str
+        self, files: Sequence[_FileScan], class_order: str
     ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
         """See `read_labels`."""
-        cells = Cells()
+        cells = ColumnValues()
         for rows in files:
             names = [*rows.names, None]  # the last one is number -1
             for number in rows.named:
@@ -113,7 +113,7 @@ class TfrecordFiles(Format):
 
         return read_labels(cells, class_order, Path(self.paths[0]), fail)
 
-    def _left_out(self, files: Sequence[_Rows], *, labelled: bool) -> Iterator[str]:
+    def _left_out(self, files: Sequence[_FileScan], *, labelled: bool) -> Iterator[str]:
         unread = [name for name in few_names(rows.features for rows in files) if name not in self.features.known]
         if unread:
             yield f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"
@@ -124,7 +124,7 @@ class TfrecordFiles(Format):
         elif any(rows.names for rows in files) and any(rows.texts for rows in files):
             yield "labels that are text, in records beside others with class numbers"
 
-    def _read(self, size: int) -> list[_Rows]:
+    def _read(self, size: int) -> list[_FileScan]:
         stop = threading.Event()
         pool = ThreadPoolExecutor(_THREADS, "iofast-tfrecord")
         try:
@@ -136,7 +136,7 @@ class TfrecordFiles(Format):
             pool.shutdown(cancel_futures=True)
 
 
-class _Rows:
+class _FileScan:
     """The records of one file, in arrays: lists would take half a gigabyte for ImageNet."""
 
     def __init__(self) -> None:
@@ -148,8 +148,8 @@ class _Rows:
         self.features: set[str] = set()  # names; up to `MAX_NAMES` plus those of one record
 
 
-def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
-    rows = _Rows()
+def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _FileScan:
+    rows = _FileScan()
     try:
         size = stored_stamps([path])[0][0] if is_url(path) else os.stat(path).st_size
         if size == 0:  # some writers leave empty shards
@@ -167,7 +167,7 @@ def _read_file(path: str, options: FeatureNames, progress: Callable[[int], objec
     return rows
 
 
-def _add(rows: _Rows, data: FileBytes, frame: Framing, options: FeatureNames) -> None:
+def _add(rows: _FileScan, data: FileBytes, frame: Framing, options: FeatureNames) -> None:
     try:
         content = read_data(data, frame)
     except ContainerError:  # damaged data: reading the image will report it
@@ -192,7 +192,7 @@ def _add(rows: _Rows, data: FileBytes, frame: Framing, options: FeatureNames) ->
     _append(rows, found, places, header)
 
 
-def _append(rows: _Rows, found: Understood, places: Sequence[_Place], header: Header | None) -> None:
+def _append(rows: _FileScan, found: Understood, places: Sequence[_Place], header: Header | None) -> None:
     shape = () if header is None else (header.width, header.height, header.orientation)
     rows.rows.add(len(rows.rows), ImageInfo(found.label, *shape), places)
     rows.formats.append(0 if header is None else number_of(header.format))
@@ -207,7 +207,7 @@ def _append(rows: _Rows, found: Understood, places: Sequence[_Place], header: He
         rows.texts[found.label] = known if known == found.text else None
 
 
-def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | None:
+def _classes(files: Sequence[_FileScan], labels: NDArray[Any]) -> tuple[str, ...] | None:
     """The names of classes, if each class up to the greatest label has a name of its own."""
     top = int(labels.max(initial=-1))
     texts: dict[int, str | None] = {}

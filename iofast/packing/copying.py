@@ -25,7 +25,7 @@ from iofast.errors import SourceError
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import PackPlan, shards
 from iofast.packing.pool import Done
-from iofast.packing.records import Records
+from iofast.packing.records import CopiedRecords
 from iofast.record import key_width
 from iofast.version import __version__
 
@@ -49,7 +49,7 @@ class CopyWork:
         if not len(reader) and isinstance(place, FolderTarget):
             raise SourceError(f"{source} contains no record")
         self.options, self._reader, self._source = options, reader, source
-        self._records = Records(reader)
+        self._records = CopiedRecords(reader)
         self.key_width = self._records.key_width or key_width(len(reader))
         settings = {"copy of": os.path.abspath(source), "iofast": __version__, **shards(options, place)}
         self.plan = PackPlan(len(reader), tuple(reader.manifest.ranges()), state_of(reader, source), settings)

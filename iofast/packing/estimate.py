@@ -17,7 +17,7 @@ from iofast.errors import IofastError, StorageError
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import Origin
 from iofast.packing.sample import Image, make_record
-from iofast.source import Source
+from iofast.source import Listing
 
 _PAGE = 4096  # of the file system and of LMDB
 _ROW = 250  # bytes of a record's keys, of its columns in the index, and in the rows of its section
@@ -52,7 +52,7 @@ def record_size(suffix: str, payloads: Sequence[int]) -> int:
 class Estimates:
     """Sizes of the records that the images of `source` become. `image` gives one of them, to be read by `origin`."""
 
-    source: Source
+    source: Listing
     options: PackOptions
     origin: Callable[[], Origin]
     image: Callable[[int], Image]

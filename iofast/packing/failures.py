@@ -16,7 +16,7 @@ from iofast.record import format_key
 ERRORS = ".errors.jsonl"  # the suffix of the list, beside the container
 
 
-class Failures:
+class FailedImages:
     """The failures of the run that packs the container at `path`, at most `allowed` of its `images`."""
 
     def __init__(self, images: int, allowed: int, path: Path) -> None:
@@ -70,7 +70,7 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of `Failures.save`, `key` as a number. Other lines are ignored."""
+    """The objects in a file of `FailedImages.save`, `key` as a number. Other lines are ignored."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError:

@@ -23,14 +23,14 @@ from iofast.packing.origin import OTHER_IMAGES
 from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text
-from iofast.source import Source, SourceOptions
+from iofast.source import Listing, SourceOptions
 from iofast.source.arrays import Strings, StringsWriter, steps
 from iofast.source.attached import parse_sides, plain_suffix, side_field
 from iofast.source.listing import ContainerRows, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
 
-def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Source:
+def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Listing:
     """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`, `StorageError`.
 
     Several sources are one after another in each split, as records, with classes united by their names.
@@ -50,7 +50,7 @@ def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Sourc
     return images if options.only is None else _only(images, Path(options.only))
 
 
-def _only(images: Source, file: Path) -> Source:
+def _only(images: Listing, file: Path) -> Listing:
     """The images in a list of failed ones. Raises `SourceError` if none of them is in the source."""
     if not file.exists():
         raise SourceMissingError(f"the list {file} does not exist")
@@ -63,7 +63,7 @@ def _only(images: Source, file: Path) -> Source:
     return replace(found, warnings=(*found.warnings, f"{missing:,} images of {file} are no longer in {images.root}"))
 
 
-def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Source:
+def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Listing:
     """The records of containers; their keys are the paths."""
     with open_sources(sources, options.foreign, unite=True) as reader:
         for part, source in parts_of(reader, sources[0]):
@@ -74,7 +74,7 @@ def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Sou
         splits, order = _splits(reader)
         lost = [name for name in reader.manifest.fields if not is_stored(name)]
         warnings = [f"fields that are pickled, or whose names are not allowed, left out: {few(lost)}"] if lost else []
-        return Source(
+        return Listing(
             root=Path(os.path.abspath(sources[0])),
             kind="records",
             classes=reader.manifest.classes,

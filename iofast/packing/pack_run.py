@@ -22,7 +22,7 @@ from iofast.errors import (
     because,
 )
 from iofast.packing.copying import CopyWork
-from iofast.packing.failures import Failures
+from iofast.packing.failures import FailedImages
 from iofast.packing.plan import load_plan
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.progress import PackProgress
@@ -40,11 +40,11 @@ class PackRun:
     progress: PackProgress
     started: float = field(default_factory=time.monotonic)
     resumed: int = 0  # images in sections that an earlier run finished
-    failures: Failures = field(init=False)
+    failures: FailedImages = field(init=False)
 
     def __post_init__(self) -> None:
         images = self.work.plan.images
-        self.failures = Failures(images, self.work.options.allowed_errors(images), self.target.path)
+        self.failures = FailedImages(images, self.work.options.allowed_errors(images), self.target.path)
 
     def write(self) -> PackReport:
         """Pack everything and publish it."""

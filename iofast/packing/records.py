@@ -34,7 +34,7 @@ SLICE_RECORDS = 1024
 _MAX_KEY = 20  # digits
 
 
-class Records:
+class CopiedRecords:
     """The records of a reader, read in slices.
 
     `key_width` is the length of the keys if all are rising positions. Otherwise it is 0, positions are dense indices,

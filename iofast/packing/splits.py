@@ -12,7 +12,7 @@ import numpy as np
 
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
-from iofast.source import Source
+from iofast.source import Listing
 from iofast.source.arrays import stable_order
 from iofast.source.listing import few, ranges, split_rank
 
@@ -48,7 +48,7 @@ def written(shares: Shares) -> str:
     return ",".join(f"{name}={share!r}" for name, share in sorted(shares.items()))
 
 
-def divide(source: Source, shares: Shares, seed: int) -> Source:
+def divide(source: Listing, shares: Shares, seed: int) -> Listing:
     """The same images in splits. Raises `SourceError` if they are in splits already.
 
     Each image gets a number in [0, 1): the first eight bytes of the SHA-256 of "iofast/split/<seed>/<path>", over 2^64.

@@ -20,7 +20,7 @@ from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.sample import Image
 from iofast.record import key_width
-from iofast.source import Source
+from iofast.source import Listing
 from iofast.source.listing import printable
 
 MAX_CHUNK = 32  # images
@@ -33,7 +33,7 @@ class PackWork:
     """The packing of `source` (in packing order). Positions count its images; `names` are the sources as given."""
 
     names: Sequence[str]
-    source: Source
+    source: Listing
     options: PackOptions
     plan: PackPlan
 

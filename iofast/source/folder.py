@@ -23,7 +23,7 @@ from iofast.record import ARRAY_FIELD, JSON_FIELD, LABEL_FIELD, Record, format_k
 from iofast.source.cache import outdate
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
-from iofast.source.listing import Source, SourceOptions, printable
+from iofast.source.listing import Listing, SourceOptions, printable
 from iofast.source.look_alikes import instead_of
 
 _log = logging.getLogger("iofast")
@@ -70,7 +70,7 @@ class FolderReader(Reader):
         self.__dict__.update(state, _descriptors=_Descriptors())
 
     @property
-    def source(self) -> Source:
+    def source(self) -> Listing:
         """The listing: paths, labels, splits, warnings."""
         return self._open().source
 

@@ -14,7 +14,7 @@ from iofast.errors import SourceError
 from iofast.source.cache import CachedIndex, cache_file, cached, load
 from iofast.source.image_files import read_header
 from iofast.source.in_threads import in_threads
-from iofast.source.listing import Source, SourceOptions
+from iofast.source.listing import Listing, SourceOptions
 from iofast.source.scan import scan
 from iofast.source.stored import root_of
 
@@ -25,7 +25,7 @@ LOOKS = 1024  # files whose size and time are compared when a cached index is op
 class FolderIndex(CachedIndex):
     """A listing, and columns from the headers in listing order; 0 x 0 for an unreadable header."""
 
-    source: Source
+    source: Listing
     width: NDArray[np.int32]  # pixels, upright
     height: NDArray[np.int32]
     orientation: NDArray[np.uint8]  # EXIF 1-8, still to be applied

@@ -14,7 +14,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import SourceError
 from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
 from iofast.source.listing import printable
-from iofast.source.table import BYTES, JSON, Cells, printable_column
+from iofast.source.table import BYTES, JSON, ColumnValues, printable_column
 
 LABEL_COLUMNS = ("label", "class", "target", "category")  # in any case
 
@@ -30,7 +30,7 @@ def unused(columns: Iterable[str], option: str) -> list[str]:
     return [f"no labels: {names} may be labels, and {option} takes one as such"] if names else []
 
 
-def read_labels(cells: Cells, class_order: str, path: Path, fail: Callable[[int, str], NoReturn]) -> Labels:
+def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callable[[int, str], NoReturn]) -> Labels:
     """Labels by row, class names (None if the labels are numbers without names), warnings.
 
     `path` is the list, beside which a file of classes may lie; `fail` raises an error about a row. Raises

@@ -59,7 +59,7 @@ class Column:
     states: NDArray[np.uint8]  # MISSING, PLAIN or FILE per row
 
     def at(self, row: int, state: int) -> bytes | None:
-        """The value of one listing row if it has this state. The path of a file has the form of `Source.path`."""
+        """The value of one listing row if it has this state. The path of a file has the form of `Listing.path`."""
         return self.values[row] if self.states[row] == state else None
 
     @property
@@ -103,7 +103,7 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Source:
+class Listing:
     """The images to pack or read, in packing order: split by split, inside a split in listing order.
 
     Indices count in packing order. Arrays are in listing order, except properties. `order` maps an index to its listing
@@ -194,7 +194,7 @@ class Source:
         row = self.row(index)
         return [self.objects[name].of(row) for name in ("", *(field for field, _ in self.files(index)))]
 
-    def shuffled(self, seed: int) -> Source:
+    def shuffled(self, seed: int) -> Listing:
         """The same images with each split permuted; the order depends only on `seed` and the names of splits.
 
         Inside a split, `order.permutation.permuted` says which image comes at which place.
@@ -207,7 +207,7 @@ class Source:
                 order[start + rows.start : start + rows.stop] = moved if self.order is None else self.order[moved]
         return replace(self, order=order)
 
-    def only(self, wanted: Collection[str]) -> Source:
+    def only(self, wanted: Collection[str]) -> Listing:
         """The images whose `printable` paths are `wanted`, with the same listing, classes and splits."""
         listed = np.array([printable(path) in wanted for path in self.paths], np.bool_)
         order = np.arange(len(self), dtype=np.int64) if self.order is None else self.order

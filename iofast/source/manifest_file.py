@@ -29,7 +29,7 @@ from iofast.source.listing import (
     MISSING,
     PLAIN,
     Column,
-    Source,
+    Listing,
     SourceOptions,
     Versions,
     Watched,
@@ -44,7 +44,7 @@ from iofast.source.table import (
     PATH_COLUMNS,
     SUFFIXES,
     TEXT,
-    Cells,
+    ColumnValues,
     PlacedRow,
     Table,
     printable_column,
@@ -63,7 +63,7 @@ def read_manifest(
     options: SourceOptions,
     root: str | None = None,
     rows: Callable[[], Iterator[PlacedRow]] | None = None,
-) -> Source:
+) -> Listing:
     """The images of a manifest file, or of `rows`. Raises `SourceError` naming file and line.
 
     Paths are relative to the URL `root` if that is given. Sizes and versions of objects are asked for; that may raise
@@ -93,7 +93,7 @@ def read_manifest(
         warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
     fields += [(name, _field(table, name)) for name in table.columns if name not in ignored]
     columns = _distinct(path, fields)
-    return Source(
+    return Listing(
         root=path.parent if root is None else root,
         kind="manifest",
         classes=classes,
@@ -110,7 +110,7 @@ def read_manifest(
 
 
 def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
-    """`Source.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
+    """`Listing.objects` of the images and of the files beside them; None if all are local. Raises `OptionError`."""
     named = {"": paths} | {column.field: column.values for column in columns if column.has_files}
     if root is None and not any(_has_urls(strings) for strings in named.values()):
         return None
@@ -149,7 +149,7 @@ def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> 
     return names[0] if names else None
 
 
-def _pop(table: Table, name: str | None) -> Cells | None:
+def _pop(table: Table, name: str | None) -> ColumnValues | None:
     return None if name is None else table.columns.pop(name)
 
 
@@ -157,7 +157,7 @@ def _columns(table: Table) -> str:
     return ", ".join(printable_column(name) for name in table.columns)
 
 
-def _paths(table: Table, cells: Cells) -> Strings:
+def _paths(table: Table, cells: ColumnValues) -> Strings:
     for row, (path, kind) in enumerate(cells):
         if not path or kind != TEXT:
             table.fail(row, "the path is empty" if not path else "the path is not text")
@@ -166,7 +166,7 @@ def _paths(table: Table, cells: Cells) -> Strings:
     return cells.strings
 
 
-def _check_text(table: Table, name: str, cells: Cells) -> None:
+def _check_text(table: Table, name: str, cells: ColumnValues) -> None:
     """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
     for row, (value, kind) in enumerate(cells):
         try:
@@ -176,7 +176,7 @@ def _check_text(table: Table, name: str, cells: Cells) -> None:
             table.fail(row, f"column {name} is not UTF-8")
 
 
-def _labels(table: Table, cells: Cells | None, options: SourceOptions) -> Labels:
+def _labels(table: Table, cells: ColumnValues | None, options: SourceOptions) -> Labels:
     """See `read_labels`; a list without a column of labels has -1 for all images."""
     if cells is None:
         return np.full(len(table), -1, np.int32), None, unused(table.columns, "--label-column")
@@ -184,7 +184,9 @@ def _labels(table: Table, cells: Cells | None, options: SourceOptions) -> Labels
     return read_labels(cells, options.class_order, table.path, table.fail)
 
 
-def _splits(table: Table, cells: Cells | None) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
+def _splits(
+    table: Table, cells: ColumnValues | None
+) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
     if cells is None or not cells.kinds.any():
         return ((WHOLE, 0, len(table)),), None

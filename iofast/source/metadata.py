@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iofast.source.labels import LABEL_COLUMNS
-from iofast.source.listing import Source, SourceOptions, few
+from iofast.source.listing import Listing, SourceOptions, few
 from iofast.source.manifest_file import read_manifest
 from iofast.source.table import PlacedRow, rows_of
 
@@ -29,7 +29,7 @@ class Metadata:
     splits: bool
     unlisted: int = 0
 
-    def read(self, options: SourceOptions) -> Source:
+    def read(self, options: SourceOptions) -> Listing:
         """The images of all rows, and those without a row. Raises as `read_manifest` does."""
         source = read_manifest(self.root / self.names[0], options, rows=self.rows)
         missing = [f"images without a row in {few(self.names)}: {self.unlisted:,}"] if self.unlisted else []

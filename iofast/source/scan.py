@@ -17,7 +17,7 @@ from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
 from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
-from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, few, ranges, split_rank
+from iofast.source.listing import SPLIT_ORDER, Listing, SourceOptions, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.metadata import Metadata, usable
 from iofast.source.suffixes import EXTENSIONS
@@ -43,7 +43,7 @@ class _Scan:
     walk: Walk
     warnings: list[str] = field(default_factory=list)
 
-    def source(self) -> Source:
+    def source(self) -> Listing:
         """The listing. Raises `SourceError`, `OptionError`."""
         root, options, sides = self.tree.root, self.options, parse_sides(self.options.fields)
         found = self._found([side.suffix for side in sides], arrays=False)
@@ -67,7 +67,7 @@ class _Scan:
         parts = [(label, own[name]) for own in splits.values() for name, label in numbers.items() if name in own]
         paths = Strings.split(b"".join(images for _, images in parts))
         columns, attached = attach(paths, sides, self.walk.sides)
-        return Source(
+        return Listing(
             root=root,
             kind="flat" if classes is None else "classes",
             classes=None if classes is None else check_distinct(classes, root),
@@ -95,7 +95,7 @@ class _Scan:
         hint = "" if shards is None else f"; a pattern names shards: '{self.tree.root}/*{shards}'"
         return self.walk.found() + hint
 
-    def _described(self, found: dict[str, Groups]) -> Source | None:
+    def _described(self, found: dict[str, Groups]) -> Listing | None:
         """The images with what metadata files say about them, None without such files. Raises `SourceError`."""
         names, splits = sorted(self.walk.metadata), [split for split in found if split != WHOLE]
         labelled = any(set(groups) - {""} for groups in found.values())
@@ -208,7 +208,7 @@ def _filled(groups: Groups) -> bool:
     return any(groups.values())
 
 
-def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Source:
+def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Listing:
     """List the images of a folder or of a manifest file (.csv, .tsv, .jsonl, .parquet). Raises `SourceError`.
 
     Subfolders are splits if all that have images are named train, val, valid, validation or test. Each split, or else
@@ -229,7 +229,7 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
     raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")
 
 
-def _scan_url(url: str, options: SourceOptions) -> Source:
+def _scan_url(url: str, options: SourceOptions) -> Listing:
     from iofast.source.objects import ObjectTree, copies  # here: local sources need no object stores
 
     place = RemotePath.of(url)
@@ -242,7 +242,7 @@ def _scan_url(url: str, options: SourceOptions) -> Source:
         return _scan_tree(ObjectTree(str(place)), folder, options)
 
 
-def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Source:
+def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Listing:
     return _Scan(tree, beside, options, Walk(tree)).source()
 
 

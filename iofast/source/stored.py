@@ -13,9 +13,9 @@ import numpy as np
 from iofast.containers.columns_file import Arrays
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
-from iofast.source.listing import Column, ContainerRows, Source, Versions, Watched
+from iofast.source.listing import Column, ContainerRows, Listing, Versions, Watched
 
-_KINDS = {kind.__name__: kind for kind in (Strings, Column, ContainerRows, Source, Versions, Watched)}
+_KINDS = {kind.__name__: kind for kind in (Strings, Column, ContainerRows, Listing, Versions, Watched)}
 _ARRAY, _BYTES, _MEMBERS, _KIND = "array", "bytes", "members", "is"  # what an object in JSON stands for
 
 
@@ -70,7 +70,7 @@ def value_of(members: Mapping[str, Any], arrays: Arrays, *kinds: type) -> Any:
 
 
 def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
-    """The root of the listing of `source`, of a kind of `Source.kind`."""
+    """The root of the listing of `source`, of a kind of `Listing.kind`."""
     name = os.fspath(source)
     place = str(RemotePath.of(name)) if is_url(name) else os.path.abspath(name)
     if kind == "manifest":
@@ -78,7 +78,7 @@ def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
     return place if is_url(name) else Path(place)
 
 
-def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Source:
+def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Listing:
     """The listing that `parts` took apart, at this root. Raises as `value_of` does."""
-    source: Source = value_of(members, arrays)
+    source: Listing = value_of(members, arrays)
     return replace(source, root=root)

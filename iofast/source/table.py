@@ -40,7 +40,7 @@ Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value
 PlacedRow = tuple[Path, int, dict[str, object]]  # the same, behind the file
 
 
-class Cells:
+class ColumnValues:
     """The values of one column as UTF-8 text, JSON text or bytes.
 
     After `finish`, `strings` has the values, missing ones empty, and `kinds` MISSING, TEXT, JSON or BYTES per row.
@@ -86,7 +86,7 @@ class Table:
 
     path: Path
     rows_again: Callable[[], Iterator[PlacedRow]]
-    columns: dict[str, Cells] = field(default_factory=dict)
+    columns: dict[str, ColumnValues] = field(default_factory=dict)
     rows: int = 0
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class Table:
             if cells is None:
                 if len(self.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
                     fail(self.path, line, f"more than {MAX_COLUMNS} different columns")
-                cells = self.columns[name] = Cells()
+                cells = self.columns[name] = ColumnValues()
             if len(cells) < self.rows:
                 cells.pad(self.rows)
             try:

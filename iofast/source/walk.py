@@ -64,7 +64,7 @@ class SourceTree(Protocol):
         """The first bytes of a file, None if it cannot be read."""
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
-        """`Source.objects` for these images and the files beside them."""
+        """`Listing.objects` for these images and the files beside them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Stacks as py-spy 0.4.3 recorded them on Python 3.11; of what they are at, the so
 from __future__ import annotations
 
 import pytest
-from monitor_stacks import Source, stack
+from monitor_stacks import Listing, stack
 
 from iofast.monitor.probe.frames import Seen, frame_of
 from iofast.monitor.snapshot import Frame, WaitSource
@@ -93,7 +93,7 @@ FORWARD = "Module._call_impl (~torch/nn/modules/module.py:1789);Linear.forward (
 
 
 def seen(text: str) -> Seen:
-    return frame_of(stack(text).calls, Source(SOURCE))
+    return frame_of(stack(text).calls, Listing(SOURCE))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from monitor_stacks import Source, stack
+from monitor_stacks import Listing, stack
 
 from iofast.monitor.probe.calls import Call, parse
 from iofast.monitor.probe.frames import compiled, frame_of
@@ -107,7 +107,7 @@ STEP = (
     ],
 )  # fmt: skip
 def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
-    assert frame_of(stack(text).calls, Source(line=line)).frame is frame
+    assert frame_of(stack(text).calls, Listing(line=line)).frame is frame
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
     ],
 )  # fmt: skip
 def test_a_worker(kind: WorkerTask, text: str, line: str) -> None:
-    assert task_of(stack(text).calls, Source(line=line).line) is kind
+    assert task_of(stack(text).calls, Listing(line=line).line) is kind
 
 
 def test_pil_reads_where_its_line_calls_read() -> None:
@@ -152,8 +152,8 @@ def test_pil_reads_where_its_line_calls_read() -> None:
 
 def test_inline_work_is_worker_work() -> None:
     inline = f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)"
-    assert task_of(frame_of(stack(inline).calls, Source()).inline, Source().line) is WorkerTask.RESIZE
-    assert frame_of(stack(f"{MULTI};{POLL}").calls, Source()).inline == ()
+    assert task_of(frame_of(stack(inline).calls, Listing()).inline, Listing().line) is WorkerTask.RESIZE
+    assert frame_of(stack(f"{MULTI};{POLL}").calls, Listing()).inline == ()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_inline_work_is_worker_work() -> None:
     ],
 )  # fmt: skip
 def test_where_the_host_waits_for_the_device(text: str, line: str, site: tuple[str, int, str] | None) -> None:
-    found = frame_of(stack(text).calls, Source(line=line)).sync
+    found = frame_of(stack(text).calls, Listing(line=line)).sync
     assert (None if found is None else (found.file, found.line, found.call.removeprefix("."))) == site
 
 
@@ -201,7 +201,7 @@ TASK = f"{WORKS};_Shared.task (~iofast/prefetch/jobs.py:78)"
     ],
 )  # fmt: skip
 def test_threads_that_work_for_a_loader(task: WorkerTask | None, text: str) -> None:
-    assert thread_task(stack(text).calls, Source().line) is task
+    assert thread_task(stack(text).calls, Listing().line) is task
 
 
 def test_the_thread_that_writes_to_the_pipe() -> None:

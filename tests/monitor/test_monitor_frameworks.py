@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from monitor_stacks import Source, stack
+from monitor_stacks import Listing, stack
 
 from iofast.monitor.probe.calls import Stack
 from iofast.monitor.probe.frames import compiled, frame_of
@@ -58,7 +58,7 @@ RECORDED = recorded()
 def test_what_it_is_at(one: Recorded) -> None:
     if one.thread == "training":
         source = {"/u/train.py": PROGRAM} if one.library.startswith(OWN) else {}
-        assert frame_of(one.stack.calls, Source(source)).frame is Frame(one.kind)
+        assert frame_of(one.stack.calls, Listing(source)).frame is Frame(one.kind)
         return
     task = task_of if one.thread == "worker" else thread_task
     assert task(one.stack.calls, lambda _: "") is WorkerTask(one.kind)

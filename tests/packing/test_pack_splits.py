@@ -13,13 +13,13 @@ from PIL import Image
 from iofast import open_reader, pack
 from iofast.errors import SourceError
 from iofast.packing.splits import divide, parse_shares, written
-from iofast.source import Source
+from iofast.source import Listing
 from iofast.source.arrays import Strings
 from iofast.source.listing import Watched
 
 
-def listing(paths: list[str]) -> Source:
-    return Source(
+def listing(paths: list[str]) -> Listing:
+    return Listing(
         root=Path("/nowhere"),
         kind="flat",
         classes=None,
@@ -30,7 +30,7 @@ def listing(paths: list[str]) -> Source:
     )
 
 
-def members(source: Source) -> dict[bytes, str]:
+def members(source: Listing) -> dict[bytes, str]:
     return {source.path(i): name for name, start, stop in source.splits for i in range(start, stop)}
 
 

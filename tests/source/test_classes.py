@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iofast.errors import OptionError, SourceError
-from iofast.source.listing import Source, SourceOptions
+from iofast.source.listing import Listing, SourceOptions
 from iofast.source.scan import scan
 
 
@@ -19,11 +19,11 @@ def make(root: Path, paths: Iterable[str]) -> Path:
     return root
 
 
-def paths(source: Source) -> list[str]:
+def paths(source: Listing) -> list[str]:
     return [source.path(index).decode() for index in range(len(source))]
 
 
-def numbers(source: Source) -> list[int]:
+def numbers(source: Listing) -> list[int]:
     return [source.label(index) for index in range(len(source))]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from iofast.errors import SourceError
 from iofast.source import arrays
-from iofast.source.listing import Source, SourceOptions
+from iofast.source.listing import Listing, SourceOptions
 from iofast.source.scan import scan
 
 
@@ -32,11 +32,11 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def paths(source: Source) -> list[bytes]:
+def paths(source: Listing) -> list[bytes]:
     return [source.path(index) for index in range(len(source))]
 
 
-def numbers(source: Source) -> list[int]:
+def numbers(source: Listing) -> list[int]:
     return [source.label(index) for index in range(len(source))]
 
 

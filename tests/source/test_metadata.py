@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iofast.errors import SourceError
-from iofast.source import Source, SourceOptions
+from iofast.source import Listing, SourceOptions
 from iofast.source.folder import FolderReader
 from iofast.source.scan import scan
 
@@ -37,7 +37,7 @@ def add(path: Path) -> None:
     path.touch()
 
 
-def labels(source: Source) -> dict[str, int]:
+def labels(source: Listing) -> dict[str, int]:
     return {source.path(index).decode(): source.label(index) for index in range(len(source))}
 
 

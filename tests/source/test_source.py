@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from iofast.errors import SourceError
 from iofast.source import arrays
 from iofast.source.arrays import Strings
-from iofast.source.listing import Source, Watched
+from iofast.source.listing import Listing, Watched
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -38,7 +38,7 @@ def paths(source: object) -> list[str]:
     return [os.fsdecode(source.path(index)) for index in range(len(source))]  # type: ignore[attr-defined,arg-type]
 
 
-def numbers(source: Source) -> list[int]:
+def numbers(source: Listing) -> list[int]:
     return [source.label(index) for index in range(len(source))]
 
 
@@ -304,7 +304,7 @@ def test_shuffle_permutes_inside_each_split_and_never_changes(tmp_path: Path, mo
 
 def test_shuffle_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(number) for number in range(9000)]
-    source = Source(
+    source = Listing(
         root=Path(),
         kind="flat",
         classes=None,

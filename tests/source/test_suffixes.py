@@ -15,11 +15,11 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, SourceError
 from iofast.source.folder import FolderReader
-from iofast.source.listing import Source
+from iofast.source.listing import Listing
 from iofast.source.scan import scan
 
 
-def paths(source: Source) -> list[str]:
+def paths(source: Listing) -> list[str]:
     return [os.fsdecode(path) for path in source.paths]
 
 

@@ -16,7 +16,7 @@ def stack(text: str) -> Stack:
     return found
 
 
-class Source(Feeds):
+class Listing(Feeds):
     """A program with these files. `line`, if given, replaces every line of the user's code."""
 
     def __init__(self, files: Mapping[str, str] | None = None, line: str | None = None) -> None:
