@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.identity import left_out
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.kernel import lossless, memory, pillow
@@ -43,7 +42,7 @@ def check_fields(fields: Sequence[str] | None, reader: Reader, where: str) -> tu
     if fields is None:
         if not has_image:
             words = f"{where} has no images: give fields=, any of {few(known, 10)}"
-            raise OptionError("; ".join((words, *left_out(reader))))
+            raise OptionError("; ".join((words, *reader.left_out)))
         return None
     listed = isinstance(fields, Iterable) and not isinstance(fields, str) and getattr(fields, "shape", True) != ()
     names = tuple(fields) if listed else ()

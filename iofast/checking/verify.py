@@ -17,7 +17,6 @@ from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
 from iofast.containers.columns import ABSENT
-from iofast.containers.identity import left_out
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.located import STEP, pieces
 from iofast.containers.shard_reader import LOOKS, ShardReader
@@ -82,7 +81,7 @@ def verify(
             )
         if unlabelled := sum(int((reader.labels(part) < 0).sum()) for part in pieces(sound)):
             result.notes.append(f"records without a label: {unlabelled:,} of {len(sound):,}")
-        result.notes.extend(left_out(reader))
+        result.notes.extend(reader.left_out)
         result.problems.sort(key=lambda problem: -1 if problem.index is None else problem.index)
     return result
 

@@ -104,8 +104,6 @@ def _words(parts: dict[str, Any]) -> str:
 
 def describe(reader: Reader, path: str) -> dict[str, Any]:
     """Return the JSON of a container; sizes are in bytes and in pixels of upright images."""
-    from iofast.containers.identity import left_out
-
     manifest = reader.manifest
     images, labels = _columns(reader)
     classes = manifest.classes
@@ -127,7 +125,7 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "recipe": dict(manifest.recipe),
         "seed": manifest.seed,
         "fingerprint": manifest.fingerprint,
-        "left_out": left_out(reader),
+        "left_out": list(reader.left_out),
     }
 
 

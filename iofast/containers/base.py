@@ -47,6 +47,9 @@ class Reader(ABC):
     manifest: Manifest
     container: str  # the kind, for `info` and `verify`: lmdb, tar, folder
     renames = False  # `record` names the image's field by its format; other methods call it `jpg`
+    is_ours = False  # iofast wrote it: its fingerprint covers bytes, and its fields are legal
+    has_paths = False  # `path` in a record's `json` is from iofast or from a file's name, not from another program
+    left_out: Sequence[str] = ()  # about content of the files that is in no record, in words
     _changed: bytearray  # a flag per dense index, created with the first changed image
 
     def __len__(self) -> int:

@@ -9,30 +9,22 @@ from pathlib import Path
 
 from iofast.containers.base import Reader
 from iofast.containers.joined import JoinedReader
-from iofast.containers.lmdb import LmdbReader
 from iofast.containers.publish import Target
-from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_target import ShardTarget
 from iofast.errors import OptionError
-from iofast.record import JSON_FIELD
 
 
-def parts_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
+def containers_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
     """The containers that a reader joins, or its only one, each with its path."""
     if isinstance(reader, JoinedReader):
         return list(zip(reader.parts, reader.names, strict=True))
     return [(reader, source)]
 
 
-def is_ours(reader: Reader) -> bool:
-    """Whether iofast wrote the container: then its fingerprint covers bytes, and its fields are legal."""
-    return all(isinstance(part, LmdbReader | ShardReader) for part, _ in parts_of(reader))
-
-
 def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
     """A source in a plan, in JSON's types: its path, a digest of its manifest, sizes and times of foreign files."""
     changed: list[list[int]] = []
-    if not is_ours(reader):  # the fingerprint of other containers covers places, not bytes
+    if not reader.is_ours:  # the fingerprint of other containers covers places, not bytes
         files = getattr(reader, "paths", None) or [getattr(reader, "path", source)]
         states = [os.stat(file) for file in files if os.path.exists(file)]
         changed = [[state.st_size, state.st_mtime_ns] for state in states]
@@ -41,21 +33,8 @@ def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:
     """A digest of the `source_facts` of all parts, without their paths."""
-    facts = [source_facts(part, name)[1:] for part, name in parts_of(reader, os.fspath(source))]
+    facts = [source_facts(each, name)[1:] for each, name in containers_of(reader, os.fspath(source))]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def says_path(reader: Reader) -> bool:
-    """Whether `path` in a record's `json` is from iofast, or from the names of files, and not from another program."""
-    return all(
-        is_ours(part) or part.container == "folder" or JSON_FIELD in getattr(part, "unplaced", ())
-        for part, _ in parts_of(reader)
-    )
-
-
-def left_out(reader: Reader) -> list[str]:
-    """Lines for the user about content of the files that is in no record of `reader`."""
-    return [line for part, _ in parts_of(reader) for line in getattr(part, "left_out", ())]
 
 
 def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Target) -> None:

@@ -49,6 +49,8 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
     has replaced it meanwhile.
     """
 
+    is_ours = has_paths = True
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = absolute(path)
         self._opened: OpenedT | None = self._open_files()

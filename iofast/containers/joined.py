@@ -37,7 +37,7 @@ class JoinedReader(Reader):
     """The records of several readers, called parts, as one reader: dense indices continue from part to part.
 
     All parts must have the same classes, or none. With `unite`, classes are united by name instead: the first part
-    keeps its numbers, and labels (but no payloads) of the others get new ones, which `renumbered` describes. The fields
+    keeps its numbers, and labels (but no payloads) of the others get new ones, which `left_out` describes. The fields
     are the union of all parts' fields. Splits of the same name become one; without `splits` the result has none. A key
     is the part's number, a slash and the record's own key. `names` (one per part) are for messages. Raises
     `OptionError`, naming the difference, if classes or splits differ.
@@ -55,7 +55,9 @@ class JoinedReader(Reader):
             classes, self._numbers = _united(manifests, names)
             order = manifests[0].class_order if classes == manifests[0].classes else "file"
             manifests = [replace(each, classes=classes, class_order=order) for each in manifests]
-        self.renumbered = tuple(_changes(parts, names, self._numbers))
+        self.is_ours, self.has_paths = all(each.is_ours for each in parts), all(each.has_paths for each in parts)
+        self.left_out = [line for each in parts for line in each.left_out]
+        self.left_out += _changes(parts, names, self._numbers)
         self.manifest = _join(manifests, names)
         self._ends = np.cumsum([len(part) for part in parts])
         self._starts = self._ends - [len(part) for part in parts]

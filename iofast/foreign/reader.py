@@ -36,6 +36,7 @@ class ForeignReader(FilesReader):
         self._index: ForeignIndex | None = open_index(data)
         index = self._index
         self.unplaced, self.left_out = index.unplaced, index.left_out
+        self.has_paths = JSON_FIELD in index.unplaced
         self.renames = bool(index.arrays["format"].any())
         self.manifest = index.manifest(int(index.stamps[: len(data.paths), 0].sum()))
         self._check_options(index)

@@ -16,7 +16,7 @@ import numpy as np
 
 from iofast.containers.base import Reader
 from iofast.containers.folder_writer import FolderTarget
-from iofast.containers.identity import left_out, require_elsewhere, state_of
+from iofast.containers.identity import require_elsewhere, state_of
 from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
@@ -94,7 +94,7 @@ class CopyWork:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What is not copied, in words."""
-        return (*left_out(self._reader), *self._records.not_stored())
+        return (*self._reader.left_out, *self._records.not_stored())
 
     @property
     def _size(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.identity import is_ours, left_out, parts_of, require_elsewhere, state_of
+from iofast.containers.identity import containers_of, require_elsewhere, state_of
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.publish import Target
 from iofast.errors import OptionError, SourceError, SourceMissingError
@@ -66,8 +66,8 @@ def _only(images: Listing, file: Path) -> Listing:
 def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Listing:
     """The records of containers; their keys are the paths."""
     with open_sources(sources, options.foreign, unite=True) as reader:
-        for part, source in parts_of(reader, sources[0]):
-            require_elsewhere(part, source, place)
+        for each, source in containers_of(reader, sources[0]):
+            require_elsewhere(each, source, place)
         _check_options(reader, ", ".join(sources), options)
         keys, labels, sizes = _columns(reader)
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
@@ -85,7 +85,7 @@ def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Lis
             class_order=reader.manifest.class_order,
             order=order,
             container=ContainerRows(fields, _upright(reader, fields), state_of(reader, sources[0]), sizes),
-            warnings=(*left_out(reader), *getattr(reader, "renumbered", ()), *warnings),
+            warnings=(*reader.left_out, *warnings),
         )
 
 
@@ -133,15 +133,15 @@ def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict
     if fields.get(JSON_FIELD) in there:
         free = (f"meta{number}.json" for number in range(2, MAX_FIELDS + 3))
         fields[JSON_FIELD] = next(name for name in free if name not in there)
-    if LABEL_FIELD in there and unlabelled and not is_ours(reader) and "cls.txt" not in there:
+    if LABEL_FIELD in there and unlabelled and not reader.is_ours and "cls.txt" not in there:
         fields[LABEL_FIELD] = "cls.txt"  # for records whose label is a name, or several, instead of a class index
     return fields
 
 
 def _upright(reader: Reader, fields: Mapping[str, str]) -> tuple[str, ...]:
     """Fields, by their new names, that an earlier packing has turned upright: masks, and its boxes and keypoints."""
-    recipes: list[Mapping[str, Any]] = [part.manifest.recipe for part, _ in parts_of(reader)]
-    if not is_ours(reader) or not all("format" in each for each in recipes):  # not packed
+    recipes: list[Mapping[str, Any]] = [each.manifest.recipe for each, _ in containers_of(reader)]
+    if not reader.is_ours or not all("format" in each for each in recipes):  # not packed
         return ()
     moved = set.intersection(*({each.get("boxes"), each.get("keypoints")} for each in recipes))
     return tuple(goal for name, goal in fields.items() if name.endswith(".png") or name in moved)

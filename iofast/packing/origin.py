@@ -206,7 +206,7 @@ class RecordOrigin(Origin):
     def _open(self) -> None:
         if self._reader is not None:
             return
-        from iofast.containers.identity import says_path, state_of
+        from iofast.containers.identity import state_of
         from iofast.opening import open_sources  # here: workers of files start without the readers of containers
 
         try:
@@ -215,7 +215,7 @@ class RecordOrigin(Origin):
             raise SourceError(f"{self._name} cannot be read any more: {error}") from None
         if state_of(reader, self._sources[0]) != self._state:
             raise SourceError(f"{self._name} was changed while it was packed")
-        self._reader, self._ours = reader, says_path(reader)
+        self._reader, self._ours = reader, reader.has_paths
         wanted = {*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES, *self._fields, *((JSON_FIELD,) if self._ours else ())}
         self._wanted = [name for name in reader.manifest.fields if name in wanted]
 

@@ -12,7 +12,6 @@ from iofast import kernel
 from iofast.containers.base import Located, Reader
 from iofast.containers.changed import follow
 from iofast.containers.columns import ABSENT
-from iofast.containers.identity import is_ours
 from iofast.containers.located import steps
 from iofast.errors import ContainerError
 from iofast.packing.messages import PackedRecord
@@ -42,7 +41,7 @@ class CopiedRecords:
     """
 
     def __init__(self, reader: Reader) -> None:
-        self._reader, self._own = reader, is_ours(reader)
+        self._reader, self._own = reader, reader.is_ours
         self.key_width = reader.manifest.key_width if self._own else _key_width(reader)
 
     def read(self, start: int, stop: int) -> Iterator[PackedRecord]:

@@ -47,7 +47,7 @@ class FolderReader(Reader):
     """
 
     container = "folder"
-    renames = True
+    renames = has_paths = True
 
     def __init__(self, root: str | os.PathLike[str], options: SourceOptions | None = None) -> None:
         self.root = os.path.abspath(root)

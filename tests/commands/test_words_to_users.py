@@ -15,7 +15,6 @@ from PIL import Image
 from tar_sets import foreign
 
 from iofast import FastDataset, open_reader, pack
-from iofast.containers.identity import left_out
 from iofast.errors import OptionError, TargetError
 
 
@@ -47,13 +46,13 @@ def test_labels_below_zero_are_left_out(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.cat": b"-1", "a.json": b'{"kind": "x"}'})
     for label in ("cat", "json/kind"):
         with open_reader(path, {"names": {"label": label}}) as reader:
-            assert left_out(reader) == [f"no record has a class number in {label!r}: none has a label"]
+            assert list(reader.left_out) == [f"no record has a class number in {label!r}: none has a label"]
 
 
 def test_replaced_members_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.big.jpg": picture(2), "a.cls": b"3", "a.x y": b""})
     with open_reader(path, {"names": {"image": "big.jpg", "label": "cls"}}) as reader:
-        assert left_out(reader) == [
+        assert list(reader.left_out) == [
             "members whose names make no key and field: 1 left out",
             "members that names replace by others: 1 left out",
         ]

@@ -17,7 +17,6 @@ from tfrecord_messages import Features, write
 
 from iofast import FastDataset, open_reader
 from iofast.containers.columns import ABSENT
-from iofast.containers.identity import left_out
 from iofast.containers.shards import expand
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.foreign.options import ForeignOptions
@@ -117,7 +116,7 @@ def test_text_labels_become_classes(
     with foreign([tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"], ForeignOptions(names)) as reader:
         assert reader.labels(np.arange(len(records))).tolist() == labels
         assert reader.manifest.classes == classes
-        assert any(line.startswith(warning) for line in left_out(reader)) if warning else not left_out(reader)
+        assert any(line.startswith(warning) for line in list(reader.left_out)) if warning else not list(reader.left_out)
 
 
 def test_mapped_names(tmp_path: Path) -> None:
@@ -164,15 +163,15 @@ def test_features_that_no_field_takes_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.tfrecord", records)
     for _ in range(2):
         with open_reader(tmp_path / "a.tfrecord") as reader:
-            (said,) = left_out(reader)
+            (said,) = list(reader.left_out)
             assert "box, mask (--names FIELD=FEATURE" in said
     with open_reader(tmp_path / "a.tfrecord", {"names": {"seg.png": "mask"}}) as reader:
-        assert "no field takes: box (" in left_out(reader)[0]
+        assert "no field takes: box (" in reader.left_out[0]
     with open_reader(tmp_path / "a.tfrecord", {"names": {"image": "mask", "label": "image/encoded"}}) as reader:
-        assert "no field takes: box (" in left_out(reader)[0]
-        assert left_out(reader)[1] == "no record has a class number or text in 'image/encoded': none has a label"
+        assert "no field takes: box (" in reader.left_out[0]
+        assert reader.left_out[1] == "no record has a class number or text in 'image/encoded': none has a label"
     with open_reader(tmp_path / "a.tfrecord", {"names": {"image": "mask"}}) as reader:
-        assert "no field takes: box, image/encoded (" in left_out(reader)[0]
+        assert "no field takes: box, image/encoded (" in reader.left_out[0]
 
 
 def test_records_without_images(tmp_path: Path) -> None:
