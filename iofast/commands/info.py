@@ -87,11 +87,11 @@ def _unfinished(path: str) -> dict[str, Any] | None:
     from iofast.packing.parts import missing_parts
     from iofast.packing.plan import load_plan
 
-    place = target_of(path)
-    plan = load_plan(place)
+    target = target_of(path)
+    plan = load_plan(target)
     if plan is None or plan.parts is None:
         return None
-    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(place, plan))}
+    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(target, plan))}
 
 
 def _words(parts: dict[str, Any]) -> str:

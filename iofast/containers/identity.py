@@ -37,16 +37,16 @@ def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Target) -> None:
+def require_elsewhere(reader: Reader, source: str | os.PathLike[str], target: Target) -> None:
     """Raise `OptionError` if the target is the source, is in it, or would replace a file of it."""
-    own, goal = Path(os.path.realpath(source)), Path(os.path.realpath(place.path))
+    own, goal = Path(os.path.realpath(source)), Path(os.path.realpath(target.path))
     named = Path(os.path.realpath(getattr(reader, "path", source)))  # the set, if its shards were named
     if goal in (own, named) or (own.is_dir() and own in goal.parents):
-        raise OptionError(f"{place.path} is, or lies in, the source {os.fspath(source)}: choose another place")
+        raise OptionError(f"{target.path} is, or lies in, the source {os.fspath(source)}: choose another target")
     names = {Path(os.path.realpath(path)) for path in getattr(reader, "paths", ())}
     if goal in names:
-        raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
-    if isinstance(place, ShardTarget) and goal.parent.is_dir():
-        taken = [goal.with_name(name) for name in place.taken(sorted(os.listdir(goal.parent)))]
+        raise OptionError(f"{target.path} is one of the files of {os.fspath(source)}: choose another name")
+    if isinstance(target, ShardTarget) and goal.parent.is_dir():
+        taken = [goal.with_name(name) for name in target.taken(sorted(os.listdir(goal.parent)))]
         if lost := sorted(names.intersection(map(Path, map(os.path.realpath, taken)))):
-            raise OptionError(f"{lost[0]} of the source would be a shard of {place.path}: choose another name")
+            raise OptionError(f"{lost[0]} of the source would be a shard of {target.path}: choose another name")

@@ -77,12 +77,12 @@ class ShardTarget(Target):
         return [*self._described, *filter(self.owns, shards)]  # a damaged or hostile manifest may name anything
 
 
-def shard_bytes(size: int | str | None, place: Target) -> int:
+def shard_bytes(size: int | str | None, target: Target) -> int:
     """Bytes of a shard: `size`, by default `SHARD_SIZE`. Raises `OptionError` if the target has no shards."""
     if size is None:
         return SHARD_SIZE
-    if not isinstance(place, ShardTarget):
+    if not isinstance(target, ShardTarget):
         raise OptionError(
-            f"shard_size={size} has no effect: expected a target of shards, found {place.path.name}; leave it out"
+            f"shard_size={size} has no effect: expected a target of shards, found {target.path.name}; leave it out"
         )
     return parse_size(size)

@@ -44,14 +44,14 @@ class CopyWork:
     Raises `SourceError` if a folder would get no file. `results` raise `ContainerError` for a damaged payload.
     """
 
-    def __init__(self, reader: Reader, source: str, place: Target, options: PackOptions) -> None:
-        require_elsewhere(reader, source, place)
-        if not len(reader) and isinstance(place, FolderTarget):
+    def __init__(self, reader: Reader, source: str, target: Target, options: PackOptions) -> None:
+        require_elsewhere(reader, source, target)
+        if not len(reader) and isinstance(target, FolderTarget):
             raise SourceError(f"{source} contains no record")
         self.options, self._reader, self._source = options, reader, source
         self._records = CopiedRecords(reader)
         self.key_width = self._records.key_width or key_width(len(reader))
-        settings = {"copy of": os.path.abspath(source), "iofast": __version__, **shards(options, place)}
+        settings = {"copy of": os.path.abspath(source), "iofast": __version__, **shards(options, target)}
         self.plan = PackPlan(len(reader), tuple(reader.manifest.ranges()), state_of(reader, source), settings)
 
     def results(self, _: object, sections: Sequence[Section]) -> Iterator[Done]:

@@ -30,7 +30,7 @@ from iofast.source.listing import ContainerRows, Watched, few, printable, ranges
 from iofast.source.scan import scan
 
 
-def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Listing:
+def listed(sources: Sequence[str], options: PackOptions, target: Target) -> Listing:
     """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`, `StorageError`.
 
     Several sources are one after another in each split, as records, with classes united by their names.
@@ -38,7 +38,7 @@ def listed(sources: Sequence[str], options: PackOptions, place: Target) -> Listi
     source = sources[0]
     require_text(source)
     if len(sources) > 1 or (not is_url(source) and is_container(source)):
-        images = _records(sources, options, place)
+        images = _records(sources, options, target)
     elif options.foreign is not None:
         raise not_foreign(source)
     else:
@@ -63,11 +63,11 @@ def _only(images: Listing, file: Path) -> Listing:
     return replace(found, warnings=(*found.warnings, f"{missing:,} images of {file} are no longer in {images.root}"))
 
 
-def _records(sources: Sequence[str], options: PackOptions, place: Target) -> Listing:
+def _records(sources: Sequence[str], options: PackOptions, target: Target) -> Listing:
     """The records of containers; their keys are the paths."""
     with open_sources(sources, options.foreign, unite=True) as reader:
         for each, source in containers_of(reader, sources[0]):
-            require_elsewhere(each, source, place)
+            require_elsewhere(each, source, target)
         _check_options(reader, ", ".join(sources), options)
         keys, labels, sizes = _columns(reader)
         fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
@@ -156,9 +156,9 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     found = ranges((name, size) for name, size in sizes.items() if size)
     if spans == sorted(spans):
         return found, None
-    order, place = np.empty(len(reader), np.int64), 0
+    order, done = np.empty(len(reader), np.int64), 0
     for start, stop in spans:
         for rows in steps(stop - start):
-            order[place + rows.start : place + rows.stop] = np.arange(start + rows.start, start + rows.stop)
-        place += stop - start
+            order[done + rows.start : done + rows.stop] = np.arange(start + rows.start, start + rows.stop)
+        done += stop - start
     return found, order

@@ -33,9 +33,9 @@ def pack_on_ray(parts: PackParts, pack: _Pack) -> PackReport:
     except ImportError:
         raise OptionError("on=ray needs Ray, which is not installed: pip install 'iofast[ray]'") from None
     started, resumed, processors, progress = time.monotonic(), 0, 0, parts.progress
-    if not parts.place.interrupted:
-        plan, going_on = parts.work(None).plan, parts.place.going_on
-        missing = [PackPart(number, plan.parts or 1) for number in missing_parts(parts.place, plan)]
+    if not parts.target.interrupted:
+        plan, going_on = parts.work(None).plan, parts.target.going_on
+        missing = [PackPart(number, plan.parts or 1) for number in missing_parts(parts.target, plan)]
         resumed = plan.images - sum(images_of(part.of(plan.sections())) for part in missing)
         progress.begin(plan.images, resumed)
         try:
@@ -56,7 +56,7 @@ def pack_on_ray(parts: PackParts, pack: _Pack) -> PackReport:
 def _pack_all(ray: Any, parts: PackParts, pack: _Pack, missing: list[PackPart]) -> int:
     """Pack the parts. Returns the number of processors of the cluster."""
     workers, failed = parts.options.ray_cpus or 1, 0
-    folder, target = os.getcwd(), os.path.abspath(parts.place.path)  # tasks have another working directory
+    folder, target = os.getcwd(), os.path.abspath(parts.target.path)  # tasks have another working directory
     sources = [
         path if is_url(path) else os.path.join(glob.escape(folder) if is_pattern(path) else folder, path)
         for path in parts.sources

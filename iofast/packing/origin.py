@@ -53,7 +53,7 @@ class Origin(ABC):
     def read(self, image: Image) -> ReadSample:
         """Read one sample. Raises `DecodeError`, `OSError`; `StorageError` if no sample can be read any more."""
 
-    def place(self, image: Image) -> str:  # noqa: ARG002 - the path names a file
+    def where(self, image: Image) -> str:  # noqa: ARG002 - the path names a file
         """Where the sample lies, for the reason of a failure, if its path does not name it."""
         return ""
 
@@ -190,8 +190,8 @@ class RecordOrigin(Origin):
         row = image._replace(path=_path(members) or image.path)
         return ReadSample(data, self._beside(fields, image, members), row, self._upright)
 
-    def place(self, image: Image) -> str:
-        """See `Origin.place`."""
+    def where(self, image: Image) -> str:
+        """See `Origin.where`."""
         if self._reader is not None:
             with contextlib.suppress(IofastError, OSError):  # the name itself may be damaged
                 return str(self._reader.name(image.place))

@@ -36,10 +36,10 @@ _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 @dataclass(frozen=True, slots=True)
 class PackParts:
-    """The parts of the run that packs `sources` into `place`. `planned` lists them and plans the whole run."""
+    """The parts of the run that packs `sources` into `target`. `planned` lists them and plans the whole run."""
 
     sources: Sequence[str]
-    place: Target
+    target: Target
     options: PackOptions
     planned: Callable[[], PackWork]
     pool: WorkerPool
@@ -55,59 +55,59 @@ class PackParts:
             if work is not None:
                 return work
             try:
-                self.place.acquire()
+                self.target.acquire()
             except BusyError:
                 time.sleep(_WAIT)
                 continue
             try:
                 return self.stored(count) or self._begin(count)
             finally:
-                self.place.release()
+                self.target.release()
 
     def stored(self, count: int | None = None) -> PackWork | None:
         """The stored work; None without one. Raises `TargetError` if it has other options, or is not in `count` parts.
 
         `count` None takes any number of parts.
         """
-        old = load_plan(self.place)
-        if self.place.interrupted:
-            raise TargetError(f"{self.place.path} is published, except for cleaning up: finish=True ends that")
+        old = load_plan(self.target)
+        if self.target.interrupted:
+            raise TargetError(f"{self.target.path} is published, except for cleaning up: finish=True ends that")
         if old is None:
             return None
         expected = replace(old, settings=self._settings, parts=old.parts or 1 if count is None else count)
-        expected.check_same(old, self.place.partial)
-        return load_work(self.sources, self.options, old, self.place.partial / LISTING)
+        expected.check_same(old, self.target.partial)
+        return load_work(self.sources, self.options, old, self.target.partial / LISTING)
 
     def pack(self, part: PackPart) -> PackReport:
         """Pack one part, or return the report of an earlier run that has packed it."""
         work = self.work(part.total)
         sections = part.of(work.plan.sections())
-        place = self._locked(part)
-        packing = PackRun(work, place, self.pool, self.progress)
+        target = self._locked(part)
+        packing = PackRun(work, target, self.pool, self.progress)
         writer = self.writer(part, work)
         try:
             with packing.explained():
                 packing.fill(writer, sections)
         finally:
             writer.abort()
-            place.release()
+            target.release()
         done = [*writer.finished.values()]
         report = packing.report(done, sum(each.size for each in done))
-        missing = missing_parts(self.place, work.plan)
+        missing = missing_parts(self.target, work.plan)
         return replace(report, images=images_of(sections), errors_file=None, part=part, missing=missing)
 
     def finish(self) -> PackReport:
         """Join all parts and publish the result. Raises `TargetError` if one is missing."""
-        place = self.place
-        with place:
-            if place.interrupted:
-                return completed(place, time.monotonic())
+        target = self.target
+        with target:
+            if target.interrupted:
+                return completed(target, time.monotonic())
             work = self.stored()
             if work is None:
-                place.discard()
-                raise TargetError(f"{place.path} has no parts that could be joined: pack them with part=i/n")
-            packing = PackRun(work, place, self.pool, self.progress)
-            writer = writer_of(place, work.description(), work.key_width)
+                target.discard()
+                raise TargetError(f"{target.path} has no parts that could be joined: pack them with part=i/n")
+            packing = PackRun(work, target, self.pool, self.progress)
+            writer = writer_of(target, work.description(), work.key_width)
             try:
                 with packing.explained():
                     self._join(writer, work)
@@ -119,20 +119,20 @@ class PackParts:
 
     def writer(self, part: PackPart, work: PackWork) -> Writer:
         """The writer of a part."""
-        if self.place.path.suffix != LMDB:
-            return writer_of(self.place, work.description(), work.key_width)
-        folder = folder_of(part, self.place)
+        if self.target.path.suffix != LMDB:
+            return writer_of(self.target, work.description(), work.key_width)
+        folder = folder_of(part, self.target)
         folder.mkdir(0o700, exist_ok=True)
-        return LmdbWriter(folder, self.place.path.name, work.description(), work.key_width)
+        return LmdbWriter(folder, self.target.path.name, work.description(), work.key_width)
 
     @property
     def _settings(self) -> Mapping[str, object]:
-        return shared_settings(self.sources, self.options, self.place)
+        return shared_settings(self.sources, self.options, self.target)
 
     def _join(self, writer: Writer, work: PackWork) -> None:
         """Take over the sections of all parts; of an LMDB file, copy those that are not copied yet."""
         count, sections = work.plan.parts or 1, work.plan.sections()
-        missing, left = missing_parts(self.place, work.plan), writer.resume(sections)
+        missing, left = missing_parts(self.target, work.plan), writer.resume(sections)
         if not missing and isinstance(writer, LmdbWriter):
             for part in (PackPart(number, count) for number in range(1, count + 1)):
                 _copy(writer, self.writer(part, work), [each for each in part.of(sections) if each in left])
@@ -140,37 +140,37 @@ class PackParts:
         if missing or left:
             lost = missing or parts_of(sections, left, count)
             raise TargetError(
-                f"{self.place.path} cannot be finished: {missing_words(lost, count)}; pack them with part=i/{count}"
+                f"{self.target.path} cannot be finished: {missing_words(lost, count)}; pack them with part=i/{count}"
             )
 
     def _locked(self, part: PackPart) -> Target:
         """The lock of a part. Waits while another run packs it."""
-        place = target_of(self.place.path, overwrite=self.options.overwrite, lock=f"lock-{part.number:06d}")
+        target = target_of(self.target.path, overwrite=self.options.overwrite, lock=f"lock-{part.number:06d}")
         while True:
             try:
-                place.acquire()
+                target.acquire()
             except BusyError:
                 time.sleep(_WAIT)
                 continue
             except TargetError:
-                if not place.exists:
+                if not target.exists:
                     raise
                 break
-            if load_plan(place) is not None:
-                return place
-            place.discard()
+            if load_plan(target) is not None:
+                return target
+            target.discard()
             break
-        raise TargetError(f"another run has published all parts of {place.path} meanwhile")
+        raise TargetError(f"another run has published all parts of {target.path} meanwhile")
 
     def _begin(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
-        place, work = self.place, self.planned()
-        place.clear()
-        work.plan = replace(work.plan, settings=self._settings, records=work.section_records(place))
+        target, work = self.target, self.planned()
+        target.clear()
+        work.plan = replace(work.plan, settings=self._settings, records=work.section_records(target))
         parts = min(len(work.plan.sections()), _MOST_PARTS) if count is None else count
         work.plan = replace(work.plan, parts=parts)
-        store(place.partial / LISTING, *stored.parts(work.source))
-        place.note(PLAN, asdict(work.plan))
+        store(target.partial / LISTING, *stored.parts(work.source))
+        target.note(PLAN, asdict(work.plan))
         return work
 
 
@@ -204,16 +204,16 @@ def _copy(writer: LmdbWriter, part: Writer, sections: Sequence[Section]) -> None
         part.abort()
 
 
-def folder_of(part: PackPart, place: Target) -> Path:
+def folder_of(part: PackPart, target: Target) -> Path:
     """Where the files of a part lie."""
-    return place.partial / f"part-{part.number:06d}" if place.path.suffix == LMDB else place.partial
+    return target.partial / f"part-{part.number:06d}" if target.path.suffix == LMDB else target.partial
 
 
-def missing_parts(place: Target, plan: PackPlan) -> tuple[int, ...]:
+def missing_parts(target: Target, plan: PackPlan) -> tuple[int, ...]:
     """The numbers of the parts of a run that are not finished."""
     sections, missing = plan.sections(), []
     for part in (PackPart(number, plan.parts or 1) for number in range(1, (plan.parts or 1) + 1)):
-        folder = folder_of(part, place)
+        folder = folder_of(part, target)
         if not all((folder / f"rows-{section.number:06d}").is_file() for section in part.of(sections)):
             missing.append(part.number)
     return tuple(missing)

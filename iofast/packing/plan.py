@@ -76,12 +76,12 @@ class PackPlan:
             )
 
 
-def load_plan(place: Target) -> PackPlan | None:
+def load_plan(target: Target) -> PackPlan | None:
     """Read the plan of the run in a target's folder; None if there is none of this version.
 
     Of a run that was interrupted while it published, the marker has it.
     """
-    members = place.read(PLAN) or (place.read(MARKER) or {}).get("plan")
+    members = target.read(PLAN) or (target.read(MARKER) or {}).get("plan")
     with contextlib.suppress(TypeError, ValueError, KeyError):
         return PackPlan.of(members or {})
     return None
@@ -98,25 +98,25 @@ def recipe(options: PackOptions) -> dict[str, object]:
     return {**options.shaping(), **software}
 
 
-def shards(options: PackOptions, place: Target) -> dict[str, object]:
+def shards(options: PackOptions, target: Target) -> dict[str, object]:
     """The settings of a set of shards; none for other targets."""
-    if not isinstance(place, ShardTarget):
+    if not isinstance(target, ShardTarget):
         return {}
-    return {"shard_size": shard_bytes(options.shard_size, place), "shard_records": options.shard_records}
+    return {"shard_size": shard_bytes(options.shard_size, target), "shard_records": options.shard_records}
 
 
-def settings(options: PackOptions, place: Target) -> dict[str, object]:
+def settings(options: PackOptions, target: Target) -> dict[str, object]:
     """The settings that must be equal when a run is resumed."""
     return {
         **recipe(options),
         "shuffle": options.shuffle,
         "class_order": options.class_order,
-        **shards(options, place),
+        **shards(options, target),
     }
 
 
-def shared_settings(sources: Sequence[str], options: PackOptions, place: Target) -> dict[str, object]:
+def shared_settings(sources: Sequence[str], options: PackOptions, target: Target) -> dict[str, object]:
     """The settings on which all parts of a run must agree. They do not list the sources, so names stand for them."""
     columns = {name: getattr(options, name) for name in ("path_column", "label_column", "split_column", "only")}
     named = ", ".join(os.path.basename(os.path.abspath(source)) for source in sources)
-    return {**settings(options, place), **columns, "source": named}
+    return {**settings(options, target), **columns, "source": named}

@@ -56,9 +56,9 @@ class CopiedRecords:
                 ]
                 infos = columns.rows(slice(first, last)).infos()  # a header may have updated them
                 rows = zip(part[first:last].tolist(), own, found, headers, infos, strict=True)
-                for place, key, payloads, header, info in rows:
+                for index, key, payloads, header, info in rows:
                     fields = payloads if self._own else self._legal(payloads, info, key, header)
-                    yield PackedRecord(int(key) if self.key_width else place, info, fields, None)
+                    yield PackedRecord(int(key) if self.key_width else index, info, fields, None)
 
     def not_stored(self) -> list[str]:
         """What no container stores, in words."""

@@ -98,36 +98,36 @@ def run(
     sources = [os.fspath(path) for path in _listed(source)]
     if is_url(target):
         return _run_to_store(sources, os.fspath(target), options, progress, pool)
-    place = target_of(target, overwrite=options.overwrite)
-    _check(sources, options, place)
-    if not place.interrupted:
-        place.check_free()
-    planned = partial(_planned, sources, place, options, progress)
+    destination = target_of(target, overwrite=options.overwrite)
+    _check(sources, options, destination)
+    if not destination.interrupted:
+        destination.check_free()
+    planned = partial(_planned, sources, destination, options, progress)
     if options.part is not None or options.finish or options.on is not None:
-        return _run_parts(PackParts(sources, place, options, planned, pool, progress))
+        return _run_parts(PackParts(sources, destination, options, planned, pool, progress))
     if is_copy(options) and len(sources) == 1 and is_container(sources[0]):
-        with open_reader(sources[0], options.foreign) as reader, place:
-            work = _copying(reader, sources[0], options, place, progress)
-            return PackRun(work, place, pool, progress, started).write()
-    packing = PackRun(planned(), place, pool, progress, started)  # `started`: include the scan
+        with open_reader(sources[0], options.foreign) as reader, destination:
+            work = _copying(reader, sources[0], options, destination, progress)
+            return PackRun(work, destination, pool, progress, started).write()
+    packing = PackRun(planned(), destination, pool, progress, started)  # `started`: include the scan
     if options.dry_run:
         return forecast(packing)
-    with place:
+    with destination:
         return packing.write()
 
 
-def _planned(sources: Sequence[str], place: Target, options: PackOptions, progress: PackProgress) -> PackWork:
+def _planned(sources: Sequence[str], target: Target, options: PackOptions, progress: PackProgress) -> PackWork:
     """Plan the work from the present source and target."""
-    images = listed(sources, options, place)
+    images = listed(sources, options, target)
     for warning in (*images.warnings, *options.sample_recipe().check_fields(images.fields, images.columns)):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
-    plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, place))
+    plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, target))
     return PackWork(sources, images, options, plan)
 
 
-def _copying(reader: Reader, source: str, options: PackOptions, place: Target, progress: PackProgress) -> CopyWork:
+def _copying(reader: Reader, source: str, options: PackOptions, target: Target, progress: PackProgress) -> CopyWork:
     """The copying of all records of a reader."""
-    work = CopyWork(reader, source, place, options)
+    work = CopyWork(reader, source, target, options)
     for warning in work.warnings:
         progress.warn(warning)
     return work
@@ -159,10 +159,10 @@ def _run_to_store(
     from iofast.packing.to_store import StoreRun, work_folder
 
     with work_folder() as folder:
-        place = StoreTarget(url, folder, options)
-        _check(sources, options, place)
-        planned = partial(_planned, sources, place, options, progress)
-        run = StoreRun(sources, place, options, planned, pool, progress)
+        destination = StoreTarget(url, folder, options)
+        _check(sources, options, destination)
+        planned = partial(_planned, sources, destination, options, progress)
+        run = StoreRun(sources, destination, options, planned, pool, progress)
         return run.dry_run() if options.dry_run else run.run()
 
 
@@ -174,26 +174,26 @@ def _listed(source: Sources) -> list[FilePath]:
     return found
 
 
-def _check(given: Sequence[str], options: PackOptions, place: Target) -> None:
+def _check(given: Sequence[str], options: PackOptions, target: Target) -> None:
     """Raise for sources and options that do not fit the target."""
     if "" in given:  # `Path` would take it for the current folder
         raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
-    place.check_folder()
+    target.check_folder()
     for source in (Path(os.path.abspath(path)) for path in given):
-        if source.is_dir() and source.resolve() in place.path.resolve().parents:
+        if source.is_dir() and source.resolve() in target.path.resolve().parents:
             raise TargetError(
-                f"{place.path} lies inside the source {source}: the next scan would find it; put it outside"
+                f"{target.path} lies inside the source {source}: the next scan would find it; put it outside"
             )
     recipe = options.recipe()
-    shard_bytes(options.shard_size, place)
-    if options.shard_records is not None and not isinstance(place, ShardTarget):
+    shard_bytes(options.shard_size, target)
+    if options.shard_records is not None and not isinstance(target, ShardTarget):
         raise OptionError(
             f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
-            f"{place.path.name}; leave it out"
+            f"{target.path.name}; leave it out"
         )
-    if options.label_base and place.path.suffix not in TFRECORD:
+    if options.label_base and target.path.suffix not in TFRECORD:
         raise OptionError(
-            f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
+            f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {target.path.name}; "
             "leave it out"
         )
     if kernel.backend != "native":

@@ -101,8 +101,8 @@ class Worker:
             except StorageError:  # it would fail for every image
                 raise
             except Exception as error:  # a damaged image may raise anything, and must not end the run
-                reason, place = _reason(error), self._origin.place(image)
-                failures.append((image.position, reason if place in reason else f"{reason} (in {place})"))
+                reason, where = _reason(error), self._origin.where(image)
+                failures.append((image.position, reason if where in reason else f"{reason} (in {where})"))
         if message["careful"]:
             self.send({"begin": None})  # no image is to blame from here on
         rows, payloads = described(records)

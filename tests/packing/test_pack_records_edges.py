@@ -214,15 +214,15 @@ class TestWhileItIsRead:
     def test_the_reason_names_the_container_even_if_the_record_has_no_name(self, tmp_path: Path) -> None:
         source = theirs(tmp_path / "their.tar", ["a"])
         opened = reading(source)
-        assert opened.place(rows(1)[0]) == f"{source}"
+        assert opened.where(rows(1)[0]) == f"{source}"
         opened.begin([])
-        assert opened.place(rows(1)[0]) == f"{source}: a"
+        assert opened.where(rows(1)[0]) == f"{source}: a"
 
         def damaged(_: int) -> str:
             raise ContainerError("the index is damaged")
 
         opened._reader.name = damaged
-        assert opened.place(rows(1)[0]) == f"{source}"
+        assert opened.where(rows(1)[0]) == f"{source}"
 
 
 def path_of(record: Any) -> str:
