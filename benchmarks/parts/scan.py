@@ -4,7 +4,7 @@ A tree of empty files in class folders is scanned in fresh processes. Peak memor
 set during the scan, sorting included.
 
 Then a Parquet file and a JSON lines file with path, label, split and caption: the first part of a packing run lists the
-images, permutes them, takes their fingerprint and stores the listing; each other part opens the stored listing and
+images, permutes them, takes their fingerprint and stores the listing; each other part opens the saved listing and
 reads its rows, here 1,000. Memory is the peak of what belongs to the process alone (`RssAnon`), without pages of files.
 The whole part takes 40 minutes and 45 GB of disk.
 """
@@ -31,7 +31,7 @@ CLASSES = 1000
 MANIFESTS = {"Parquet": "m.parquet", "JSON lines": "m.jsonl"}
 ROWS = 1 << 17  # that are made at once
 LOOK = 0.02  # seconds between two looks at the memory
-READ = 1000  # rows that are read from the stored listing
+READ = 1000  # rows that are read from the saved listing
 
 
 def make_tree(root: Path, files: int) -> None:
@@ -128,7 +128,7 @@ def anonymous() -> int:
 def plan_once(manifest: Path) -> None:
     """List, permute, fingerprint and store in this fresh process; print seconds of listing and of all, and bytes."""
     from iofast.containers import columns_file
-    from iofast.source import stored
+    from iofast.source import saved
     from iofast.source.scan import scan as scan_list
 
     with watched() as whole:
@@ -137,18 +137,18 @@ def plan_once(manifest: Path) -> None:
         listing = time.perf_counter() - start
         source = source.shuffled(1)
         source.fingerprint()
-        columns_file.store(manifest.with_suffix(".index"), *stored.parts(source))
+        columns_file.store(manifest.with_suffix(".index"), *saved.taken_apart(source))
     print(listing, whole.seconds, whole.memory)
 
 
 def open_once(manifest: Path) -> None:
-    """Open the stored listing in this fresh process and read some rows; print seconds and bytes."""
+    """Open the saved listing in this fresh process and read some rows; print seconds and bytes."""
     from iofast.containers import columns_file
-    from iofast.source import stored
+    from iofast.source import saved
 
     with watched() as taken:
         members, arrays = columns_file.load(manifest.with_suffix(".index"), checked=False)
-        source = stored.source_of(manifest.parent, members, arrays)
+        source = saved.source_of(manifest.parent, members, arrays)
         part = source.run(len(source) // 2, len(source) // 2 + READ)
         for index in range(len(part)):
             part.path(index), part.label(index), part.extra(index)

@@ -90,13 +90,13 @@ class TarFile:
 
     def _header(self, block: bytes, offset: int) -> tuple[bytes, int]:
         """Kind and size of a member."""
-        stored = _number(block[148:156])
+        noted = _number(block[148:156])
         blank = block[:148] + b"        " + block[156:]
         # Adler-32 begins with the sum of the bytes modulo 65,521, at a twentieth of the time of `sum`
         unsigned = (zlib.adler32(blank) & 0xFFFF) - 1
-        if stored != unsigned and stored != (unsigned := sum(blank)):
+        if noted != unsigned and noted != (unsigned := sum(blank)):
             high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
-            if stored != unsigned - 256 * high:  # some old programs added signed bytes
+            if noted != unsigned - 256 * high:  # some old programs added signed bytes
                 self._refuse(block, offset)
         size = _number(block[124:136])
         if size is None:

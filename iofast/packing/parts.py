@@ -27,7 +27,7 @@ from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport, completed
 from iofast.packing.work import PackWork
-from iofast.source import stored
+from iofast.source import saved
 
 LISTING = "listing"  # the file of the listing in `<DST>.partial/`
 _MOST_PARTS = 10_000
@@ -48,10 +48,10 @@ class PackParts:
     def work(self, count: int | None) -> PackWork:
         """The work of the whole run in `count` parts. The first process makes the plan.
 
-        `count` None takes a stored plan with any number of parts, and makes a new one with a part for each section.
+        `count` None takes a saved plan with any number of parts, and makes a new one with a part for each section.
         """
         while True:
-            work = self.stored(count)
+            work = self.saved(count)
             if work is not None:
                 return work
             try:
@@ -60,12 +60,12 @@ class PackParts:
                 time.sleep(_WAIT)
                 continue
             try:
-                return self.stored(count) or self._begin(count)
+                return self.saved(count) or self._begin(count)
             finally:
                 self.target.release()
 
-    def stored(self, count: int | None = None) -> PackWork | None:
-        """The stored work; None without one. Raises `TargetError` if it has other options, or is not in `count` parts.
+    def saved(self, count: int | None = None) -> PackWork | None:
+        """The saved work; None without one. Raises `TargetError` if it has other options, or is not in `count` parts.
 
         `count` None takes any number of parts.
         """
@@ -102,7 +102,7 @@ class PackParts:
         with target:
             if target.interrupted:
                 return completed(target, time.monotonic())
-            work = self.stored()
+            work = self.saved()
             if work is None:
                 target.discard()
                 raise TargetError(f"{target.path} has no parts that could be joined: pack them with part=i/n")
@@ -169,7 +169,7 @@ class PackParts:
         work.plan = replace(work.plan, settings=self._settings, records=work.section_records(target))
         parts = min(len(work.plan.sections()), _MOST_PARTS) if count is None else count
         work.plan = replace(work.plan, parts=parts)
-        store(target.partial / LISTING, *stored.parts(work.source))
+        store(target.partial / LISTING, *saved.taken_apart(work.source))
         target.note(PLAN, asdict(work.plan))
         return work
 
@@ -177,13 +177,13 @@ class PackParts:
 def load_work(
     sources: Sequence[str], options: PackOptions, plan: PackPlan, listing: Path, *, checked: bool = False
 ) -> PackWork:
-    """The work of a stored plan, with the listing of its sources in a file. Raises `TargetError`.
+    """The work of a saved plan, with the listing of its sources in a file. Raises `TargetError`.
 
     `checked`: compare its checksums, because it came from elsewhere.
     """
     try:
         members, arrays = load(listing, checked=checked)
-        source = stored.source_of(stored.root_of(sources[0], members["kind"]), members, arrays)
+        source = saved.source_of(saved.root_of(sources[0], members["kind"]), members, arrays)
     except (OSError, ContainerError, LookupError, TypeError) as error:
         raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
     return PackWork(sources, source, options, plan)

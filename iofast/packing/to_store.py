@@ -43,7 +43,7 @@ from iofast.packing.report import PackReport
 from iofast.packing.store_target import StoredPlan, StoreTarget
 from iofast.packing.work import PackWork
 from iofast.remote import requests
-from iofast.source import stored
+from iofast.source import saved
 
 _REQUESTS = 16  # small objects in flight at once
 
@@ -132,7 +132,7 @@ class StoreRun:
                 raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
             work = self.planned()
             work.plan = replace(work.plan, settings=settings, records=work.section_records(target), parts=count)
-            store(listing, *stored.parts(work.source))
+            store(listing, *saved.taken_apart(work.source))
             if target.begin(StoredPlan(secrets.token_hex(8), work.plan, "" if old is None else old.etag, shards)):
                 return work
         plan = found.plan

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from iofast import owned
 from iofast.containers import columns_file
 from iofast.errors import ContainerError, because
-from iofast.source import stored
+from iofast.source import saved
 
 _log = logging.getLogger("iofast")
 
@@ -103,7 +103,7 @@ def load(file: Path | None, kind: type[Index]) -> Index | None:
         members, arrays = columns_file.load(file)
         if members["cache"] != VERSION:
             return None
-        index: Index = stored.value_of(members["index"], arrays, kind)
+        index: Index = saved.value_of(members["index"], arrays, kind)
         return replace(index, file=file)
     except (OSError, ContainerError, LookupError, TypeError, ValueError):
         return None
@@ -111,7 +111,7 @@ def load(file: Path | None, kind: type[Index]) -> Index | None:
 
 def _stored(file: Path, index: Index) -> Index:
     """The index as it is mapped after it was stored; itself if that is impossible."""
-    members, arrays = stored.parts(index)
+    members, arrays = saved.taken_apart(index)
     try:
         columns_file.store(file, {"index": members, "cache": VERSION}, arrays)
     except (OSError, ContainerError) as error:  # a full or read-only disk, or a header beyond its limit

@@ -51,11 +51,11 @@ def _ordered(names: Collection[str], class_order: str, root: Path | None) -> tup
 
 def check_distinct(names: Collection[str], root: Path | str) -> tuple[str, ...]:
     """Class names as stored text. Raises `SourceError` if two become equal."""
-    stored = tuple(printable(name) for name in names)
-    if len(set(stored)) < len(stored):
-        twice = next(name for name in stored if stored.count(name) > 1)
+    texts = tuple(printable(name) for name in names)
+    if len(set(texts)) < len(texts):
+        twice = next(name for name in texts if texts.count(name) > 1)
         raise SourceError(f"two class folders in {root} both become {twice!r} as text")
-    return stored
+    return texts
 
 
 def read_class_file(path: Path) -> tuple[str, ...]:

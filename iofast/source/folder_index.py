@@ -15,8 +15,8 @@ from iofast.source.cache import CachedIndex, cache_file, cached, load
 from iofast.source.image_files import read_header
 from iofast.source.in_threads import in_threads
 from iofast.source.listing import Listing, SourceOptions
+from iofast.source.saved import root_of
 from iofast.source.scan import scan
-from iofast.source.stored import root_of
 
 LOOKS = 1024  # files whose size and time are compared when a cached index is opened: 3 ms
 

@@ -19,7 +19,7 @@ _KINDS = {kind.__name__: kind for kind in (Strings, Column, ContainerRows, Listi
 _ARRAY, _BYTES, _MEMBERS, _KIND = "array", "bytes", "members", "is"  # what an object in JSON stands for
 
 
-def parts(value: object) -> tuple[dict[str, Any], Arrays]:
+def taken_apart(value: object) -> tuple[dict[str, Any], Arrays]:
     """A dataclass of numbers, text, arrays, bytes, sequences, mappings and such dataclasses, for `columns_file.store`.
 
     Paths are left out, because a listing may be read at another place.
@@ -38,7 +38,7 @@ def parts(value: object) -> tuple[dict[str, Any], Arrays]:
         if isinstance(each, list | tuple):
             return [plain(own, f"{name}.{number}") for number, own in enumerate(each)]
         if is_dataclass(each):
-            own = {part.name: plain(getattr(each, part.name), f"{name}.{part.name}") for part in fields(each)}
+            own = {field.name: plain(getattr(each, field.name), f"{name}.{field.name}") for field in fields(each)}
             return {_KIND: type(each).__name__, **own}
         return None if isinstance(each, Path) else each
 
@@ -47,15 +47,15 @@ def parts(value: object) -> tuple[dict[str, Any], Arrays]:
 
 
 def value_of(members: Mapping[str, Any], arrays: Arrays, *kinds: type) -> Any:
-    """The dataclass that `parts` took apart; `kinds` are its classes beside those of a listing.
+    """The dataclass that `taken_apart` took apart; `kinds` are its classes beside those of a listing.
 
     Sequences become tuples. Raises `LookupError` or `TypeError` for members of another version; no value is checked.
     """
     known = _KINDS | {kind.__name__: kind for kind in kinds}
 
-    def whole(each: Any) -> Any:
+    def built(each: Any) -> Any:
         if isinstance(each, list):
-            return tuple(map(whole, each))
+            return tuple(map(built, each))
         if not isinstance(each, Mapping):
             return each
         if _ARRAY in each:
@@ -63,10 +63,10 @@ def value_of(members: Mapping[str, Any], arrays: Arrays, *kinds: type) -> Any:
         if _BYTES in each:
             return arrays[each[_BYTES]].data
         if _MEMBERS in each:
-            return {key: whole(own) for key, own in each[_MEMBERS].items()}
-        return known[each[_KIND]](**{name: whole(own) for name, own in each.items() if name != _KIND})
+            return {key: built(own) for key, own in each[_MEMBERS].items()}
+        return known[each[_KIND]](**{name: built(own) for name, own in each.items() if name != _KIND})
 
-    return whole(members)
+    return built(members)
 
 
 def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
@@ -79,6 +79,6 @@ def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
 
 
 def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Listing:
-    """The listing that `parts` took apart, at this root. Raises as `value_of` does."""
+    """The listing that `taken_apart` took apart, at this root. Raises as `value_of` does."""
     source: Listing = value_of(members, arrays)
     return replace(source, root=root)
