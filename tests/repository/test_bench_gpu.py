@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -321,8 +322,7 @@ class TestBenchProgram:
     def test_without_a_gpu(self) -> None:
         if torch.cuda.is_available():
             pytest.skip("there is one")
-        command = [sys.executable, "-m", "benchmarks.bench_gpu"]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        run = forked.run([sys.executable, "-m", "benchmarks.bench_gpu"], cwd=ROOT)
         assert run.returncode == 0
         assert run.stdout == ""
         assert run.stderr.splitlines()[-1] == "no CUDA device here: --device cpu --quick tries the program out"

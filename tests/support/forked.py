@@ -8,6 +8,8 @@ interpreter: finalisation is cut short here, as in every forked child.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -23,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
+
 
 def run(
     command: Sequence[str | os.PathLike[str]],
@@ -32,11 +36,18 @@ def run(
     check: bool = False,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
+    ranks: int = 0,
+    trains: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run(command, capture_output=True, text=True)`, for this interpreter with -W, -c, -m or a file."""
+    """`subprocess.run(command, capture_output=True, text=True)`, for this interpreter with -W, -c, -m or a file.
+
+    With `ranks` there are so many processes, with the variables that torchrun gives them. `trains`: it has an optimizer,
+    of which the first of a process imports torch._dynamo, in 1.7 s.
+    """
     words = [os.fspath(word) for word in command]
     assert words[0] == sys.executable
-    request = {"words": words[1:], "env": dict(os.environ if env is None else env), "cwd": str(cwd or os.getcwd())}
+    own = dict(os.environ if env is None else env)
+    request = {"words": words[1:], "env": own, "cwd": str(cwd or os.getcwd()), "ranks": ranks, "trains": trains}
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
         given.write((input or "").encode())
         given.seek(0)
@@ -64,7 +75,7 @@ def _ended(request: bytes, descriptors: list[int], timeout: float, words: list[s
     try:
         return int.from_bytes(server.recv(4), "little", signed=True)
     except TimeoutError:
-        os.kill(child, signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
         server.settimeout(60)
         server.recv(4)
         raise subprocess.TimeoutExpired(words, timeout) from None
@@ -73,7 +84,9 @@ def _ended(request: bytes, descriptors: list[int], timeout: float, words: list[s
 def _start() -> socket.socket:
     ours, theirs = socket.socketpair()
     command = [sys.executable, __file__, str(theirs.fileno())]
-    server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))  # this package, if any is installed
+    own = os.environ | {"PYTHONPATH": path}
+    server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=own)
     theirs.close()
     atexit.register(server.wait)  # runs after the next: the server ends when its socket does
     atexit.register(ours.close)
@@ -87,8 +100,11 @@ def serve(connection: socket.socket) -> None:
         if not length:
             return
         request = json.loads(connection.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL))
+        if request["trains"]:
+            importlib.import_module("torch._dynamo")
         child = os.fork()
         if child == 0:
+            os.setpgid(0, 0)
             connection.close()
             _become(request, descriptors)
         for each in descriptors:
@@ -107,6 +123,9 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if request["ranks"]:
+        _become_a_rank(request["ranks"])
+    _use_path(os.environ.get("PYTHONPATH", ""))
     status = 0
     try:
         _execute(request["words"])
@@ -127,6 +146,36 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status & 0xFF)
+
+
+def _become_a_rank(ranks: int) -> None:
+    """Return in each of `ranks` processes; end this one with them, and them with the first that fails."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(ranks):
+        if not (child := os.fork()):
+            own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+            os.environ.update({name: str(number) for name, number in own.items()}, MASTER_ADDR="127.0.0.1")
+            return
+        children.append(child)
+    status = 0
+    while children:
+        child, ended = os.wait()
+        children.remove(child)
+        if ended and not status:
+            status = abs(os.waitstatus_to_exitcode(ended))
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+    os._exit(status)
+
+
+def _use_path(path: str) -> None:
+    """Do what an interpreter does with PYTHONPATH."""
+    sys.path[1:1] = filter(None, path.split(os.pathsep))
+    if path:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module("sitecustomize")
 
 
 def _execute(words: list[str]) -> None:
