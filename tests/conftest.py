@@ -18,9 +18,11 @@ from iofast.meter import close_page
 
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays unchanged. `make test` tries the same
 # examples every time, so that a failure is due to the change; `make torture PART=examples` tries others each time.
-settings.register_profile("iofast", deadline=None, database=None, print_blob=True, derandomize=True)
-settings.register_profile("others", settings.get_profile("iofast"), derandomize=False)
-settings.load_profile("iofast")
+FEW, MANY = 25, 200
+settings.register_profile("iofast", deadline=None, database=None, print_blob=True, derandomize=True, max_examples=FEW)
+settings.register_profile("full", settings.get_profile("iofast"), max_examples=MANY)
+settings.register_profile("others", settings.get_profile("full"), derandomize=False)
+settings.load_profile("full" if os.environ.get("CI_FULL") == "1" else "iofast")
 
 # Background processes of a shell without job control ignore Ctrl-C, which tests send to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import KINDS, View, batch_of, decode_view, decode_views, exif, jpeg, photo, save, segment, with_size
 from PIL import Image
@@ -283,7 +283,6 @@ def test_an_unknown_decoding_path_is_refused() -> None:
         kernel.Context(DecodeOptions(), decoder="rows")
 
 
-@settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_damaged_payloads_harm_no_neighbour(data: st.DataObject) -> None:

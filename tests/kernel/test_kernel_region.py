@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import View, decode_view, jpeg, photo, upright
 from region_images import (
@@ -75,7 +75,6 @@ def test_every_path_equals_the_full_decode_in_many_draws(seed: int) -> None:
 _side = st.integers(1, 70)
 
 
-@settings(max_examples=150)
 @given(
     size=st.tuples(_side, _side),
     sampling=st.sampled_from(list(SAMPLING)),

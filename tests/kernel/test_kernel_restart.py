@@ -6,7 +6,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jpeg_symbols import Baseline, read
 from kernel_images import KINDS, PILLOW, Pixels, exif, jpeg, photo, save, segment
@@ -56,7 +56,6 @@ def test_the_interval_is_the_divisor_nearest_to_four(mcus: int) -> None:
 
 
 @needs_markers
-@settings(max_examples=40)
 @given(
     size=st.tuples(st.integers(1, 200), st.integers(1, 80)),
     subsampling=st.sampled_from(["420", "422", "444"]),

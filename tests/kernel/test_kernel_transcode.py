@@ -8,7 +8,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import (
     KINDS,
@@ -72,7 +72,6 @@ def test_orientation_goes_into_the_pixels(orientation: int, filter: str) -> None
         assert close(pixels_of(result), resized(data, recipe, orientation))
 
 
-@settings(max_examples=80)
 @given(
     size=st.tuples(st.integers(1, 300), st.integers(1, 300)),
     goal=st.integers(1, 200),

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 import torch
 from device_model import lend
-from kernel_images import jpeg, photo
 from loader_sets import (
     break_out,
     descriptors,
@@ -29,7 +28,6 @@ from loader_sets import (
     fail_in_the_loop,
     resident,
     threads,
-    with_broken,
     workers,
 )
 
@@ -177,19 +175,17 @@ def test_epochs_leave_no_descriptor_open(dataset: FastDataset) -> None:
     assert descriptors() == before
 
 
-def test_failed_batches_are_not_kept(tmp_path: Path) -> None:
-    """Each is 12 MiB: twenty that live until the garbage collector runs would show."""
-    images = [jpeg(photo(64, 64, i % 4)) for i in range(64)]
-    dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", images, [63]))
+def test_failed_batches_are_not_kept(place: Path) -> None:
+    """Their memory comes back without the garbage collector, although an error's traceback had them."""
+    loader = FastLoader(FastDataset(place / "broken.lmdb"), 40, transform=[T.RandomResizedCrop(24)], num_workers=2)
     gc.collect()
     gc.disable()
     try:
-        before = 0
-        for number in range(25):
-            with pytest.raises(DecodeError, match=r": 0+63: "):
-                next(iter(FastLoader(dataset, 64, transform=[T.RandomResizedCrop(256)], num_workers=2)))
-            before = resident() if number == 4 else before
-        assert eventually(lambda: resident() - before < 40), "threads of the last loaders may still be ending"
+        for _ in range(3):
+            with pytest.raises(DecodeError, match=r": 0+5: "):
+                next(iter(loader))
+        assert eventually(lambda: not loader._resources.memory._out), "its threads may still be ending"
+        assert loader._resources.memory._free
     finally:
         gc.enable()
 
@@ -268,36 +264,6 @@ def test_the_interpreter_exits(place: Path, ending: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
 
 
-WAITING = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
-try:
-    while True:
-        for images, labels in loader:
-            print("batch", flush=True)
-except KeyboardInterrupt:
-    print()  # print may have been interrupted before its line's end
-    print("interrupted", threading.active_count(), flush=True)
-"""
-
-
-def test_ctrl_c(place: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT + WAITING, str(place / "set.lmdb")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        while child.stdout.readline() != "batch\n":
-            assert child.poll() is None
-        start = time.monotonic()
-        child.send_signal(signal.SIGINT)
-        try:
-            *_, last = child.communicate(timeout=30)[0].splitlines()
-        finally:
-            child.kill()
-        assert last == "interrupted 1"
-        assert child.returncode == 0
-        assert time.monotonic() - start < 8
-
-
 @pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`
 def test_every_ctrl_c_arrives(dataset: FastDataset) -> None:
     """A signal in a finalizer written in Python is lost; of 600 in such a loop, 14 once were."""
@@ -326,12 +292,11 @@ def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loade
     """The consumer waits without a timeout, and is interrupted at once."""
     from iofast.loader.batches import BatchJob
 
-    release = threading.Event()
-    monkeypatch.setattr(BatchJob, "finish", lambda job: release.wait(20))
+    release, made = threading.Event(), list[bool]()
+    monkeypatch.setattr(BatchJob, "finish", lambda job: made.append(release.wait(60)))
     monkeypatch.setattr("iofast.prefetch.jobs._JOIN_S", 0.01)
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - a signal may come as soon as the timer runs
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         next(iter(loader))
-    assert time.monotonic() - start < 5
+    assert made == []
     release.set()

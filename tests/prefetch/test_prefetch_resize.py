@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import eventually, workers
 from test_prefetch import Counted, Trace, expected
@@ -54,7 +54,6 @@ def test_start_is_the_first_number() -> None:
     parts=st.integers(0, 4),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40)
 def test_order_and_bound_while_it_changes(
     changes: list[tuple[int, int, int]], count: int, parts: int, seed: int
 ) -> None:

@@ -41,8 +41,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """`subprocess.run(command, capture_output=True, text=True)`, for this interpreter with -W, -c, -m or a file.
 
-    With `ranks` there are so many processes, with the variables that torchrun gives them. `trains`: it has an optimizer,
-    of which the first of a process imports torch._dynamo, in 1.7 s.
+    With `ranks` there are so many processes, with the variables that torchrun gives them. `trains`: it has an
+    optimizer, of which the first of a process imports torch._dynamo, in 1.7 s.
     """
     words = [os.fspath(word) for word in command]
     assert words[0] == sys.executable
@@ -155,8 +155,8 @@ def _become_a_rank(ranks: int) -> None:
     children = []
     for rank in range(ranks):
         if not (child := os.fork()):
-            own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-            os.environ.update({name: str(number) for name, number in own.items()}, MASTER_ADDR="127.0.0.1")
+            os.environ.update(dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)), MASTER_ADDR="127.0.0.1")
+            os.environ.update(dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)), MASTER_PORT=str(port))
             return
         children.append(child)
     status = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -187,7 +187,6 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
     return FastDataset(saved(tmp_path_factory.mktemp("marked"), images), fields=["image", "crop", "index"])
 
 
-@settings(max_examples=40)
 @given(crop=CROPS, moves=st.lists(MOVES, max_size=3), seed=st.integers(0, 1 << 30))
 def test_marks_stay_with_the_image(marked: FastDataset, crop: list[Any], moves: list[Any], seed: int) -> None:
     """The disc of a sample is around its moved landmark, and its moved mask covers it."""
