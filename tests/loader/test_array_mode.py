@@ -99,12 +99,6 @@ def test_rgb_of_many_channels_says_what_to_do(tmp_path: Path) -> None:
         dataset[0]
 
 
-def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = folder(tmp_path, scenes())
-    assert main(["pack", str(source), str(tmp_path / "a.lmdb"), "--format", "npy", "--icc", "srgb"]) == 2
-    assert "--icc srgb has no effect" in capsys.readouterr().err
-
-
 def test_view_draws_three_channels(tmp_path: Path) -> None:
     images = scenes()
     shown = lossless.shown(arrays.write_npy(images[0]))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import pickle
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import torch
 from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
-from loader_sets import digest, eventually, photographs, upright, workers, write_numbered
+from loader_sets import digest, photographs, upright, workers, write_numbered
 from pixel_work import apply
 from tqdm import tqdm
 
@@ -269,25 +267,6 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
         next(iter(loader))
     assert workers() == 0
     assert digest(loader) == digest(cached(numbered, transform=CROP))
-
-
-@pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a signal in a destructor
-def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
-    expected = digest(cached(numbered, transform=CROP))
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for number in range(20):
-            loader = cached(numbered, transform=CROP)
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * number)
-                list(loader)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            assert eventually(lambda: workers() == 0)
-            loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
-            assert digest(loader) == expected
-    finally:
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
