@@ -24,16 +24,8 @@ from tools.odd_images.__main__ import table
 from tools.odd_images.scene import Odd
 
 DOCUMENT = ROOT / "docs" / "odd-images.md"
-PILLOW_SHOWS = {"gray.jpg", "rgb.jpg", "cmyk_adobe.jpg", "cmyk_plain.jpg", "ycck.jpg", "bit.png", "palette.png"}
-    "gray.jpg",
-    "rgb.jpg",
-    "cmyk_adobe.jpg",
-    "cmyk_plain.jpg",
-    "ycck.jpg",
-    "bit.png",
-    "palette.png",
-    "pages.tif",
-]
+PILLOW_SHOWS = {"gray.jpg", "rgb.jpg", "cmyk_adobe.jpg", "cmyk_plain.jpg", "ycck.jpg"}
+PILLOW_SHOWS |= {"bit.png", "palette.png", "pages.tif"}
 
 
 class Packed:
