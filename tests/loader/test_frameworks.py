@@ -115,14 +115,6 @@ def needs(module: str) -> None:
         pytest.skip(f"{module} is not installed: pip install iofast[frameworks]")
 
 
-@pytest.mark.slow  # torture determinism does it with two and three ranks
-def test_ddp_goes_on_with_another_number_of_ranks(packed: Path, tmp_path: Path) -> None:
-    options = [f"--global-batch={GLOBAL_BATCH}", f"--checkpoint={tmp_path / 'saved'}"]
-    first = trained(2, "train_ddp.py", packed, tmp_path / "first", *options, f"--steps={STOP}")
-    rest = trained(1, "train_ddp.py", packed, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
-    check(first, rest, packed)
-
-
 def test_ddp_from_a_store_goes_on_with_another_number_of_ranks(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
