@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import pickle
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once, in_child
 from loader_sets import CLASSES, photographs, upright, write_folder
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
@@ -217,21 +217,9 @@ def test_pickle(path: Path) -> None:
     assert again.targets == LABELS
 
 
-def sample(dataset: FastDataset, index: int) -> tuple[list[object], int]:
-    image, label = dataset[index]
-    return image.tolist(), label
-
-
 def test_an_open_dataset_survives_fork(dataset: FastDataset) -> None:
     expected = pixels(dataset[4])
-    pid = os.fork()
-    if not pid:
-        ok = False
-        try:
-            ok = pixels(dataset[4]) == expected
-        finally:
-            os._exit(0 if ok else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(lambda: pixels(dataset[4]) == expected) == 0
     assert pixels(dataset[4]) == expected
 
 
@@ -270,9 +258,5 @@ def test_threads(dataset: FastDataset) -> None:
         wrong.extend(i for k in range(60) if pixels(dataset[i := (first + k * 7) % N]) != expected[i])
         contexts[id(dataset._context())] = dataset._context()
 
-    workers = [threading.Thread(target=read, args=(first,)) for first in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
+    at_once(*(partial(read, first) for first in range(4)))
     assert (wrong, len(contexts)) == ([], 5)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
-from loader_sets import digest, photographs, upright, workers, write_numbered
+from loader_sets import all_labels, digest, photographs, upright, workers, write_numbered
 from pixel_work import apply
 from tqdm import tqdm
 
@@ -272,13 +272,7 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
 def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
     loader = cached(numbered, transform=CROP)
     found: list[list[int]] = []
-    threads = [
-        threading.Thread(target=lambda: found.append([label for _, y in loader for label in y.tolist()])) for _ in "ab"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: found.append(all_labels(loader))] * 2)
     assert found == [list(range(N))] * 2
     assert loader.stats.stages["decode"].items == N
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from at_once import at_once, in_child
 from device_model import lend
 from loader_sets import (
     break_out,
@@ -113,11 +114,7 @@ def test_loops_in_threads_at_once(dataset: FastDataset) -> None:
     shared = FastLoader(dataset, 4, transform=T.evaluate(24)[:2], num_workers=2)
     expected = digest(shared)
     results: list[str] = []
-    loops = [threading.Thread(target=lambda: results.append(digest(shared))) for _ in range(4)]
-    for loop in loops:
-        loop.start()
-    for loop in loops:
-        loop.join()
+    at_once(*[lambda: results.append(digest(shared))] * 4)
     assert results == [expected] * 4
 
 
@@ -170,25 +167,6 @@ def test_failed_batches_are_not_kept(place: Path) -> None:
         assert loader._resources.memory._free
     finally:
         gc.enable()
-
-
-def in_child(function: Callable[[], bool]) -> int:
-    """The exit status of a forked process: 0 if `function` is true; -9 after a hang of 30 s."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            code = 0 if function() else 2
-        except BaseException as error:
-            print(repr(error), file=sys.stderr)  # noqa: T201  no other output is left
-        finally:
-            os._exit(code)
-    alarm = threading.Timer(30, os.kill, (pid, signal.SIGKILL))
-    alarm.start()
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    finally:
-        alarm.cancel()
 
 
 def test_fork_with_a_live_iterator(dataset: FastDataset) -> None:

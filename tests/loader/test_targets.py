@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import jpeg
+from kernel_images import jpeg, save
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_writer
@@ -25,9 +24,7 @@ FLIP = T.RandomHorizontalFlip()
 
 
 def png(mask: Any) -> bytes:
-    buffer = BytesIO()
-    Image.fromarray(mask).save(buffer, "PNG")
-    return buffer.getvalue()
+    return save(Image.fromarray(mask), "PNG")
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -14,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from at_once import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import eventually, threads, workers
@@ -333,29 +332,15 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
 def test_after_a_fork_the_childs_iterator_raises() -> None:
     made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 50, num_workers=2, depth=3)
     next(made)
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            made.resize(8, 8)
-            made.times()
-            assert workers() == 0  # the parent's threads do not exist here, and none was started
+
+    def child() -> bool:
+        made.resize(8, 8)
+        made.times()
+        assert workers() == 0  # the parent's threads do not exist here, and none was started
+        with pytest.raises(WorkerError):
             next(made)
-        except WorkerError:
-            made.close()
-            again = Prefetch(Counted, 5, num_workers=2, depth=3)
-            code = 0 if list(again) == expected(5, 3) else 2
-        finally:
-            os._exit(code)
-    assert exit_status(pid) == 0
+        made.close()
+        return list(Prefetch(Counted, 5, num_workers=2, depth=3)) == expected(5, 3)
+
+    assert in_child(child) == 0
     assert list(made) == expected(50, 3)[1:]
-
-
-def exit_status(pid: int, seconds: float = 20.0) -> int:
-    """Return a child's exit status; a child that hangs is killed (-9)."""
-    alarm = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
-    alarm.start()
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    finally:
-        alarm.cancel()
