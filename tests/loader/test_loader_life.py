@@ -29,6 +29,7 @@ from loader_sets import (
     fail_in_the_loop,
     workers,
 )
+from todays import todays
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -215,9 +216,7 @@ late = Late()
 }
 
 
-@pytest.mark.parametrize(
-    "ending", [each if each == "inside the loop" else pytest.param(each, marks=pytest.mark.slow) for each in EXITS]
-)
+@pytest.mark.parametrize("ending", todays(list(EXITS)))
 def test_the_interpreter_exits(place: Path, ending: str) -> None:
     command = [sys.executable, "-c", SCRIPT + EXITS[ending], str(place / "set.lmdb")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -204,6 +204,7 @@ class TestParts:
         assert "packed photographs: bytes each" in self.figures(made)
         assert len(list((made.data / "files").rglob("*.jpg"))) == data.FEW
 
+    @pytest.mark.slow
     def test_data_that_fails_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second run keeps the finished sets and tries the others again."""
         job, photos = Job(tmp_path, tmp_path / "data.jsonl", CPU, 60, quick=True), tmp_path / "photos"
