@@ -126,6 +126,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     if request["ranks"]:
         _become_a_rank(request["ranks"])
     _use_path(os.environ.get("PYTHONPATH", ""))
+    if threads := os.environ.get("OMP_NUM_THREADS"):  # which OpenMP read when torch was imported
+        sys.modules["torch"].set_num_threads(int(threads))
     status = 0
     try:
         _execute(request["words"])
