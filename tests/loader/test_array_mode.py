@@ -40,8 +40,9 @@ def batch(path: Path, field: str = "image.npy", **options: Any) -> Any:
 ORDER = [1, 3, 5, 0, 2, 4]  # by class folders: land, sea
 
 
-@pytest.mark.parametrize("target", ["set.lmdb", "set.tar", "set.tfrecord"])
-@pytest.mark.parametrize("kind", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize(
+    ("target", "kind"), [("set.lmdb", "uint8"), ("set.tar", "uint16"), ("set.tfrecord", "float32")]
+)
 def test_from_files_to_batches(tmp_path: Path, target: str, kind: str) -> None:
     images = scenes(kind=kind)
     source = folder(tmp_path, images)
