@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import random
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,14 +50,6 @@ def loader(request: pytest.FixtureRequest, place: Path) -> FastLoader:
     if request.param == "device":
         lend(loader)
     return loader
-
-
-@pytest.fixture(autouse=True)
-def no_hang() -> Iterator[None]:
-    """A test that hangs shows where."""
-    faulthandler.dump_traceback_later(100, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 def close_the_iterator(loader: FastLoader) -> None:
