@@ -275,12 +275,6 @@ def test_noise_that_compresses_badly() -> None:
     assert np.abs(pixels_of(result) - noise.astype(int)).mean() < 3
 
 
-def test_the_same_bytes_each_time() -> None:
-    data = KINDS["progressive"](photo(300, 200))
-    recipes = [TranscodeRecipe(size=n, mode="short", filter=name) for n in (20, 256) for name in FILTERS]
-    assert [kernel.transcode(data, r).data for r in recipes] == [kernel.transcode(data, r).data for r in recipes]
-
-
 def test_buffers_of_any_type() -> None:
     data = KINDS["420"](photo(60, 40))
     for format in ("jpeg", "keep"):

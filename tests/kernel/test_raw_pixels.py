@@ -37,17 +37,6 @@ def test_rgb_is_pillows_resize(kind: str, mode: str) -> None:
     assert worst(pixels_of(made), np.asarray(wanted)) <= 1
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_stored_pixels_are_upright(orientation: int) -> None:
-    data = jpeg(photo(90, 61), exif=exif(orientation), subsampling="4:4:4")
-    made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format="rgb"))
-    assert made[1:4] == ("rgb", 40, 40)
-    assert made.orientation == 1
-    wanted = np.asarray(upright(data, orientation).resize((40, 40), Image.Resampling.BILINEAR))
-    error = np.abs(pixels_of(made).astype(int) - wanted)
-    assert error.mean() < 0.5
-
-
 def test_images_larger_than_a_loader_reads_are_refused() -> None:
     data = jpeg(photo(20, 20))
     recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
@@ -103,26 +92,6 @@ def test_the_same_bytes_again_and_as_estimated(packed: Path, tmp_path: Path) -> 
     report = pack(path.parent / "images", tmp_path / "other.lmdb", dry_run=True, workers=1, **options)
     assert report.estimate is not None
     assert 0.6 < report.estimate.bytes_out / path.stat().st_size < 1.6
-
-
-def test_dataset(packed: Path) -> None:
-    path = packed
-    dataset = FastDataset(path)
-    assert dataset.classes == ["ant", "bee"]
-    with open_reader(path) as reader:
-        for i, (image, label) in enumerate(dataset[j] for j in range(12)):
-            record = reader.record(i)
-            assert (image.mode, label) == ("RGB", int(record.fields["cls"]))
-            np.testing.assert_array_equal(np.asarray(image), shown(record.fields["rgb"], *image.size))
-
-
-def test_without_a_size(tmp_path: Path) -> None:
-    """No pixel changes: every image as Pillow decodes it."""
-    paths = write_images(tmp_path / "images", 4)
-    pack(tmp_path / "images", tmp_path / "out.lmdb", format="rgb", workers=1)
-    dataset = FastDataset(tmp_path / "out.lmdb")
-    for i, path in enumerate(paths):
-        np.testing.assert_array_equal(np.asarray(dataset[i][0]), np.asarray(upright(path.read_bytes(), 1 + i % 8)))
 
 
 def test_every_image_field_in_one_container(tmp_path: Path) -> None:

@@ -78,18 +78,6 @@ class TestDeterminism:
                     torch.cat([share[number][own] for share, own in zip(shares, real, strict=True)]), whole
                 )
 
-    def test_resume_at_another_number_of_ranks(self, numbered: FastDataset, mix: T.Transform | None) -> None:
-        loader = FastLoader(numbered, 8, transform=transform(mix), **SHARED)
-        batches = iter(loader)
-        next(batches), next(batches)
-        state = loader.state_dict()
-        images, labels = next(batches)
-        again = FastLoader(numbered, 4, transform=transform(mix), rank=1, world_size=2, **SHARED)
-        again.load_state_dict(state)
-        found = again.peek()
-        assert torch.equal(found[0], images[4:])
-        assert torch.equal(found[1], labels[4:])
-
 
 class TestMixing:
     @pytest.mark.parametrize("mix", MIXES[1:], ids=repr)
