@@ -78,7 +78,9 @@ time.sleep(delay)
 """
 
 
-@pytest.mark.parametrize("run", todays(range(20)))
+@pytest.mark.parametrize(
+    "run", [*todays(range(6)), *(pytest.param(run, marks=pytest.mark.slow) for run in range(6, 20))]
+)
 def test_daemon_threads_that_compute_with_results_are_held(run: int) -> None:
     printed(SCRIPT.replace("10000", "5") + f"num_workers, delay = {run % 3}, {0.1 + run / 100}" + COMPUTING)
 
