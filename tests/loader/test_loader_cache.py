@@ -220,26 +220,6 @@ def test_memory_that_is_free_but_cannot_be_allocated(numbered: FastDataset, monk
         next(iter(loader))
 
 
-@pytest.mark.parametrize(
-    ("options", "fields", "message"),
-    [
-        ({"map_sample": lambda sample, rng: sample}, None, "does not go with map_sample: .* use map_batch"),
-        ({"readahead": True}, None, "does not go with readahead=True"),
-        ({"pixels": "fast"}, None, "does not go with pixels='fast'"),
-        ({"device": "meta"}, None, "does not go with device='meta'"),
-        ({"collate": {"image": torch.stack}}, None, "does not go with collate\\['image'\\]"),
-        ({"ragged": "pad"}, None, "does not go with ragged='pad'"),
-        ({"transform": [T.Resize(24, interpolation="bicubic")]}, None, "bilinearly, found interpolation='bicubic'"),
-        ({}, ["label"], "must have 'image'"),
-        ({}, ["image", "label", "jpg"], "none that is read from records, found image, label, jpg"),
-    ],
-)
-def test_options_that_do_not_go_with_it(place: Path, options: dict[str, Any], fields: Any, message: str) -> None:
-    dataset = FastDataset(place / "numbered.lmdb", fields=fields)
-    with pytest.raises(OptionError, match=message):
-        cached(dataset, **options)
-
-
 def test_peek_copies_and_map_batch(numbered: FastDataset) -> None:
     options: dict[str, Any] = {"transform": CROP, "shuffle": True, "map_batch": lambda batch: [*batch, "mine"]}
     loader = cached(numbered, transform=CROP, shuffle=True)

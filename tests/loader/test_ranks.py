@@ -106,17 +106,5 @@ def test_a_mesh_whose_data_parallel_part_is_unknown(four: list[dict[str, Any]], 
         assert each[case].startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"group": "dp"}, "group must be a process group or a device mesh of torch with this process, found 'dp'"),
-        ({"group": "dp", "rank": 0, "world_size": 2}, "group has a rank and a world_size of its own"),
-    ],
-)
-def test_other_values(numbered: FastDataset, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        FastLoader(numbered, **LOADER, **options)
-
-
 if __name__ == "__main__":
     one_rank(*sys.argv[1:])
