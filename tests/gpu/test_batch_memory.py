@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import SupportsIndex
@@ -13,6 +12,7 @@ from typing import SupportsIndex
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,10 +167,6 @@ def test_tensors_dropped_by_other_threads() -> None:
             assert (tensor == value % 251).all()
             del tensor
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[use] * 4)
     assert len(blocks._free) <= 4  # no more blocks than tensors alive at once
     assert not blocks._out

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -48,7 +48,6 @@ def same(seed: int, steps: int, erasings: int, type: str, size: tuple[int, int],
     assert expected.tobytes() == found.tobytes(), (differ, [work.steps[row].tolist() for row in differ])
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.integers(0, 6),

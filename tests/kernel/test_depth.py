@@ -16,8 +16,6 @@ from iofast.errors import DecodeError
 from iofast.kernel.contract import TranscodeRecipe
 from tools.odd_images.scene import png, tiff, twelve
 
-Pixels = np.ndarray[Any, Any]
-
 RAMP = np.linspace(0, 255, 64 * 48).round().astype(np.uint8).reshape(48, 64)  # every level, black to white
 UNSIGNED, SIGNED, FLOAT = 1, 2, 3
 

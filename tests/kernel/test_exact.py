@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from kernel_images import KINDS, Pixels, batch_of, jpeg, photo, upright
 from numpy.typing import NDArray
@@ -65,7 +65,6 @@ def decoded(
     return out
 
 
-@settings(max_examples=200)
 @given(geometries(), st.sampled_from(FILTERS), st.booleans(), st.booleans(), st.sampled_from(["420", "gray", "444"]))
 def test_a_crop_is_pillows_to_the_last_bit(
     geometry: tuple[int, tuple[int, ...], tuple[int, int], tuple[float, ...] | None],

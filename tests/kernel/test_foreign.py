@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import Pixels, View, batch_of, expected, photo, save, upright
 from PIL import Image, PngImagePlugin
@@ -122,7 +122,6 @@ def test_gray_of_few_bits(bits: int) -> None:
     assert both(with_chunk(made, b"IEND", b"", len(made))) == ["png"]
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=9),
     st.tuples(st.integers(1, 40), st.integers(1, 30)),

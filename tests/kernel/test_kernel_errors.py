@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import KINDS, View, batch_of, decode_view, decode_views, exif, jpeg, photo, save, segment, with_size
 from PIL import Image
@@ -283,7 +282,6 @@ def test_an_unknown_decoding_path_is_refused() -> None:
         kernel.Context(DecodeOptions(), decoder="rows")
 
 
-@settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_damaged_payloads_harm_no_neighbour(data: st.DataObject) -> None:
@@ -303,21 +301,6 @@ def test_damaged_payloads_harm_no_neighbour(data: st.DataObject) -> None:
     assert status[1] in set(Status)
     if status[1]:
         assert not out[1].any()
-
-
-def test_threads_with_their_own_contexts() -> None:
-    payloads = [KINDS[kind](photo(*size)) for kind in KINDS for size in ((61, 47), (240, 180))]
-    payloads += [GOOD[:900], b"no image", save(Image.fromarray(photo(61, 47)), "PNG")]
-    source, _alive = batch_of(payloads)
-    views = [View((1, 2, 60, 45, 40, 40, 0, 0), (40, 40))] * len(payloads)
-
-    def run(_: int) -> list[tuple[list[int], bytes]]:
-        results = [decode_views(source, views) for _ in range(5)]
-        return [(status, out.tobytes()) for status, out in results]
-
-    with ThreadPoolExecutor(3) as pool:
-        first, *others = [result for results in pool.map(run, range(3)) for result in results]
-    assert all(other == first for other in others)
 
 
 def test_one_context_for_images_of_all_sizes_and_statuses() -> None:

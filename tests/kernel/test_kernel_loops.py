@@ -28,6 +28,7 @@ def compare_loops(kind: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow  # 3 s to compile; pixels of whole images are compared in test_kernel_decode and test_exact
 @needs_compiler
 def test_every_instruction_set_of_this_machine_equals_scalar() -> None:
     lines = compare_loops("native").splitlines()

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from kernel_images import TURNS, View, batch_of, decode_views, in_a_file, jpeg, off_by, photo, save, upright, whole
 from PIL import Image
 from raw_images import SIZES, cases, raw_batch
@@ -17,7 +17,6 @@ from iofast.kernel.contract import DecodeOptions, Kind, Status
 from iofast.record import RAW_FIELDS
 
 
-@settings(max_examples=300)
 @given(case=cases())
 def test_crops_are_those_of_the_image(case: tuple[tuple[int, int], View, int, str]) -> None:
     size, view, orientation, name = case

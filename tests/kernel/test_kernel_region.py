@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import View, decode_view, jpeg, photo, upright
 from region_images import (
@@ -35,7 +35,7 @@ def decoder() -> Decoder:
     return Decoder(routes=FEW)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_path_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
     """About 2,500 comparisons for each seed."""
     rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def test_every_path_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
 def test_every_path_packs_the_same(filter: str) -> None:
     """By planes as stored, or by pixels: the decoder makes no difference."""
     rng, decoder = np.random.default_rng(5), Decoder(DecodeOptions(filter=filter), FEW)
-    for number in range(150):
+    for number in range(60):
         drawn = draw(rng)
         goal = int(rng.integers(1, 60)), int(rng.integers(1, 60))
         kind = Kind(number % 2)
@@ -75,7 +75,6 @@ def test_every_path_equals_the_full_decode_in_many_draws(seed: int) -> None:
 _side = st.integers(1, 70)
 
 
-@settings(max_examples=150)
 @given(
     size=st.tuples(_side, _side),
     sampling=st.sampled_from(list(SAMPLING)),
@@ -116,7 +115,7 @@ def test_every_pixel_by_itself(sampling: str) -> None:
 
 
 @pytest.mark.parametrize("sampling", OWN)
-@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (1300, 40), (3, 65_500)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (3, 65_500)])
 def test_long_and_thin(decoder: Decoder, sampling: str, size: tuple[int, int]) -> None:
     rng = np.random.default_rng(sum(size))
     for restart in (0, 1, 64):

@@ -17,6 +17,7 @@ from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Status
 
 MAX_PIXELS = 1 << 20
+IMAGES = 8  # of each damage
 FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))
 LIBJPEG = FEW[-1]
 
@@ -42,7 +43,7 @@ def test_check_agrees_with_decode() -> None:
     """`check` and `decode` raise the same error, or none, for damaged and whole files with and without markers."""
     rng = np.random.default_rng(5)
     seen = set()
-    for number in range(400):
+    for number in range(150):
         width, height = (int(v) for v in rng.integers(17, 120, 2))
         restart = int(rng.choice((0, 0, 0, 3)))
         drawn = encode(texture(rng, width, height), str(rng.choice(OWN)), restart, 80, bool(number % 3 == 0))
@@ -75,7 +76,7 @@ def of_segments(drawn: Drawn, segments: set[int]) -> NDArray[np.bool_]:
 def test_pixels_beside_the_damage_are_right(strict: Decoder, change) -> None:
     """In strict mode. For the whole file all paths agree with libjpeg."""
     rng, whole_files = np.random.default_rng(3), 0
-    for _ in range(25):
+    for _ in range(IMAGES):
         drawn = small(rng)
         right = np.asarray(upright(drawn.data))
         parts = Parts.of(drawn.data)
@@ -95,7 +96,7 @@ def test_pixels_beside_the_damage_are_right(strict: Decoder, change) -> None:
                 assert not wrong.any(), (route, drawn[1:], box)
                 whole_files += box == boxes[0]
         agree(strict, data)
-    assert change not in (fill_bytes, garbage_before_marker) or whole_files == 25 * len(FEW)
+    assert change not in (fill_bytes, garbage_before_marker) or whole_files == IMAGES * len(FEW)
 
 
 def agree(decoder: Decoder, data: bytes) -> int:
@@ -109,7 +110,7 @@ def agree(decoder: Decoder, data: bytes) -> int:
     return wanted
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_paths_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed: int) -> None:
     """With and without markers, one to three damages of any kind, strict or not."""
     rng, seen = np.random.default_rng(seed), set()

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from kernel_images import KINDS, Pixels, exif, jpeg, photo, save, upright, worst
 from lmdb_containers import build
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer, pack
-from iofast import transforms as T
-from iofast.cli import main
 from iofast.errors import DecodeError
 from iofast.kernel.contract import Transcoded, TranscodeRecipe
 from iofast.record import ImageInfo, raw_length
@@ -38,17 +35,6 @@ def test_rgb_is_pillows_resize(kind: str, mode: str) -> None:
     wanted = upright(data).resize((59, 40), Image.Resampling.BILINEAR)
     wanted = wanted.crop((10, 0, 50, 40)) if mode == "crop" else wanted
     assert worst(pixels_of(made), np.asarray(wanted)) <= 1
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_stored_pixels_are_upright(orientation: int) -> None:
-    data = jpeg(photo(90, 61), exif=exif(orientation), subsampling="4:4:4")
-    made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format="rgb"))
-    assert made[1:4] == ("rgb", 40, 40)
-    assert made.orientation == 1
-    wanted = np.asarray(upright(data, orientation).resize((40, 40), Image.Resampling.BILINEAR))
-    error = np.abs(pixels_of(made).astype(int) - wanted)
-    assert error.mean() < 0.5
 
 
 def test_images_larger_than_a_loader_reads_are_refused() -> None:
@@ -106,63 +92,6 @@ def test_the_same_bytes_again_and_as_estimated(packed: Path, tmp_path: Path) -> 
     report = pack(path.parent / "images", tmp_path / "other.lmdb", dry_run=True, workers=1, **options)
     assert report.estimate is not None
     assert 0.6 < report.estimate.bytes_out / path.stat().st_size < 1.6
-
-
-def test_dataset(packed: Path) -> None:
-    path = packed
-    dataset = FastDataset(path)
-    assert dataset.classes == ["ant", "bee"]
-    with open_reader(path) as reader:
-        for i, (image, label) in enumerate(dataset[j] for j in range(12)):
-            record = reader.record(i)
-            assert (image.mode, label) == ("RGB", int(record.fields["cls"]))
-            np.testing.assert_array_equal(np.asarray(image), shown(record.fields["rgb"], *image.size))
-
-
-@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
-@pytest.mark.parametrize("check", ["crc", None])
-def test_loader(packed: Path, check: Any, memory_format: torch.memory_format) -> None:
-    path = packed
-    transform = [T.Resize(40), T.CenterCrop(32)]
-    dataset = FastDataset(path)
-    loader = FastLoader(dataset, 5, transform=transform, check=check, memory_format=memory_format, num_workers=2)
-    images = torch.cat([images for images, _ in loader])
-    for i in range(12):
-        image = dataset[i][0]
-        short = min(image.size)
-        size = tuple(40 if side == short else side * 40 // short for side in image.size)
-        x, y = round((size[0] - 32) / 2), round((size[1] - 32) / 2)
-        wanted = image.resize(size, Image.Resampling.BILINEAR).crop((x, y, x + 32, y + 32))
-        assert worst(images[i].permute(1, 2, 0).numpy(), np.asarray(wanted)) <= 1
-
-
-def test_a_damaged_record_is_named(packed: Path, tmp_path: Path) -> None:
-    path = packed
-    with open_reader(path) as reader:
-        offset = int(reader.locate(np.array([7])).offset[0])
-    data = bytearray(path.read_bytes())
-    data[offset + 1000] ^= 4
-    (tmp_path / "bad.lmdb").write_bytes(data)
-    loader = FastLoader(FastDataset(tmp_path / "bad.lmdb"), 12, transform=[T.Resize(32), T.CenterCrop(16)])
-    with pytest.raises(DecodeError, match=r"bad.lmdb: 00000007: the payload's CRC32C differs"):
-        next(iter(loader))
-
-
-def test_info(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = packed
-    assert main(["info", str(path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["images"]["field"] == "rgb"
-    assert facts["recipe"]["format"] == "rgb"
-
-
-def test_without_a_size(tmp_path: Path) -> None:
-    """No pixel changes: every image as Pillow decodes it."""
-    paths = write_images(tmp_path / "images", 4)
-    pack(tmp_path / "images", tmp_path / "out.lmdb", format="rgb", workers=1)
-    dataset = FastDataset(tmp_path / "out.lmdb")
-    for i, path in enumerate(paths):
-        np.testing.assert_array_equal(np.asarray(dataset[i][0]), np.asarray(upright(path.read_bytes(), 1 + i % 8)))
 
 
 def test_every_image_field_in_one_container(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pixel_work import apply, noise
-from torch_steps import take_step
+from pixel_work import apply, noise, stepped
 
 from benchmarks.peers import vision
 from iofast.loader.assemble import soft_labels
@@ -51,6 +50,10 @@ CASES: list[tuple[Step, list[list[float]], Theirs]] = [
 ]
 
 
+def taken(images: torch.Tensor, code: Step, numbers: np.ndarray) -> torch.Tensor:
+    return stepped(images, np.full((len(images), 1), code, np.int8), numbers[:, None])
+
+
 @pytest.mark.parametrize(("code", "numbers", "theirs"), CASES)
 def test_steps(functional: Any, code: Step, numbers: list[list[float]], theirs: Theirs) -> None:
     images = noise(3, 40, 41).contiguous()
@@ -58,7 +61,7 @@ def test_steps(functional: Any, code: Step, numbers: list[list[float]], theirs: 
         own = np.zeros((3, NUMBERS), np.float32)
         own[:, : len(some)] = some
         wanted = torch.stack([theirs(functional, image, some) for image in images])
-        assert (take_step(images, code, own).int() - wanted.int()).abs().max() <= 1
+        assert (taken(images, code, own).int() - wanted.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("bilinear", [False, True])
@@ -71,7 +74,7 @@ def test_warps(functional: Any, bilinear: bool) -> None:
     mode = functional.InterpolationMode.BILINEAR if bilinear else functional.InterpolationMode.NEAREST
     wanted = functional.rotate(images, 23, interpolation=mode)
     inside = functional.rotate(torch.full_like(images, 255), 23, interpolation=mode) == 255
-    made = take_step(images, Step.WARP_BILINEAR if bilinear else Step.WARP_NEAREST, own)
+    made = taken(images, Step.WARP_BILINEAR if bilinear else Step.WARP_NEAREST, own)
     assert inside.float().mean() > 0.5
     assert (made.int() - wanted.int())[inside].abs().max() <= int(bilinear)
 

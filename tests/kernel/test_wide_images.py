@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from container_sets import convert
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader
@@ -63,19 +62,6 @@ def test_packed_verified(folder: Path, tmp_path: Path, name: str, options: dict[
     assert (report.packed, report.failed) == (2, 0)
     check(tmp_path / name)
     assert verify(tmp_path / name).problems == []
-
-
-def test_copied_from_a_folder_and_on(folder: Path, tmp_path: Path) -> None:
-    convert(folder, tmp_path / "a.tar")
-    convert(tmp_path / "a.tar", tmp_path / "b.lmdb")
-    for name in ("a.tar", "b.lmdb"):
-        check(tmp_path / name)
-
-
-def test_estimated(folder: Path, tmp_path: Path) -> None:
-    report = pack(folder, tmp_path / "out.lmdb", dry_run=True)
-    assert report.estimate is not None
-    assert (report.estimate.sample, report.failed) == (2, 0)
 
 
 @pytest.mark.parametrize("mode", ["exact", "pad"])

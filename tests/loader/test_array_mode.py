@@ -40,8 +40,9 @@ def batch(path: Path, field: str = "image.npy", **options: Any) -> Any:
 ORDER = [1, 3, 5, 0, 2, 4]  # by class folders: land, sea
 
 
-@pytest.mark.parametrize("target", ["set.lmdb", "set.tar", "set.tfrecord"])
-@pytest.mark.parametrize("kind", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize(
+    ("target", "kind"), [("set.lmdb", "uint8"), ("set.tar", "uint16"), ("set.tfrecord", "float32")]
+)
 def test_from_files_to_batches(tmp_path: Path, target: str, kind: str) -> None:
     images = scenes(kind=kind)
     source = folder(tmp_path, images)
@@ -97,12 +98,6 @@ def test_rgb_of_many_channels_says_what_to_do(tmp_path: Path) -> None:
         next(iter(FastLoader(dataset, 2)))
     with pytest.raises(DecodeError, match=r"fields=\['image.npy'\] loads it"):
         dataset[0]
-
-
-def test_options_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = folder(tmp_path, scenes())
-    assert main(["pack", str(source), str(tmp_path / "a.lmdb"), "--format", "npy", "--icc", "srgb"]) == 2
-    assert "--icc srgb has no effect" in capsys.readouterr().err
 
 
 def test_view_draws_three_channels(tmp_path: Path) -> None:

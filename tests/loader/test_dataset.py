@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import multiprocessing
-import os
 import pickle
 import sys
-import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from kernel_images import exif, photo, save
-from loader_sets import CLASSES, photographs, upright, write_folder, write_lmdb
+from at_once import at_once, in_child
+from loader_sets import CLASSES, photographs, upright, write_folder
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
@@ -112,22 +109,6 @@ def test_transforms(path: Path) -> None:
     image, label = dataset[5]
     assert torch.equal(image, to_tensor(FastDataset(path)[5][0]))
     assert label == 100 + LABELS[5]
-
-
-FORMATS = [("JPEG", "jpg", ("RGB", "L")), ("PNG", "png", ("RGB", "L", "RGBA", "P")), ("WEBP", "webp", ("RGB", "RGBA"))]
-
-
-@pytest.mark.parametrize("write", [write_lmdb, write_folder], ids=["lmdb", "folder"])
-@pytest.mark.parametrize(
-    ("name", "field", "mode"), [(name, field, mode) for name, field, modes in FORMATS for mode in modes]
-)
-def test_formats(tmp_path: Path, name: str, field: str, mode: str, write: Callable[..., Path]) -> None:
-    """Upright by their EXIF orientation."""
-    data = save(Image.fromarray(photo(50, 37, 3)).convert(mode), name, exif=exif(6))
-    found, label = FastDataset(write(tmp_path / "set.lmdb", [data], field))[0]
-    assert (found.size, label) == ((37, 50), 0)
-    difference = np.asarray(found, np.int16) - np.asarray(upright(data), np.int16)
-    assert np.abs(difference).max() <= (name == "JPEG")
 
 
 def test_without_labels_or_classes(tmp_path: Path) -> None:
@@ -236,31 +217,9 @@ def test_pickle(path: Path) -> None:
     assert again.targets == LABELS
 
 
-@pytest.mark.parametrize("used", [False, True])
-def test_a_pool_of_processes(path: Path, used: bool) -> None:
-    dataset = FastDataset(path, transform=to_tensor)
-    first = sample(dataset, 2) if used else None
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        found = [pool.apply_async(sample, (dataset, i)).get(60) for i in (2, 11)]
-    assert found == [sample(dataset, i) for i in (2, 11)]
-    assert first in (None, found[0])
-
-
-def sample(dataset: FastDataset, index: int) -> tuple[list[object], int]:
-    image, label = dataset[index]
-    return image.tolist(), label
-
-
 def test_an_open_dataset_survives_fork(dataset: FastDataset) -> None:
     expected = pixels(dataset[4])
-    pid = os.fork()
-    if not pid:
-        ok = False
-        try:
-            ok = pixels(dataset[4]) == expected
-        finally:
-            os._exit(0 if ok else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(lambda: pixels(dataset[4]) == expected) == 0
     assert pixels(dataset[4]) == expected
 
 
@@ -274,8 +233,8 @@ def test_torch_dataloader(path: Path, count: int) -> None:
     assert torch.equal(torch.cat(images), torch.stack([image for image, _ in dataset]))
 
 
+@pytest.mark.slow  # a fresh interpreter takes seconds to import torch; test_pickle is of the same state
 def test_torch_dataloader_spawns(place: Path) -> None:
-    """Both kinds in one dataset, because a fresh interpreter takes seconds to import torch."""
     both = ConcatDataset([FastDataset(place / name, transform=to_tensor) for name in ("set.lmdb", "folder")])
     (images, labels), *more = DataLoader(both, 2 * N, num_workers=1, multiprocessing_context="spawn")
     assert (labels.tolist(), more) == (LABELS * 2, [])
@@ -299,9 +258,5 @@ def test_threads(dataset: FastDataset) -> None:
         wrong.extend(i for k in range(60) if pixels(dataset[i := (first + k * 7) % N]) != expected[i])
         contexts[id(dataset._context())] = dataset._context()
 
-    workers = [threading.Thread(target=read, args=(first,)) for first in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
+    at_once(*(partial(read, first) for first in range(4)))
     assert (wrong, len(contexts)) == ([], 5)

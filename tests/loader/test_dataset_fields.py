@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from kernel_images import photo, save
 from loader_sets import CLASSES, photographs, upright, write_folder
 from PIL import Image
@@ -17,7 +16,6 @@ from iofast import FastDataset, open_writer
 from iofast.containers.base import Failures
 from iofast.containers.columns import ABSENT
 from iofast.errors import ContainerError, DecodeError, OptionError
-from iofast.fields import collate
 
 IMAGES = photographs(6)
 SOFT = [[0.5, 0.25, 0.25], [1, 0, 0], [0, 0, 1], [0.125, 0.875, 0], [0, 1, 0], [1, 0, 0]]
@@ -67,19 +65,6 @@ def test_a_sample_is_a_dictionary(path: Path) -> None:
     assert pickle.loads(pickle.dumps(dataset))[3]["txt"] == "picture 3"
     subset = FastDataset(path, fields=["index", "key"], indices=[5, 2])
     assert subset[1] == {"index": 1, "key": "00000002"}
-
-
-def test_batches(path: Path) -> None:
-    dataset = FastDataset(path, fields=ALL)
-    indices = np.array([5, 0, 3])
-    located = dataset.locate(indices)
-    batch = {name: collate(dataset.values(name, indices, located)) for name in ALL}
-    assert batch["label"].tolist() == [2, 0, 0]
-    assert batch["key"] == ["00000005", "00000000", "00000003"]
-    assert batch["soft.json"].tolist() == [SOFT[5], SOFT[0], SOFT[3]]
-    assert [len(boxes) for boxes in batch["boxes.json"]] == [5, 0, 3]
-    assert (batch["seg.png"].dtype, batch["seg.png"].shape) == (torch.uint8, (3, 4, 5))
-    assert isinstance(batch["image"][0], Image.Image)
 
 
 def test_transforms_are_for_image_and_label(path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from device_model import Device, lend
-from loader_sets import check_equal, digest, eventually, workers
+from loader_sets import check_equal, digest, eventually
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -162,50 +160,6 @@ def test_a_state_does_not_count_what_is_ahead(place: Path) -> None:
     for each in (again, other):
         each.load_state_dict(state)
         assert digest(each) == rest
-
-
-def interrupted(loader: FastLoader) -> None:
-    def interrupt(batch: Any) -> Any:
-        raise KeyboardInterrupt
-
-    loader.options.__dict__["map_batch"] = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        next(iter(loader))
-    loader.options.__dict__["map_batch"] = None
-
-
-def interrupted_anywhere(loader: FastLoader) -> None:
-    """By signals, at many points of taking a batch."""
-    for number in range(25):
-        with contextlib.suppress(KeyboardInterrupt):
-            # again after a second: Python ignores what a destructor raises, so a signal there is lost
-            signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0007 * number, 1)
-            while True:
-                list(loader)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        assert eventually(lambda: workers() == 0)
-
-
-@pytest.fixture
-def alarm() -> Iterator[None]:
-    """A timer's signal does what Ctrl-C does."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("alarm")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an alarm in a destructor
-@pytest.mark.parametrize("ending", [interrupted, interrupted_anywhere])
-def test_threads_end_and_the_loader_starts_again(place: Path, ending: Callable[[FastLoader], None]) -> None:
-    loader = there(place, **CROP)
-    expected = digest(loader)
-    for _ in range(2):
-        ending(loader)
-        assert workers() == 0
-        loader.set_epoch(0)
-        assert digest(loader) == expected
 
 
 def test_a_capture_takes_no_batch(place: Path) -> None:

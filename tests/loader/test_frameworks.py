@@ -1,7 +1,8 @@
 """The examples with their frameworks: nothing is sharded twice, and a resumed run continues exactly.
 
-Each example runs as its user would start it, with two ranks where it can have them. `recording/sitecustomize.py` writes
-down the labels that reach the loss; a label is the number of its image.
+Each example runs as its user would start it, with two ranks where it can have them; those that need torch alone in
+forked processes. `recording/sitecustomize.py` writes down the labels that reach the loss; a label is the number of its
+image.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from itertools import chain
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from kernel_images import jpeg, photo
@@ -55,8 +57,10 @@ def torchrun(ranks: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
 
 
-def trained(command: list[str], script: str, packed: Path | str, folder: Path, *options: object) -> list[list[int]]:
-    """Run an example in `folder`: the labels of each step, those of all ranks in their order."""
+def trained(
+    command: list[str] | int, script: str, packed: Path | str, folder: Path, *options: object
+) -> list[list[int]]:
+    """Run an example in `folder`, by a command or on so many ranks: the labels of each step, by rank."""
     record = folder / "record"
     record.mkdir(parents=True)
     started(command, script, packed, record, *options)
@@ -64,13 +68,21 @@ def trained(command: list[str], script: str, packed: Path | str, folder: Path, *
     return [list(chain(*labels)) for labels in zip(*ranks, strict=True)]
 
 
-def started(command: list[str], script: str, packed: Path | str, record: Path, *options: object) -> str:
+def started(command: list[str] | int, script: str, packed: Path | str, record: Path, *options: object) -> str:
     """What an example prints; the labels of each step go into `record`."""
     path = os.pathsep.join([str(ROOT / "tests" / "recording"), str(ROOT)])
+    own = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RECORD_TRAINING": str(record)}
+    words = [str(ROOT / "examples" / script), str(packed), f"--size={SIZE}", *map(str, options)]
+    if isinstance(command, int):
+        ended = forked.run(
+            [sys.executable, *words], cwd=record.parent, env=own, timeout=300, ranks=command, trains=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
     run = subprocess.Popen(
-        [*command, str(ROOT / "examples" / script), str(packed), f"--size={SIZE}", *map(str, options)],
+        [*command, *words],
         cwd=record.parent,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RECORD_TRAINING": str(record)},
+        env=own,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -103,14 +115,6 @@ def needs(module: str) -> None:
         pytest.skip(f"{module} is not installed: pip install iofast[frameworks]")
 
 
-@pytest.mark.slow  # torture determinism does it with two and three ranks
-def test_ddp_goes_on_with_another_number_of_ranks(packed: Path, tmp_path: Path) -> None:
-    options = [f"--global-batch={GLOBAL_BATCH}", f"--checkpoint={tmp_path / 'saved'}"]
-    first = trained(torchrun(2), "train_ddp.py", packed, tmp_path / "first", *options, f"--steps={STOP}")
-    rest = trained(torchrun(1), "train_ddp.py", packed, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
-    check(first, rest, packed)
-
-
 def test_ddp_from_a_store_goes_on_with_another_number_of_ranks(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,14 +123,14 @@ def test_ddp_from_a_store_goes_on_with_another_number_of_ranks(
     options = [f"--global-batch={GLOBAL_BATCH}", "--groups=4", f"--checkpoint={tmp_path / 'saved'}"]
     with web_server(packed.parent) as url:
         place = f"{url}/{packed.name}"
-        first = trained(torchrun(2), "train_ddp.py", place, tmp_path / "first", *options, f"--steps={STOP}")
-        rest = trained(torchrun(1), "train_ddp.py", place, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
+        first = trained(2, "train_ddp.py", place, tmp_path / "first", *options, f"--steps={STOP}")
+        rest = trained(1, "train_ddp.py", place, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
     check(first, rest, packed, Grouped(4, Blocks(256, 4)))
 
 
 def test_torch_dataloader(packed: Path, tmp_path: Path) -> None:
     options = [f"--batch-size={GLOBAL_BATCH}", f"--steps={2 * EPOCH}"]
-    steps = trained([sys.executable], "train_dataloader.py", packed, tmp_path, *options)
+    steps = trained(0, "train_dataloader.py", packed, tmp_path, *options)
     assert once(steps[:EPOCH])
     assert once(steps[EPOCH:])
     assert steps[:EPOCH] != steps[EPOCH:]

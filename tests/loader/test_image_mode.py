@@ -14,7 +14,6 @@ from PIL import Image
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.errors import OptionError
 
 N = 10
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
@@ -70,8 +69,3 @@ class TestGray:
         assert (kept.int() - anew.int()).abs().max() <= 1
         mixed = batch(dataset, transform=[*CROP, T.MixUp(num_classes=N)], image_mode="L", dtype=torch.float32)
         assert mixed.shape == (N, 1, 24, 24)
-
-    @pytest.mark.parametrize("op", [T.Normalize.imagenet(), T.RandomErasing(value=(0.1, 0.2, 0.3))], ids=repr)
-    def test_numbers_of_three_channels_are_refused(self, tmp_path: Path, op: Any) -> None:
-        with pytest.raises(OptionError, match="image_mode='L' has one channel: give one number"):
-            FastLoader(pictures(tmp_path), 2, transform=[*CROP, op], image_mode="L", dtype=torch.float32)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import pickle
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from command_line import Terminal
 from device_model import lend
 from kernel_images import jpeg, photo
-from loader_sets import digest, eventually, photographs, upright, workers, write_numbered
+from loader_sets import all_labels, digest, photographs, upright, workers, write_numbered
 from pixel_work import apply
 from tqdm import tqdm
 
@@ -222,26 +220,6 @@ def test_memory_that_is_free_but_cannot_be_allocated(numbered: FastDataset, monk
         next(iter(loader))
 
 
-@pytest.mark.parametrize(
-    ("options", "fields", "message"),
-    [
-        ({"map_sample": lambda sample, rng: sample}, None, "does not go with map_sample: .* use map_batch"),
-        ({"readahead": True}, None, "does not go with readahead=True"),
-        ({"pixels": "fast"}, None, "does not go with pixels='fast'"),
-        ({"device": "meta"}, None, "does not go with device='meta'"),
-        ({"collate": {"image": torch.stack}}, None, "does not go with collate\\['image'\\]"),
-        ({"ragged": "pad"}, None, "does not go with ragged='pad'"),
-        ({"transform": [T.Resize(24, interpolation="bicubic")]}, None, "bilinearly, found interpolation='bicubic'"),
-        ({}, ["label"], "must have 'image'"),
-        ({}, ["image", "label", "jpg"], "none that is read from records, found image, label, jpg"),
-    ],
-)
-def test_options_that_do_not_go_with_it(place: Path, options: dict[str, Any], fields: Any, message: str) -> None:
-    dataset = FastDataset(place / "numbered.lmdb", fields=fields)
-    with pytest.raises(OptionError, match=message):
-        cached(dataset, **options)
-
-
 def test_peek_copies_and_map_batch(numbered: FastDataset) -> None:
     options: dict[str, Any] = {"transform": CROP, "shuffle": True, "map_batch": lambda batch: [*batch, "mine"]}
     loader = cached(numbered, transform=CROP, shuffle=True)
@@ -271,35 +249,10 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
     assert digest(loader) == digest(cached(numbered, transform=CROP))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a signal in a destructor
-def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
-    expected = digest(cached(numbered, transform=CROP))
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for number in range(20):
-            loader = cached(numbered, transform=CROP)
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * number)
-                list(loader)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            assert eventually(lambda: workers() == 0)
-            loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
-            assert digest(loader) == expected
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
     loader = cached(numbered, transform=CROP)
     found: list[list[int]] = []
-    threads = [
-        threading.Thread(target=lambda: found.append([label for _, y in loader for label in y.tolist()])) for _ in "ab"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: found.append(all_labels(loader))] * 2)
     assert found == [list(range(N))] * 2
     assert loader.stats.stages["decode"].items == N
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from kernel_images import exif, jpeg
+from kernel_images import exif, jpeg, save
 from numpy.typing import NDArray
 from PIL import Image
 from places import ROOT
@@ -54,14 +53,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             stored = image.transpose(Image.Transpose.ROTATE_90) if number % 4 > 1 else image
             tag = {"exif": exif(6)} if number % 4 > 1 else {}
             fields = {"jpg": jpeg(np.asarray(stored), quality=98, **tag), "cls": number, "boxes.json": [box]}
-            writer.write(fields | {"seg.png": png(mask)})
+            writer.write(fields | {"seg.png": save(mask, "PNG")})
     return place
-
-
-def png(image: Image.Image) -> bytes:
-    buffer = BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def documented(name: str) -> Any:

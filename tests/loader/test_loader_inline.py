@@ -29,14 +29,6 @@ COLOURS: dict[str, Any] = {
 }
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "colours": COLOURS,
-    "plain": RESIZE,
-    "cached": RESIZE | {"cache": "device"},
-    "list": {"ragged": "list"},
-}
-
-
 def make(place: Path, num_workers: int = 0, name: str = "numbered.lmdb", **options: Any) -> FastLoader:
     return FastLoader(FastDataset(place / name), 7, num_workers=num_workers, **options)
 

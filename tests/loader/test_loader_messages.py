@@ -158,29 +158,6 @@ class TestSamplers:
         loader = FastLoader(dataset, 4, order=order.Repeated(2, order.Sampled(sampler)), transform=RESIZE)
         assert all(labels[::2].tolist() == labels[1::2].tolist() for _, labels in loader)
 
-    @pytest.mark.parametrize(
-        ("length", "given", "message"),
-        [
-            (-1, 5, "the sampler Lying must have a length of 1 or more"),
-            (1 << 70, 5, "the sampler Lying must have a length of 1 or more"),
-            (0, 5, "the sampler Lying gives no samples"),
-            (7, 5, "the sampler Lying must give 7 indices in every epoch, found 5 in epoch 0"),
-            (3, 5, "the sampler Lying must end after 3 indices, found more in epoch 0"),
-            (5, 0, "the sampler Lying must give 5 indices in every epoch, found 0 in epoch 0"),
-        ],
-    )
-    def test_wrong_lengths(self, dataset: FastDataset, length: int, given: int, message: str) -> None:
-        class Lying(torch.utils.data.Sampler[int]):
-            def __len__(self) -> int:
-                return length
-
-            def __iter__(self) -> Any:
-                return iter(range(given))
-
-        with pytest.raises(OptionError, match=message) as caught:
-            list(FastLoader(dataset, 2, order=Lying(), transform=RESIZE))
-        assert "\n" not in str(caught.value)
-
 
 def fails_at_third(calls: list[int]) -> Callable[[Any], Any]:
     def function(batch: Any) -> Any:

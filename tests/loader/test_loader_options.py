@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import jpeg, photo, save
-from loader_sets import all_labels, digest, photographs, upright, with_broken, write_folder, write_numbered
+from loader_sets import digest, photographs, upright, write_folder, write_numbered
 from PIL import Image
 
 from iofast import FastDataset, FastLoader
@@ -75,8 +75,52 @@ BAD = [
     ({"transform": [torch.nn.Identity()]}, "^torch.nn.modules.linear.Identity is no transform of iofast"),
 ]
 
+CROP: list[Any] = [T.RandomResizedCrop(24)]
+VIEWS = T.Views(first=[T.CenterCrop(8)])
+MIXED: dict[str, Any] = {"batch_size": 8, "transform": [*CROP, T.MixUp(num_classes=40)]}
+CACHED: dict[str, Any] = {"cache": "device"}
+EXCLUDED: list[tuple[dict[str, Any], str]] = [  # options that do not go together
+    ({"output": "numpy", "dtype": torch.bfloat16, "transform": CROP}, "found dtype=torch.bfloat16"),
+    ({"output": "numpy", "device": "meta", "transform": CROP}, "found device='meta'"),
+    ({"group": "dp"}, "group must be a process group or a device mesh of torch with this process, found 'dp'"),
+    ({"group": "dp", "rank": 0, "world_size": 2}, "group has a rank and a world_size of its own"),
+    *(
+        ({"transform": VIEWS} | more, f"Views do not go with .*{name}")
+        for name, more in (
+            ("map_sample", {"map_sample": lambda sample, rng: sample}),
+            ("ragged", {"ragged": "list"}),
+            ("cache", CACHED),
+            ("collate", {"collate": {"image": list}, "dtype": torch.uint8}),
+        )
+    ),
+    (CACHED | {"map_sample": lambda sample, rng: sample}, "does not go with map_sample: .* use map_batch"),
+    (CACHED | {"readahead": True}, "does not go with readahead=True"),
+    (CACHED | {"pixels": "fast"}, "does not go with pixels='fast'"),
+    (CACHED | {"device": "meta"}, "does not go with device='meta'"),
+    (CACHED | {"collate": {"image": torch.stack}}, "does not go with collate\\['image'\\]"),
+    (CACHED | {"ragged": "pad"}, "does not go with ragged='pad'"),
+    (CACHED | {"transform": [T.Resize(24, interpolation="bicubic")]}, "bilinearly, found interpolation='bicubic'"),
+    (CACHED | {"fields": ["label"]}, "must have 'image'"),
+    (CACHED | {"fields": ["image", "label", "jpg"]}, "none that is read from records, found image, label, jpg"),
+    (MIXED | {"batch_size": 3}, "batch_size must be even, found 3"),
+    (MIXED | {"ragged": "list"}, "MixUp does not go with ragged='list'"),
+    (MIXED | {"collate": {"label": list}}, r"MixUp does not go with collate\['label'\]"),
+    (MIXED | {"transform": [*CROP, T.MixUp(num_classes=5)]}, "labels must be below num_classes=5, found"),
+    *(
+        ({"image_mode": "L", "dtype": torch.float32, "transform": [*CROP, op]}, "has one channel: give one number")
+        for op in (T.Normalize.imagenet(), T.RandomErasing(value=(0.1, 0.2, 0.3)))
+    ),
+]
+
 
 class TestOptions:
+    @pytest.mark.parametrize(("options", "message"), EXCLUDED)  # an id would have the address of a function
+    def test_excluded(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
+        given = dict(options)
+        dataset = FastDataset(numbered.path, fields=given.pop("fields", None))
+        with pytest.raises(OptionError, match=message):
+            list(FastLoader(dataset, **given))
+
     @pytest.mark.parametrize(("options", "message"), BAD, ids=str)
     def test_bad(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
         with pytest.raises(OptionError, match=message) as caught:
@@ -143,16 +187,6 @@ class TestErrors:
             next(iter(FastLoader(numbered, 8)))
         images, _ = next(iter(FastLoader(numbered, 1)))
         assert images.shape[2:] == upright(IMAGES[0]).size[::-1]
-
-    def test_a_broken_image_is_named_and_the_loader_goes_on(self, tmp_path: Path) -> None:
-        dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", IMAGES, [22, 23]))
-        loader = FastLoader(dataset, 5, transform=AUGMENT, num_workers=2)
-        for _ in range(2):
-            batches = iter(loader)
-            assert all_labels(batches, 4) == list(range(20))
-            with pytest.raises(DecodeError, match=r"broken\.lmdb: 0+22: .*truncated.* \(and 1 more of this batch\)"):
-                next(batches)
-            assert next(batches, None) is None
 
     @pytest.mark.parametrize("transform", [None, AUGMENT, T.evaluate(24)[:2]], ids=["none", "train", "evaluate"])
     @pytest.mark.parametrize("batch_size", [1, 6])

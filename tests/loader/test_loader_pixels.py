@@ -16,7 +16,6 @@ from pixel_work import apply
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.errors import OptionError
 from iofast.loader.assemble import partners
 from iofast.order import Population, Shuffled
 
@@ -78,18 +77,6 @@ class TestDeterminism:
                     torch.cat([share[number][own] for share, own in zip(shares, real, strict=True)]), whole
                 )
 
-    def test_resume_at_another_number_of_ranks(self, numbered: FastDataset, mix: T.Transform | None) -> None:
-        loader = FastLoader(numbered, 8, transform=transform(mix), **SHARED)
-        batches = iter(loader)
-        next(batches), next(batches)
-        state = loader.state_dict()
-        images, labels = next(batches)
-        again = FastLoader(numbered, 4, transform=transform(mix), rank=1, world_size=2, **SHARED)
-        again.load_state_dict(state)
-        found = again.peek()
-        assert torch.equal(found[0], images[4:])
-        assert torch.equal(found[1], labels[4:])
-
 
 class TestMixing:
     @pytest.mark.parametrize("mix", MIXES[1:], ids=repr)
@@ -132,21 +119,6 @@ class TestMixing:
             there = np.flatnonzero(positions == position ^ 1).tolist()
             wanted = there[0] if there and max(position, position ^ 1) < full else row
             assert found[row] == wanted
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"batch_size": 3}, "batch_size must be even, found 3"),
-            ({"ragged": "list"}, "MixUp does not go with ragged='list'"),
-            ({"collate": {"label": list}}, r"MixUp does not go with collate\['label'\]"),
-            ({"transform": [*CROP, T.MixUp(num_classes=5)]}, "labels must be below num_classes=5, found"),
-        ],
-        ids=str,
-    )
-    def test_what_does_not_go_with_it(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
-        given = {"batch_size": 8, "transform": [*CROP, T.MixUp(num_classes=N)], "dtype": torch.float32} | options
-        with pytest.raises(OptionError, match=message):
-            list(FastLoader(numbered, **given))
 
 
 @pytest.mark.parametrize("more", [{}, {"map_sample": lambda sample, rng: sample}], ids=["kernel", "map_sample"])

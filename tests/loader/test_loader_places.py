@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from kernel_images import jpeg, photo
 from loader_sets import digest, photographs, workers, write_folder, write_lmdb
@@ -35,8 +36,10 @@ def loader(batch_size=4, num_workers=3):
 
 
 def run(code: str, path: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    command = [*before, sys.executable, "-c", SCRIPT + code, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", SCRIPT + code, str(path)]
+    if before:
+        return subprocess.run([*before, *command], capture_output=True, text=True, timeout=120)
+    return forked.run(command, timeout=120)
 
 
 def without_shm() -> list[str]:

@@ -52,15 +52,6 @@ class TestEverySampler:
             assert labels_of(again) == epochs[epoch][1:]
             assert labels_of(again) == epochs[epoch + 1]
 
-    def test_set_epoch(self, twenty: FastDataset, kind: str) -> None:
-        whole = make(twenty, SAMPLERS[kind]())
-        epochs = [labels_of(whole) for _ in range(6)]
-        other = make(twenty, SAMPLERS[kind]())
-        for epoch in (3, 0):
-            whole.set_epoch(epoch)  # also an epoch whose permutation is no longer kept
-            other.set_epoch(epoch)
-            assert labels_of(whole) == labels_of(other) == epochs[epoch]
-
     def test_ranks_together_are_one(self, twenty: FastDataset, kind: str) -> None:
         one = make(twenty, SAMPLERS[kind](), drop_last=True)
         one.set_epoch(2)
@@ -69,17 +60,6 @@ class TestEverySampler:
             loader.load_state_dict(one.state_dict())
         shares = [labels_of(loader) for loader in ranks]
         assert [first + second for first, second in zip(*shares, strict=True)] == labels_of(one)
-
-    def test_nothing_of_the_users_moves(self, twenty: FastDataset, kind: str) -> None:
-        sampler = SAMPLERS[kind]()
-        generator = getattr(sampler, "generator", None)
-        before = torch.get_rng_state(), generator and generator.get_state()
-        loader = make(twenty, sampler)
-        loader.load_state_dict(loader.state_dict())
-        labels_of(loader, 2)
-        assert torch.equal(torch.get_rng_state(), before[0])
-        assert getattr(sampler, "generator", None) is generator
-        assert generator is None or torch.equal(generator.get_state(), before[1])
 
     def test_another_samplers_state_is_refused(self, twenty: FastDataset, kind: str) -> None:
         state = make(twenty, SAMPLERS[kind]()).state_dict()
@@ -140,12 +120,6 @@ class TestShares:
         whole = made([make(twenty, DistributedSampler(range(N), 1, 0), **given)])  # type: ignore[arg-type]
         assert len(ranks) == len({draw for draw, _ in ranks.values()}) == N
         assert ranks == whole
-
-    @pytest.mark.parametrize("options", [{"seed": 2}, {"shuffle": False}, {"drop_last": True}])
-    def test_another_samplers_state_is_refused(self, twenty: FastDataset, options: dict[str, Any]) -> None:
-        state = self.shares(twenty, seed=1)[0].state_dict()
-        with pytest.raises(StateError, match="another order"):
-            self.shares(twenty, **{"seed": 1} | options)[1].load_state_dict(state)
 
     @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 3)])
     def test_of_another_rank(self, twenty: FastDataset, rank: int, ranks: int) -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import jpeg, photo
-from loader_sets import all_labels, labels_of, photographs, with_broken
+from loader_sets import photographs, with_broken
 
-from iofast import FastDataset, FastLoader, open_reader, open_writer, order
+from iofast import FastDataset, FastLoader, open_writer, order
 from iofast import transforms as T
-from iofast.containers import base as reading
 from iofast.errors import DecodeError, OptionError
 
 N = 12
@@ -67,21 +66,6 @@ class TestFields:
         loader = make(FastDataset(path, fields=["txt", "label"]), shuffle=True)
         assert sorted(label for batch in loader for label in batch["label"].tolist()) == [*range(N)]
         assert loader.stats.images == 0
-
-    def test_nothing_else_is_read(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        read: list[tuple[int, int]] = []
-        real = reading.read_at
-
-        def traced(descriptor: int, offset: int, length: int) -> bytes:
-            read.append((offset, length))
-            return real(descriptor, offset, length)
-
-        monkeypatch.setattr(reading, "read_at", traced)
-        dataset = FastDataset(path, fields=["txt"])
-        assert sum(len(batch["txt"]) for batch in make(dataset, num_workers=1)) == N
-        with open_reader(path) as reader:
-            places = reader.locate(np.arange(N), "txt")
-        assert sorted(read) == sorted(zip(places.offset.tolist(), places.length.tolist(), strict=True))
 
     def test_a_collate_for_a_field(self, path: Path) -> None:
         def stacked(values: list[Any]) -> torch.Tensor:
@@ -254,17 +238,6 @@ class TestSampleSizes:
 
 
 class TestSubsets:
-    def test_indices_and_filter(self, path: Path) -> None:
-        assert labels_of(make(FastDataset(path, indices=[3, 3, 9, -1]))) == [[3, 3, 9, 11]]
-        odd = FastDataset(path, filter=lambda columns: columns.label % 2 == 1)
-        assert sorted(all_labels(make(odd, shuffle=True))) == [1, 3, 5, 7, 9, 11]
-
-    def test_joined_datasets_mixed_by_weight(self, path: Path, place: Path) -> None:
-        both = FastDataset([path, place / "numbered.lmdb"], fields=["image", "index"])
-        loader = make(both, order=order.Mixed([0.75, 0.25], length=1024), batch_size=128)
-        first = sum(int((batch["index"] < N).sum()) for batch in loader)
-        assert first == 768
-
     def test_orientation_as_stored(self, place: Path) -> None:
         found = []
         for way in ("apply", "ignore"):

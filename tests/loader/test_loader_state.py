@@ -27,7 +27,6 @@ from tools.torture import determinism
 
 CROP = [T.RandomResizedCrop(24)]
 N, BATCH = 20, 6  # four batches, the last of two
-MODE = order.Shuffled()
 
 
 @pytest.fixture(scope="module")
@@ -69,29 +68,6 @@ class TestResume:
             state = determinism.state_after(held[one], ordering, before, returned)
             got = determinism.resumed(held[other], ordering, state, ranks, 1 + number % 2)
             assert got == whole[returned:], f"{mode}, from {one} to {other}"
-
-    @pytest.mark.parametrize(("one", "other"), list(itertools.permutations(["LMDB", "tar", "TFRecord"], 2)))
-    def test_a_state_of_one_container_in_another(self, held: Mapping[str, FastDataset], one: str, other: str) -> None:
-        whole = [list(determinism.batches([determinism.loader(held[name], MODE, 1, 0, 1)])) for name in (one, other)]
-        assert whole[0] == whole[1]
-        states = [determinism.state_after(held[name], MODE, 3, 2) for name in (one, other)]
-        assert states[0] == states[1]
-        assert determinism.resumed(held[other], MODE, states[0], 2, 2) == whole[0][2:]
-
-    @pytest.mark.parametrize(
-        ("mode", "of_first"),
-        [(order.Grouped(6), 3 * 17), (order.Grouped(8, order.Blocks(4, 2)), 4 * 13)],
-    )
-    def test_one_rank_takes_over_the_ranges_of_two(
-        self, held: Mapping[str, FastDataset], mode: order.Mode, of_first: int
-    ) -> None:
-        data = held["tar"]
-        whole = list(determinism.batches([determinism.loader(data, mode, 1, 0, 2)]))
-        state = determinism.state_after(data, mode, 2, 3)
-        assert determinism.resumed(data, mode, state, 1, 2) == whole[3:]
-        for rank in range(2):
-            full = list(determinism.loader(data, mode, 2, rank, 1))[: determinism.IMAGES // determinism.B]
-            assert all(((labels >= of_first) == (rank == 1)).all() for _, labels in full)
 
     def test_resume_far_into_a_large_epoch_costs_nothing(self, twenty: FastDataset) -> None:
         """The loader decodes only the batches from the place on."""

@@ -62,16 +62,6 @@ def test_batches_are_those_of_the_cpu(packed: Path, case: str, workers: int) -> 
     assert own.stats.ways["device"] > N
 
 
-def test_a_state_serves_either_way(packed: Path) -> None:
-    dataset = FastDataset(packed)
-    options: dict[str, Any] = {"transform": CROP, "shuffle": True}
-    own, other = there(dataset, **options), FastLoader(dataset, 8, num_workers=2, **options)
-    state = own.state_dict() | {"batch": 2}
-    for each in (own, other):
-        each.load_state_dict(state)
-    same(own, other)
-
-
 def broken(path: Path, packed: Path) -> FastDataset:
     """Every seventh JPEG has wrong bytes where its markers do not show it."""
     rng, files = np.random.default_rng(3), []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from loader_sets import photographs, write_lmdb
+from todays import todays
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -53,7 +54,7 @@ print(json.dumps(seen))
 """
 
 
-@pytest.mark.parametrize("limit", ["set", "environment"])
+@pytest.mark.parametrize("limit", todays(["set", "environment"]))
 def test_each_thread_computes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """Whether training's number of threads was set by it, or by its environment."""
     write_lmdb(tmp_path / "set.lmdb", photographs(8))

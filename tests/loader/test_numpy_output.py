@@ -11,7 +11,6 @@ from loader_sets import check_equal
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.errors import OptionError
 
 TRANSFORM = [T.RandomResizedCrop(32), T.Normalize.imagenet()]
 OPTIONS: dict[str, Any] = {"shuffle": True, "transform": TRANSFORM, "dtype": torch.float32, "num_workers": 2}
@@ -76,15 +75,6 @@ def test_state_is_that_of_tensors(numbered: FastDataset) -> None:
     rest = FastLoader(numbered, 8, **OPTIONS)
     rest.load_state_dict(loader.state_dict())
     check_equal([tuple(map(torch.from_numpy, batch)) for batch in batches], rest)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"dtype": torch.bfloat16}, "found dtype=torch.bfloat16"), ({"device": "meta"}, "found device='meta'")],
-)
-def test_what_numpy_has_not(numbered: FastDataset, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        FastLoader(numbered, 8, transform=[T.Resize((9, 9))], output="numpy", **options)
 
 
 def test_dlpack_of_a_tensor(numbered: FastDataset) -> None:

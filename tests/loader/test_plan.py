@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
+from at_once import at_once
 from loader_sets import check_equal, photographs, write_folder, write_lmdb, write_numbered
 from numpy.typing import NDArray
 
@@ -175,11 +177,7 @@ def test_many_threads(dataset: FastDataset) -> None:
         for batch in order[number::4]:
             found[batch] = plans.take(batch)
 
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(take, number) for number in range(4)))
     assert len(found) == 40
     assert all(same(found[batch], alone(parts, 1, batch)) for batch in order)
 
@@ -194,11 +192,7 @@ def test_a_slow_store_is_asked_by_all_threads_at_once(dataset: FastDataset, monk
 
     monkeypatch.setattr(FastDataset, "locate", slow)
     plans = plans_of(parts)
-    threads = [threading.Thread(target=plans.take, args=(batch,)) for batch in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(plans.take, batch) for batch in (0, 1)))
     assert not both.broken
 
 

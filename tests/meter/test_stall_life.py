@@ -121,32 +121,6 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         """,
         "1\n",
     ),
-    "exit with a live generator that has a clock": (
-        """
-        from iofast.meter import LoaderInfo, StallClock, pages
-        clock = StallClock(LoaderInfo("own"))
-        def batches():
-            timing = clock.begin()
-            try:
-                timing.waiting()
-                timing.got(1)
-                yield 1
-            finally:
-                timing.left()
-        alive = batches()
-        print(next(alive), len(pages()))
-        """,
-        "1 1\n",
-    ),
-    "no page at all": (
-        """
-        import os, iofast
-        from iofast import meter as telemetry
-        os.environ["XDG_RUNTIME_DIR"] = "/proc/self"
-        print(list(iofast.watch([1, 2, 3])), telemetry.pages())
-        """,
-        "[1, 2, 3] []\n",
-    ),
 }
 
 

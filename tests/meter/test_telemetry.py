@@ -15,7 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast import meter as telemetry
-from iofast.meter import LoaderInfo, LoaderReport, Page, PhaseTotals, Slot, Stages, StageStats, Totals, TrafficStats
+from iofast.meter import (
+    LoaderInfo,
+    LoaderReport,
+    Page,
+    PhaseTotals,
+    Slot,
+    Stages,
+    StageStats,
+    StallClock,
+    Totals,
+    TrafficStats,
+)
 from iofast.meter.page import MAX_LOADERS, from_json, printable, to_json
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
@@ -215,3 +226,26 @@ def test_loaders_that_come_and_go(runtime: Path) -> None:
         slot.close()
     assert only_page().loaders == ()
     assert len(list((runtime / "iofast").iterdir())) == 1
+
+
+# --- phases
+
+TOTALS = {"forward": PhaseTotals(7, 6, 600), "backward": PhaseTotals(5, 4, 300)}
+
+
+def test_phases_disappear_with_their_loader(reported: Callable[[], LoaderReport]) -> None:
+    slot = Slot(LoaderInfo("train"))
+    slot.write(Totals(), None, TOTALS, on_device=True)
+    assert (reported().phases, reported().phases_on_device) == (TOTALS, True)
+    slot.close()
+    Slot(LoaderInfo("another")).write(Totals())
+    assert reported().phases == {}
+
+
+def test_any_name_of_a_phase_is_published(reported: Callable[[], LoaderReport]) -> None:
+    clock = StallClock(LoaderInfo("train"))
+    for name in (3, ""):
+        with clock.step(name):  # type: ignore[arg-type] # any name that works without a page works with one
+            pass
+    clock.publish(0, 1, clock.now())
+    assert list(reported().phases) == ["3", "?"]

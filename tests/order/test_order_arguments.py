@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,19 @@ SIZED = Population(4, sizes=lambda: (np.ones(4, np.int32), np.ones(4, np.int32))
 
 def bind_sampler(sampler: Any) -> Order:
     return Sampled(sampler).bind(Population(N))
+
+
+class Lying:
+    """A sampler of five samples that says it has another number."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
 
 
 def labelled(labels: Sequence[int]) -> Population:
@@ -91,6 +104,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Sampled(BatchSampler([1, 2], 2, False)), r"single indices, found BatchSampler, .* use its \.sampler"),
     (lambda: Sampled(iter([1])), "once per epoch"),
     (lambda: bind_sampler([]), "gives no samples"),
+    (lambda: bind_sampler(Lying(-1)), "the sampler Lying must have a length of 1 or more"),
+    (lambda: bind_sampler(Lying(1 << 70)), "the sampler Lying must have a length of 1 or more"),
     (lambda: bind_sampler([0, N]).indices(0, np.array([0])), f"found {N} at position 1 of epoch 0"),
     (lambda: bind_sampler([0, 1.5]).indices(0, np.array([0])), "whole numbers"),
     (lambda: bind_sampler([[0], [1]]).indices(0, np.array([0])), "whole numbers"),

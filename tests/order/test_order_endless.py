@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections.abc import Iterator
 from itertools import count, islice
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from at_once import in_child
 from loader_sets import photographs, with_broken, write_numbered
 from torch.utils.data import Sampler
 
@@ -104,10 +104,7 @@ class TestOrder:
         again = pickle.loads(pickle.dumps(order))
         assert again.indices(0, np.arange(300)).tolist() == wanted
         assert again.describe() == order.describe()
-        child = os.fork()
-        if not child:
-            os._exit(order.indices(0, np.arange(200, 300)).tolist() != wanted[200:])
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_child(lambda: order.indices(0, np.arange(200, 300)).tolist() == wanted[200:]) == 0
 
     def test_a_length_too_long_for_memory(self) -> None:
         class Long(Infinite):

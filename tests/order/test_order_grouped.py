@@ -12,7 +12,6 @@ from iofast.order import Blocks, Grouped, Mode, Order, Population, Schedule, Seq
 from tools.torture.permutations import surprise
 
 INNER: list[Mode | None] = [None, Sequential(), Blocks(3, 2), Blocks(1024, 4)]
-PERMUTING = [Sequential(), Shuffled(), Blocks(), Blocks(3, 2)]
 WORLDS = [1, 2, 4, 8]
 inner, epochs = st.sampled_from(INNER), st.integers(0, 3)
 

@@ -33,13 +33,13 @@ def weak() -> Iterator[None]:
         cache.cache_clear()
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [3, 5])
 def test_small_sets_see_every_permutation_equally_often(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torture, "KEYS", 4000)
     assert max(abs(value) for _, value in torture.whole_permutations(n)) < 4
 
 
-@pytest.mark.parametrize("n", [2, 5, 65, 1000, 4096, 4097, 1_000_000])
+@pytest.mark.parametrize("n", [5, 65, 4096, 4097])
 @pytest.mark.parametrize("mode", [Shuffled(), Blocks(), Blocks(7, 5), Grouped(1), Grouped(1, Blocks(7, 5))], ids=str)
 def test_a_position_sees_every_sample_equally_often(n: int, mode: Mode) -> None:
     positions = np.array([0, 1, n // 2, n - 1])
@@ -47,7 +47,7 @@ def test_a_position_sees_every_sample_equally_often(n: int, mode: Mode) -> None:
     assert max(abs(uniformity(column, n)) for column in samples.T) < 4
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 12, 64, 65, 70, 100, 1000, 5000, 10**6])
+@pytest.mark.parametrize("n", [2, 5, 64, 65, 5000])
 def test_keyed_permutations_of_their_own_are_random(n: int) -> None:
     """As classes of a balanced order have them: one position of each of many permutations, and pairs of positions."""
     words = streams(key_word(f"quality {n}"), np.arange(10 * KEYS))
@@ -59,14 +59,14 @@ def test_keyed_permutations_of_their_own_are_random(n: int) -> None:
         assert n == 2 or abs(uniformity((other - start) % n - 1, n - 1)) < 4
 
 
-@pytest.mark.parametrize("n", [1000, 4096, 4097, 10_007, 100_003])
+@pytest.mark.parametrize("n", [1000, 4096, 4097])
 def test_neighbours_and_epochs_are_independent(n: int) -> None:
     values = dict(test for seed in range(2) for test in torture.in_an_epoch(n, seed))
     assert len(values) >= 12
     assert max(map(abs, values.values())) < 4.5
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 100])
+@pytest.mark.parametrize("n", [2, 10])
 def test_serial_correlation_of_small_sets_averages_to_chance(n: int) -> None:
     """Of a permutation of n closed to a ring it is -1 / (n - 1) in the mean; so is that of the seeds."""
     orders = np.array([epoch_of(n, seed, epoch) for seed in range(KEYS // 20) for epoch in range(20)], np.float64)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from at_once import at_once, in_child
 from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
@@ -60,11 +59,7 @@ class TestRuns:
         sampler = Random(50)
         order = bound(sampler, count=60)
         assert order.length == 50
-        threads = [threading.Thread(target=order.indices, args=(3, np.arange(50))) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[lambda: order.indices(3, np.arange(50))] * 8)
         assert epoch_of(order, 3) == np.random.default_rng(3).permutation(50).tolist()
         assert (sampler.runs, sampler.epochs) == (1, [3])
         for epoch in range(10):
@@ -95,14 +90,10 @@ class TestRuns:
         thread = threading.Thread(target=order.indices, args=(0, np.arange(3)))
         thread.start()
         assert running.wait(60)
-        child = os.fork()
-        if not child:
-            signal.alarm(20)  # ends a child that waits for the thread it does not have
-            forked.set()
-            os._exit(epoch_of(order, 0) != [2, 0, 1])
+        status = in_child(lambda: forked.set() or epoch_of(order, 0) == [2, 0, 1])
         forked.set()
         thread.join()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert status == 0, "it waits for the thread that it does not have"
 
     def test_an_epoch_of_another_length_is_refused(self) -> None:
         sampler = Random(5)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
+from todays import todays
 
 SCRIPT = """
 import threading, time
 from iofast.errors import WorkerError
+from iofast.prefetch import at_exit, jobs
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
+
+at_exit._PATIENCE_S = jobs._JOIN_S = 1000.0  # no exit stands on a wait that ends by itself
 
 class Slow(PrefetchJob):
     def prepare(self): return [0, 1]
@@ -44,26 +47,22 @@ EXITS = {
 }
 
 
-ALWAYS = ("alive", "while its threads are starting", "used at the end")  # the others are slow tests
-
-
-@pytest.fixture(params=[each if each in ALWAYS else pytest.param(each, marks=pytest.mark.slow) for each in EXITS])
-def ending(request: pytest.FixtureRequest) -> str:
-    return SCRIPT + EXITS[request.param] + "\nprint(time.monotonic())"
-
-
-def test_the_interpreter_exits(ending: str) -> None:
-    done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - float(done.stdout.split()[0]) < 8  # less than the wait for a thread; the clock is shared
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-def test_no_result_is_made_at_the_end(num_workers: int) -> None:
-    program = SCRIPT + f"last = late(lambda: next(make({num_workers}))); next(last)"
+def printed(program: str) -> str:
+    """What a program prints; by a new interpreter, whose end is the subject."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("no batch can be made while the interpreter exits")
+    return done.stdout
+
+
+@pytest.mark.parametrize("ending", todays(list(EXITS)))
+def test_the_interpreter_exits(ending: str) -> None:
+    printed(SCRIPT + EXITS[ending])
+
+
+@pytest.mark.parametrize("num_workers", todays([0, 3]))
+def test_no_result_is_made_at_the_end(num_workers: int) -> None:
+    program = SCRIPT + f"last = late(lambda: next(make({num_workers}))); next(last)"
+    assert printed(program).startswith("no batch can be made while the interpreter exits")
 
 
 COMPUTING = """
@@ -79,20 +78,13 @@ time.sleep(delay)
 """
 
 
-@pytest.mark.parametrize("run", [*range(3), *(pytest.param(run, marks=pytest.mark.slow) for run in range(3, 20))])
+@pytest.mark.parametrize(
+    "run", [*todays(range(6)), *(pytest.param(run, marks=pytest.mark.slow) for run in range(6, 20))]
+)
 def test_daemon_threads_that_compute_with_results_are_held(run: int) -> None:
-    program = SCRIPT.replace("10000", "5") + f"num_workers, delay = {run % 3}, {0.1 + run / 100}" + COMPUTING
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    printed(SCRIPT.replace("10000", "5") + f"num_workers, delay = {run % 3}, {0.1 + run / 100}" + COMPUTING)
 
 
 def test_a_daemon_thread_that_waits_for_another_is_not_waited_for() -> None:
     feeding = "import queue\nroom = queue.Queue(1)\ndef feed():\n    for each in make(): room.put(each)\n"
-    program = SCRIPT + feeding + "threading.Thread(target=feed, daemon=True).start(); time.sleep(0.3)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program + "from iofast.prefetch import at_exit\nat_exit._PATIENCE_S = 1000.0"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    printed(SCRIPT + feeding + "threading.Thread(target=feed, daemon=True).start(); time.sleep(0.3)")

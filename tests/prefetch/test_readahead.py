@@ -243,10 +243,10 @@ def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pyt
     """A device with a full queue blocks each call; the rest of a group is dropped."""
     monkeypatch.setattr(advice_module, "WIDE_GAP", 0)
     monkeypatch.setattr(advice_module, "GAP", 0)
-    made: list[float] = []
+    made: list[int] = []
 
     def advise(*_: int) -> None:
-        made.append(time.monotonic())
+        made.append(1)
         time.sleep(0.1)
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
@@ -255,10 +255,9 @@ def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pyt
     ahead = Readahead(container, lambda *_: [scattered], 5)
     ahead.ask(0)
     assert eventually(lambda: len(made) > 0)
-    start = time.monotonic()
     ahead.close()
-    assert time.monotonic() - start < 2.0  # all of them would take 8 s
     assert not ahead._thread.is_alive()
+    assert len(made) < len(scattered.indices)
 
 
 def test_a_live_readahead_lets_the_interpreter_exit(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -203,6 +204,7 @@ class TestParts:
         assert "packed photographs: bytes each" in self.figures(made)
         assert len(list((made.data / "files").rglob("*.jpg"))) == data.FEW
 
+    @pytest.mark.slow
     def test_data_that_fails_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second run keeps the finished sets and tries the others again."""
         job, photos = Job(tmp_path, tmp_path / "data.jsonl", CPU, 60, quick=True), tmp_path / "photos"
@@ -332,8 +334,7 @@ class TestBenchProgram:
     def test_without_a_gpu(self) -> None:
         if torch.cuda.is_available():
             pytest.skip("there is one")
-        command = [sys.executable, "-m", "benchmarks.bench_gpu"]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        run = forked.run([sys.executable, "-m", "benchmarks.bench_gpu"], cwd=ROOT)
         assert run.returncode == 0
         assert run.stdout == ""
         assert run.stderr.splitlines()[-1] == "no CUDA device here: --device cpu --quick tries the program out"

@@ -15,6 +15,7 @@ from pathlib import Path
 import arrow_tables
 import pytest
 import tfrecord_messages
+from command_line import type_in
 from places import ROOT
 from tar_sets import foreign
 
@@ -71,10 +72,10 @@ WRITERS: dict[str, Callable[[Path, Samples], None]] = {
 
 def run_ours(snippet: Snippet, folder: Path, monkeypatch: pytest.MonkeyPatch, labels: list[int]) -> None:
     """Run ours; a program opens all samples with their labels, and its loader has a batch."""
-    if snippet.language == "bash":
-        run(snippet, folder, Path(sys.executable))
-        return
     monkeypatch.chdir(folder)
+    if snippet.language == "bash":
+        type_in(snippet.text)
+        return
     names: dict[str, object] = {"__name__": "__main__"}
     exec(compile(snippet.text, "page", "exec", dont_inherit=True), names)
     dataset, loader = names["dataset"], names["loader"]

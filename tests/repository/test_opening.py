@@ -177,20 +177,6 @@ def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
     killed._writer.abort()
 
 
-def test_killed_while_publishing(tmp_path: Path) -> None:
-    killed = open_writer(tmp_path / "out.lmdb")
-    killed.write({"txt": "first"})
-    killed._writer.finish()
-    marker = {"files": [["out.lmdb", "out.lmdb"]], "replaced": []}
-    killed._target.note("publishing", marker)
-    killed._target.release()
-    with pytest.raises(UnfinishedError, match="run the same command again"):
-        open_reader(tmp_path / "out.lmdb")
-    with pytest.raises(TargetError, match="exists already"):  # its work was done, so it is finished, not thrown away
-        open_writer(tmp_path / "out.lmdb")
-    assert open_reader(tmp_path / "out.lmdb").record(0).fields["txt"] == b"first"
-
-
 # Opening.
 
 

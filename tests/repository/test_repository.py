@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 from places import ROOT
 
 import iofast
+from iofast.cli import main
 from tools import site
 
 PYTHON = sorted(
@@ -36,16 +39,27 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=name_of)
-def test_file(path: Path) -> None:
+def test_files() -> None:
+    assert [f"{name_of(path)}: {fault}" for path in PYTHON for fault in faults(path)] == []
+
+
+def faults(path: Path) -> Iterator[str]:
     text = path.read_text()
-    assert len(text.splitlines()) <= MAX_LINES
     tree = ast.parse(text)
-    assert not tree.body or ast.get_docstring(tree), "the module has no docstring"
-    assert not list(defined(tree)) or "from __future__ import annotations" in text
-    assert [f"{n.name}: {code_lines(n, text)}" for n in functions(tree) if code_lines(n, text) > MAX_CODE_LINES] == []
-    assert not VAGUE.search(path.stem)
-    assert [name for name in defined(tree) if VAGUE.search(name)] == []
+    lines, names = len(text.splitlines()), list(defined(tree))
+    if lines > MAX_LINES:
+        yield f"{lines} lines"
+    if tree.body and not ast.get_docstring(tree):
+        yield "no docstring"
+    if names and "from __future__ import annotations" not in text:
+        yield "no future annotations"
+    for function in functions(tree):
+        if (lines := code_lines(function, text)) > MAX_CODE_LINES:
+            yield f"{lines} lines of code in {function.name}"
+    yield from (f"the vague name {name}" for name in (path.stem, *names) if VAGUE.search(name))
+    if path in SHIPPED:
+        public = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name[0] != "_"]
+        yield from (f"no docstring of {each.name}" for each in public if not ast.get_docstring(each))
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -69,13 +83,6 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> i
 def test_code_lines_counts_code() -> None:
     text = 'def f():\n    """Doc."""\n    # why\n\n    a = 1\n    return a\n'
     assert [code_lines(function, text) for function in functions(ast.parse(text))] == [2]
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=name_of)
-def test_public_names_are_documented(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    public = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
-    assert [node.name for node in public if not ast.get_docstring(node)] == []
 
 
 def tracked_text() -> Iterator[tuple[str, str]]:
@@ -127,33 +134,32 @@ def test_one_word_per_chore() -> None:
     assert "make check test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_links_lead_somewhere(path: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", site.local(path.read_text()))
-    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+def test_links_lead_somewhere() -> None:
+    found = [(path, re.findall(r"\]\(([^)#\s]+)[^)]*\)", site.local(path.read_text()))) for path in DOCUMENTS]
+    inside = [(path, link) for path, links in found for link in links if "://" not in link]
+    assert [f"{name_of(path)}: {link}" for path, link in inside if not (path.parent / link).exists()] == []
 
 
 def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_commands_in_documents_exist(path: Path) -> None:
+def test_commands_in_documents_exist() -> None:
     """Each `iofast COMMAND --flag` and `make WORD` in a shell block is one that exists."""
-    lines = [line.split("  #")[0] for block in blocks(path, "bash") for line in block.splitlines()]
-    for line in lines:
+    makefile = (ROOT / "Makefile").read_text()
+    shell = [line for path in DOCUMENTS for block in blocks(path, "bash") for line in block.splitlines()]
+    for line in (line.split("  #")[0] for line in shell):
         if made := re.match(r"make ([a-z-]+)", line):
-            assert re.search(rf"^{made[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+            assert re.search(rf"^{made[1]}:", makefile, re.MULTILINE), line
         if called := re.match(r"iofast ([a-z]+)(.*)", line):
             usage = _help(called[1])
             own = called[2].split(" -- ")[0]  # what follows belongs to the program that is started
             assert [f for f in re.findall(r"(?<!\S)--[a-z-]+", own) if f not in usage] == [], line
 
 
-def _help(command: str, known: dict[str, str] = {}) -> str:  # noqa: B006 (remembers across calls, on purpose)
-    if command not in known:
-        program = f"import sys; from iofast.cli import main; sys.exit(main([{command!r}, '--help']))"
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-        assert run.returncode == 0, f"iofast {command}: {run.stderr}"
-        known[command] = run.stdout
-    return known[command]
+@cache
+def _help(command: str) -> str:
+    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+        main([command, "--help"])
+    assert said.getvalue(), f"iofast {command}"
+    return said.getvalue()

@@ -1,4 +1,4 @@
-"""The repository's own tools: sample photographs, the list of long runs."""
+"""The repository's own tools: sample photographs, the list of long runs, the text of a release."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from places import ROOT
 
 from benchmarks import measure
 from tools import sample_photographs
+from tools.release_notes import CHANGELOG, notes
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 from tools.torture import NotTried
@@ -97,3 +98,17 @@ def test_parts_of_a_benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert parts
     text = (ROOT / "benchmarks" / f"bench_{name}.py").read_text().split('"""')[1]
     assert [part for part in parts if part not in text] == []
+
+
+TEXT = "# Changelog\n\n## [Unreleased]\n\nnext\n\n## [1.2.0]\n\n### Added\n\n- one\n\n## [1.1.0]\n\n- old\n"
+
+
+def test_the_part_of_a_version() -> None:
+    assert notes(TEXT, "1.2.0") == "### Added\n\n- one\n"
+    assert notes(TEXT, "1.1.0") == "- old\n"
+    assert notes(CHANGELOG.read_text(), "Unreleased")
+
+
+def test_no_such_version() -> None:
+    with pytest.raises(ValueError, match=r"expected a heading `## \[2\]` in CHANGELOG.md, found none"):
+        notes(TEXT, "2")

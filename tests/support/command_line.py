@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,3 +53,12 @@ class CommandLine:
         except SystemExit as ended:  # argparse ends the process
             status = int(ended.code or 0)
         return Ran(status, *self._capsys.readouterr())
+
+
+def type_in(shell: str) -> None:
+    """Run the `iofast` commands of a document's shell block."""
+    for line in shell.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            assert words[0] == "iofast", line
+            assert main(words[1:]) == 0, line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.loader.finishing import finished
 from iofast.transforms.transform import Op
-from iofast.work import Step, Work
+from iofast.work import CHANNELS, Step, Work, no_work
 
 # Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.
 NOISE_TERMS = 4
@@ -155,6 +156,13 @@ def one_step(image: NDArray[np.uint8], code: int, numbers: list[float]) -> Pixel
         across, down = (_gaussian(numbers[i], int(numbers[i + 1])) for i in (0, 2))
         reach = (0, 0), (len(down) // 2,) * 2, (len(across) // 2,) * 2
         return _around(np.pad(pixels, reach, mode="reflect"), np.outer(down, across)) + 0.5
+    if code == Step.FLIP:
+        return pixels[:, :: -1 if numbers[1] else 1, :: -1 if numbers[0] else 1]
+    if code == Step.PERMUTE:
+        return pixels[list(CHANNELS[int(f)])]
+    if code == Step.LUMA:
+        luma = np.asarray(Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).convert("L"), np.float64)
+        return np.broadcast_to(luma, image.shape)
     if code == Step.HUE:
         turned = np.empty_like(pixels)
         for y, x in np.ndindex(pixels.shape[1:]):
@@ -208,6 +216,11 @@ def apply(
     """uint8 images (N, 3, H, W) finished by the kernel, channels last."""
     out = torch.empty(images.shape, dtype=dtype, memory_format=torch.channels_last)
     return finished(images, ops, work, out)
+
+
+def stepped(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
+    """uint8 images (N, 3, H, W) after their steps, codes (N, S) and numbers (N, S, NUMBERS), by the kernel."""
+    return apply(images, work=replace(no_work(len(images)), steps=codes, numbers=numbers), dtype=torch.uint8)
 
 
 def is_uniform(values: NDArray[Any], low: float = 0, high: float = 1) -> bool:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-from pathlib import Path
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import photo, save
-from loader_sets import write_lmdb
-from PIL import Image
 
-from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
 
@@ -47,17 +40,3 @@ def test_any_place_is_equally_likely() -> None:
     assert np.unique(boxes[:, 0]).tolist() == [0, 1, 2, 3, 4]
     assert np.bincount(boxes[:, 0]).min() > 700
     assert not boxes[:, 1].any()
-
-
-def test_pixels_through_the_loader(tmp_path: Path) -> None:
-    images = [save(Image.fromarray(photo(w, h, w)), "PNG") for w, h in ((90, 50), (100, 64), (200, 100))]
-    dataset = FastDataset(write_lmdb(tmp_path / "a.lmdb", images, "png"))
-    ((batch, _),) = FastLoader(dataset, 3, transform=[T.ResizeToBucket(SIZES)])
-    assert batch.shape == (3, 3, 24, 42)
-    for data, found in zip(images, batch, strict=True):
-        image = Image.open(BytesIO(data))
-        w, h = image.size
-        kept_w, kept_h = min(w, round(h * 42 / 24)), min(h, round(w * 24 / 42))
-        x, y = round((w - kept_w) / 2), round((h - kept_h) / 2)
-        expected = image.crop((x, y, x + kept_w, y + kept_h)).resize((42, 24), Image.Resampling.BILINEAR)
-        assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected, int)).max() <= 1

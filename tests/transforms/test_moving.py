@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 from pixel_work import is_uniform
@@ -148,64 +146,6 @@ def test_a_crop_behind_a_resize_is_a_part_of_the_stored_image() -> None:
     assert (boxes[:, 4:] == small[:, 4:]).all()
     odd, _ = pipeline.plan(MANY, np.full(N, 3), np.full(N, 7))
     assert ((odd[:, 0] < odd[:, 2]) & (odd[:, 2] <= 3) & (odd[:, 1] < odd[:, 3]) & (odd[:, 3] <= 7)).all()
-
-
-MOVES = st.one_of(
-    st.builds(T.RandomHorizontalFlip, st.just(0.5)),
-    st.builds(T.RandomVerticalFlip, st.just(0.5)),
-    st.builds(T.RandomRotation, st.floats(0, 45), st.sampled_from(["nearest", "bilinear"])),
-    st.builds(
-        T.RandomAffine,
-        st.floats(0, 30),
-        st.tuples(st.floats(0, 0.2), st.floats(0, 0.2)),
-        st.just((0.8, 1.25)),
-        st.floats(0, 15),
-    ),
-    st.builds(T.RandomPerspective, st.floats(0, 0.3), st.just(1.0)),
-)
-CROPS = st.sampled_from(
-    [
-        [],
-        [T.RandomResizedCrop((70, 90), scale=(0.4, 1))],
-        [T.Resize((80, 100))],
-        [T.Resize(90), T.RandomCrop(80, padding=10)],
-        [T.Resize(70), T.CenterCrop((90, 100), pad_if_needed=True)],
-        [T.Resize(150), T.RandomResizedCrop(80, scale=(0.4, 1))],
-    ]
-)
-LANDMARKS = [(40.0, 30.0), (90.0, 35.0), (60.0, 80.0)]
-
-
-@pytest.fixture(scope="module")
-def marked(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
-    """Gray images with a white disc around one of the landmarks."""
-    images = []
-    y, x = np.mgrid[:110, :130] + 0.5
-    for left, top in LANDMARKS:
-        disc = (x - left) ** 2 + (y - top) ** 2 < 12**2
-        images.append(np.where(disc[..., None], np.uint8([255, 255, 255]), np.uint8([60, 60, 60])))
-    return FastDataset(saved(tmp_path_factory.mktemp("marked"), images), fields=["image", "crop", "index"])
-
-
-@settings(max_examples=40)
-@given(crop=CROPS, moves=st.lists(MOVES, max_size=3), seed=st.integers(0, 1 << 30))
-def test_marks_stay_with_the_image(marked: FastDataset, crop: list[Any], moves: list[Any], seed: int) -> None:
-    """The disc of a sample is around its moved landmark, and its moved mask covers it."""
-    (batch,) = FastLoader(marked, 3, seed=seed, transform=[*crop, *moves])
-    y, x = np.mgrid[:110, :130] + 0.5
-    for image, box, index in zip(batch["image"], batch["crop"], batch["index"].tolist(), strict=True):
-        bright = image[0].numpy() > 157
-        left, top = LANDMARKS[index]
-        mask = box.mask((x - left) ** 2 + (y - top) ** 2 < 12**2)
-        assert mask.shape == bright.shape
-        (column, row) = box.points([left, top])
-        reach = 22 * max(image.shape[1] / 100, 1)
-        inside = reach < column < image.shape[2] - reach and reach < row < image.shape[1] - reach
-        differ = mask != bright
-        if inside and bright.sum() > 100:
-            found = np.argwhere(bright).mean(axis=0) + 0.5
-            assert np.abs(found - (row, column)).max() < 2
-            assert differ.sum() < 0.25 * bright.sum() + 30
 
 
 def test_points_of_steps() -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pixel_work import noise
-from torch_steps import take_steps
+from pixel_work import noise, stepped
 
 from benchmarks.peers import vision
 from iofast import transforms as T
@@ -36,7 +35,7 @@ def ours(op: Policy, name: str, value: float, images: torch.Tensor) -> torch.Ten
     step, numbers = step_of(
         op, name, np.full(len(images), value), tuple(np.repeat(size, len(images)) for size in SIZES)
     )
-    return take_steps(images, np.full((len(images), 1), step, np.int8), numbers[:, None])
+    return stepped(images, np.full((len(images), 1), step, np.int8), numbers[:, None])
 
 
 CASES = [
@@ -126,8 +125,8 @@ def test_moves_are_torchvisions(v2: Any, kind: str, mode: str) -> None:
         "RandomPerspective": T.RandomPerspective(0.6, 1.0, mode),
     }
     work = T.compile([ops[kind]]).work(draw, np.full(8, WIDTH), np.full(8, HEIGHT))
-    made = take_steps(images, work.steps, work.numbers)
-    inside = take_steps(torch.full_like(images, 255), work.steps, work.numbers) == 255
+    made = stepped(images, work.steps, work.numbers)
+    inside = stepped(torch.full_like(images, 255), work.steps, work.numbers) == 255
     u = draw.uniform({"RandomAffine": "affine", "RandomRotation": "rotation"}.get(kind, "perspective"), 9)
     for row, image in enumerate(images):
         own = u[row]

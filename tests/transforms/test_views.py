@@ -13,7 +13,7 @@ from transform_draws import write_smooth
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
-from iofast.errors import DecodeError, OptionError
+from iofast.errors import DecodeError
 
 
 @pytest.fixture(scope="module")
@@ -108,18 +108,3 @@ def test_corners(path: Path) -> None:
     assert torch.equal(images["lower right"][:1], resized[:, :, -64:, -64:])
     middle = (resized.shape[2] - 64) // 2, (resized.shape[3] - 64) // 2
     assert torch.equal(images["center"][:1], resized[:, :, middle[0] :, middle[1] :][:, :, :64, :64])
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"map_sample": lambda sample, _: sample}, "map_sample"),
-        ({"ragged": "list"}, "ragged"),
-        ({"cache": "device"}, "cache"),
-        ({"collate": {"image": list}, "dtype": torch.uint8}, "collate"),
-    ],
-)
-def test_options_that_do_not_go_with_views(path: Path, options: dict[str, Any], words: str) -> None:
-    views = T.Views(first=[T.CenterCrop(8)])
-    with pytest.raises(OptionError, match=f"Views do not go with .*{words}"):
-        loader(path, views, **options)
