@@ -37,7 +37,15 @@ def kernel() -> list[Extension]:
         return []
     # No -march: SIMD is per function, chosen at run time. -Wfatal-errors: a missing header is one line, not 300.
     # -ffp-contract=off: not every machine has a fused multiply-add, and the pixels are the same on all of them.
-    compile_args = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wfatal-errors"]
+    # -fno-trapping-math: nobody reads the flags of floating point, and comparisons of floats may be vectorised.
+    compile_args = [
+        "-std=gnu11",
+        "-O3",
+        "-ffp-contract=off",
+        "-fno-trapping-math",
+        "-fvisibility=hidden",
+        "-Wfatal-errors",
+    ]
     link_args = []
     if flag("IOFAST_WERROR"):
         compile_args += ["-Wall", "-Wextra", "-Werror"]

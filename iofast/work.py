@@ -60,9 +60,14 @@ class PillowStep(IntEnum):
     AUTOCONTRAST = 22  # ImageOps.autocontrast with its defaults
     HUE = 23  # f, a whole number, added to the hue of convert("HSV") modulo 256: torchvision's int(hue_factor * 255)
     BLUR = 24  # ImageFilter.GaussianBlur((f, g)), up to 10,000
+    # image.transform(image.size, AFFINE, ...): f to q are the bits of the six doubles, r = (red << 16) + (green << 8) +
+    # blue of the outside. Coordinates of NEAREST stay below 2^14, so that Pillow uses its fixed point.
+    AFFINE_NEAREST = 25
+    AFFINE_BILINEAR = 26
+    AFFINE_BICUBIC = 27
 
 
-NUMBERS = 12  # parameters of each step
+NUMBERS = 13  # parameters of each step
 MOST_STEPS = 255  # per image, and as many erasings
 
 CHANNELS = tuple(permutations(range(3)))  # the orders of `Step.PERMUTE`

@@ -165,6 +165,17 @@ class _Lazy(Image.Image):
     def readonly(self, value: Any) -> None:
         self.__dict__["_readonly"] = value
 
+    def _base(self) -> Pending | None:
+        """Return what is pending of an RGB image; if its pixels are known, from them."""
+        pending, pixels = self._waiting(), self.__dict__.get("_pixels")
+        if pending is None or self._mode != "RGB":
+            return None
+        if pixels is None:
+            return pending
+        source = Source(b"", self.size, pending.source.name)
+        source.pixels = pixels
+        return Pending(source, Plan.whole(self.size), pending.shadow)
+
     def convert(self, mode: str | None = None, *more: Any, **named: Any) -> Image.Image:
         pending = self._waiting()
         part = pending is not None and not pending.plan.is_whole  # of a whole image Pillow's gray is as fast
@@ -176,7 +187,7 @@ class _Lazy(Image.Image):
         return self._later(pending.then(pending.plan, lambda image: image.convert(mode)), mode)
 
     def copy(self) -> Image.Image:
-        if (pending := self._waiting()) is None:
+        if (pending := self._base() or self._waiting()) is None:
             return super().copy()
         return self._later(pending.then(pending.plan, lambda image: image.copy()))
 
@@ -211,6 +222,25 @@ class _Lazy(Image.Image):
         blurred = None if step is None else self.step(step, lambda image: image.filter(filter))
         return super().filter(filter) if blurred is None else blurred
 
+    def transform(
+        self,
+        size: Any,
+        method: Any,
+        data: Any = None,
+        resample: Any = Image.Resampling.NEAREST,
+        *more: Any,
+        **named: Any,
+    ) -> Image.Image:
+        moved = None
+        if method == Image.Transform.AFFINE and tuple(size) == self.size and not more and named.keys() <= {"fillcolor"}:
+            step = colours.affine(self.size, data, resample, named.get("fillcolor"))
+            moved = step and self.step(step, lambda image: image.transform(size, method, data, resample, **named))
+        return moved or super().transform(size, method, data, resample, *more, **named)
+
+    def point(self, lut: Any, mode: Any = None) -> Image.Image:
+        step = None if mode else colours.add_below(lut)
+        return (step and self.step(step, lambda image: image.point(lut))) or super().point(lut, mode)
+
     def step(
         self, step: colours.Colour, do: Callable[[Image.Image], Image.Image], *, mode: str = "RGB", info: bool = True
     ) -> Image.Image | None:
@@ -218,8 +248,7 @@ class _Lazy(Image.Image):
 
         Without `info` the new image has none.
         """
-        pending = self._waiting()
-        if pending is None or self._mode != "RGB":
+        if (pending := self._base()) is None:
             return None
         new = self._later(pending.then(pending.plan.step(step), do), mode)
         if not info:
@@ -305,12 +334,8 @@ class LazyJpeg(_Lazy, JpegImageFile):
 
 
 def pending_of(image: object) -> Pending | None:
-    """Return what an RGB image is still to be decoded from; None if it is not lazy, or decoded already."""
-    if type(image) not in (LazyImage, LazyJpeg):
-        return None
-    own = image.__dict__
-    pending: Pending | None = own.get("_pending")
-    return pending if own["_mode"] == "RGB" and own.get("_pixels") is None else None
+    """Return what an RGB image is made from; None if it is not lazy."""
+    return cast(_Lazy, image)._base() if type(image) in (LazyImage, LazyJpeg) else None
 
 
 def _info_of(image: Image.Image) -> dict[Any, Any]:

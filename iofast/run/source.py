@@ -22,7 +22,7 @@ _idle: list[kernel.Context] = []  # their scratch memory is used again: fresh pa
 
 
 class Source:
-    """A file's bytes. From its second part on, the whole image is decoded once, and parts are cut from its pixels."""
+    """A file's bytes, or without them pixels. From the second part of a file on, parts are cut from the whole image."""
 
     __slots__ = ("data", "name", "parts", "pixels", "size")
 
@@ -34,7 +34,7 @@ class Source:
     def keep(self, plan: Plan) -> None:
         """Note that a part is about to be decoded."""
         self.parts += 1
-        if self.parts == 2 and not plan.turn:
+        if self.parts == 2 and self.pixels is None and not plan.turn:
             width, height = self.size
             pixels = np.empty((1, height, width, 3), np.uint8)
             if not decode([self], [Plan.whole(self.size)], pixels):
@@ -42,7 +42,8 @@ class Source:
 
     def by_pillow(self, plan: Plan, mode: str) -> Image.Image:
         """Do the same by Pillow alone. Raises Pillow's own errors."""
-        image: Image.Image = JpegImageFile(io.BytesIO(self.data), self.name)
+        known = None if self.data else self.pixels
+        image = JpegImageFile(io.BytesIO(self.data), self.name) if known is None else Image.fromarray(known)
         first = "RGB" if plan.steps else mode
         made = plan.by_pillow(image if image.mode == first else image.convert(first))
         return made if made.mode == mode else made.convert(mode)

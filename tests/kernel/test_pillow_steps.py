@@ -129,6 +129,52 @@ def test_blur_is_pillows(name: str, sigma: float) -> None:
         equal(stepped(IMAGES[name], (PillowStep.BLUR, sigmas)), wanted)
 
 
+def affine(matrix: tuple[float, ...], fill: tuple[int, int, int]) -> tuple[float, ...]:
+    """The numbers of a step."""
+    red, green, blue = fill
+    return (*np.array(matrix, np.float64).view(np.float32).tolist(), red << 16 | green << 8 | blue)
+
+
+FILTERS = {
+    PillowStep.AFFINE_NEAREST: Image.Resampling.NEAREST,
+    PillowStep.AFFINE_BILINEAR: Image.Resampling.BILINEAR,
+    PillowStep.AFFINE_BICUBIC: Image.Resampling.BICUBIC,
+}
+
+
+def turn_about(angle: float, size: tuple[int, int]) -> tuple[float, ...]:
+    """The matrix of a rotation about the middle."""
+    (x, y), cos, sin = (side / 2 for side in size), np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
+
+
+@each_image
+@pytest.mark.parametrize("code", FILTERS)
+@pytest.mark.parametrize("simd", ["", "scalar"])
+def test_affine_transforms_are_pillows(name: str, code: PillowStep, simd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if simd:
+        monkeypatch.setenv("IOFAST_SIMD", simd)
+    image, rng = Image.fromarray(IMAGES[name]), np.random.default_rng(len(name))
+    width, height = image.size
+    matrices = [
+        *(turn_about(angle, image.size) for angle in (0, 10, -30, 45, 90, 180, 271.3)),
+        *((1, shear, -shear * height / 2, 0, 1, 0) for shear in (0.3, -0.99)),
+        *((1, 0, x, 0, 1, y) for x, y in ((3, -2), (0.5, 0.49), (-7.25, height), (1e-17, -1e-17))),
+        *((0.7, 0, 1.3, 0, -1, height), (-2, 0, width - 0.5, 0, 0.1, 0), (0, 0, 0.5, 0, 0, 0.5)),
+        *(tuple(rng.normal(0, 1, 6) * (1, 1, width, 1, 1, height)) for _ in range(5)),
+    ]
+    for matrix in matrices:
+        wanted = image.transform(image.size, Image.Transform.AFFINE, matrix, FILTERS[code], fillcolor=(9, 130, 251))
+        equal(stepped(IMAGES[name], (code, affine(matrix, (9, 130, 251)))), wanted)
+
+
+def test_affine_transforms_from_nowhere() -> None:
+    """Any numbers are safe: coordinates that are none are outside."""
+    for matrix in ((np.nan,) * 6, (np.inf,) * 6, (1e300, -1e300, 1e300, 1e-300, 0, -1e300), (4e4, 3e4, 0, 1, 9e9, 5)):
+        for code in FILTERS:
+            assert stepped(IMAGES["odd"], (code, affine(matrix, (1, 2, 3)))).shape == IMAGES["odd"].shape
+
+
 def test_steps_follow_each_other() -> None:
     image = Image.fromarray(IMAGES["photograph"])
     wanted = ImageEnhance.Contrast(ImageOps.solarize(ImageEnhance.Brightness(image).enhance(1.3), 100)).enhance(0.6)

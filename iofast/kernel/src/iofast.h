@@ -170,10 +170,13 @@ typedef enum {
   IOF_PILLOW_SHARPNESS = 21,
   IOF_PILLOW_AUTOCONTRAST = 22,
   IOF_PILLOW_HUE = 23,
-  IOF_PILLOW_BLUR = 24
+  IOF_PILLOW_BLUR = 24,
+  IOF_PILLOW_AFFINE_NEAREST = 25,
+  IOF_PILLOW_AFFINE_BILINEAR = 26,
+  IOF_PILLOW_AFFINE_BICUBIC = 27
 } iof_step;
 
-#define IOF_NUMBERS 12 /* of each step */
+#define IOF_NUMBERS 13 /* of each step */
 
 /* Work on decoded images: steps in their order, then value * scale + bias, then filled rectangles. */
 typedef struct {

@@ -165,6 +165,9 @@ iof_status iof_pillow_step(iof_painter *painter, int code, const float *numbers,
       loops->turn_hue(to, from->plane, pixels_of(from), (uint8_t)(whole_of(numbers[0], -255, 255) & 255));
       break;
     case IOF_PILLOW_BLUR: status = blur(painter, from, numbers, to); break;
+    case IOF_PILLOW_AFFINE_NEAREST:
+    case IOF_PILLOW_AFFINE_BILINEAR:
+    case IOF_PILLOW_AFFINE_BICUBIC: status = iof_affine(painter, from, numbers, code, to); break;
   }
   return status;
 }

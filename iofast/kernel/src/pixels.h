@@ -42,6 +42,25 @@ typedef struct {
   int32_t stride;
 } iof_frame_row;
 
+/* A row of Pillow's affine transform. The frame has `stride` pixels per row: IOF_OUTSIDE rows of the outside's colour, then the
+image with its outermost pixels repeated IOF_RIM times on each side; pixel (x, y) is at `first` + y * stride + x. `m` are the
+six numbers, y the middle of the row; sources are pixels of `width` x `height`. */
+#define IOF_RIM 2
+#define IOF_OUTSIDE 4
+#define IOF_BEYOND -5 /* a line of the outside, with those that a filter reads around it */
+typedef struct {
+  const uint32_t *frame;
+  double m[6], y, width, height;
+  int32_t stride, first;
+} iof_affine_row;
+
+/* What `affine_places` finds for each pixel of a row: the place of the pixel up and left of its source, and the distances
+from it. */
+typedef struct {
+  int32_t *place;
+  double *across, *down;
+} iof_affine_places;
+
 /* The rows of one step of a box filter down: `leaves` and `enters` change the sums, and the two farthest rows, `above` and
 `below`, count by `far` instead of `near`. */
 typedef struct {
@@ -71,6 +90,7 @@ split        n pixels RGBX to three planes
 mix          n bytes: from + factor * (to - from) in single precision, clipped and rounded towards 0
 smooth       n pixels of a row: the weighted mean of their 3 x 3 neighbours, as in sharpen
 turn_hue     n pixels of three planes: Pillow's bytes of hue, saturation and value, `shift` added to the hue, and back
+affine_...   n pixels of an affine transform of Pillow's: see pillow_affine.c
 box_rows     n bytes of a box filter down: see pillow_steps.c
 luma         n bytes 0.299 R + 0.587 G + 0.114 B
 mirror       n bytes in reverse order
@@ -99,6 +119,10 @@ typedef struct {
   void (*mix)(const uint8_t *from, const uint8_t *own, size_t n, float factor, uint8_t *to);
   void (*smooth)(const iof_three_rows *from, int n, uint8_t *to);
   void (*turn_hue)(uint8_t *planes, size_t plane, size_t n, uint8_t shift);
+  void (*affine_fixed)(const iof_affine_row *row, const uint32_t start[2], const uint32_t step[2], int n, int32_t *place);
+  void (*affine_places)(const iof_affine_row *row, int n, const iof_affine_places *to);
+  void (*affine_linear)(const iof_affine_row *row, const iof_affine_places *at, int n, uint32_t *to);
+  void (*affine_cubic)(const iof_affine_row *row, const iof_affine_places *at, int n, uint32_t *to);
   void (*box_rows)(uint32_t *sums, const iof_box_rows *rows, int n, uint8_t *to);
   void (*luma)(const uint8_t *from, size_t plane, size_t n, uint8_t *to);
   void (*mirror)(const uint8_t *from, int n, uint8_t *to);
@@ -139,6 +163,7 @@ iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *nu
 
 /* Apply one of Pillow's operations to the canvas; `to` has its size. */
 iof_status iof_pillow_step(iof_painter *painter, int code, const float *numbers, const iof_canvas *from, uint8_t *to);
+iof_status iof_affine(iof_painter *painter, const iof_canvas *from, const float *numbers, int code, uint8_t *to);
 
 #define IOF_MOST_TAPS 127 /* of a blur: the roundings of so many still fit 16 bits */
 

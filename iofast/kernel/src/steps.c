@@ -182,7 +182,10 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
       case IOF_PILLOW_SHARPNESS:
       case IOF_PILLOW_AUTOCONTRAST:
       case IOF_PILLOW_HUE:
-      case IOF_PILLOW_BLUR: status = iof_pillow_step(painter, code, f, canvas, to); break;
+      case IOF_PILLOW_BLUR:
+      case IOF_PILLOW_AFFINE_NEAREST:
+      case IOF_PILLOW_AFFINE_BILINEAR:
+      case IOF_PILLOW_AFFINE_BICUBIC: status = iof_pillow_step(painter, code, f, canvas, to); break;
       default: return IOF_OK; /* a code without a meaning changes nothing */
     }
   if (!status) {

@@ -189,6 +189,57 @@ TARGET static void L(turn_hue)(uint8_t *restrict planes, size_t plane, size_t n,
   for (size_t i = 0; i < n; i++) pillow_hue(&r[i], &g[i], &b[i], shift);
 }
 
+TARGET static void L(affine_fixed)(const iof_affine_row *row, const uint32_t start[2], const uint32_t step[2], int n,
+                                   int32_t *restrict place) {
+  uint32_t x0 = start[0], y0 = start[1], dx = step[0], dy = step[1];
+  int32_t width = (int32_t)row->width, height = (int32_t)row->height, stride = row->stride, first = row->first;
+  for (int i = 0; i < n; i++) {
+    int32_t x = (int32_t)(x0 + (uint32_t)i * dx) >> 16, y = (int32_t)(y0 + (uint32_t)i * dy) >> 16;
+    int inside = (x >= 0) & (x < width) & (y >= 0) & (y < height);
+    place[i] = inside ? first + y * stride + x : 0;
+  }
+}
+
+TARGET static void L(affine_places)(const iof_affine_row *row, int n, const iof_affine_places *to) {
+  const double *m = row->m;
+  double a = m[0], d = m[3], b = m[1] * row->y, e = m[4] * row->y, c = m[2], f = m[5], width = row->width, height = row->height;
+  int32_t stride = row->stride, first = row->first, *restrict place = to->place;
+  double *restrict across = to->across, *restrict down = to->down;
+  for (int i = 0; i < n; i++) {
+    double at = (double)i + 0.5, x = a * at + b + c, y = d * at + e + f;
+    int inside = (x >= 0) & (x < width) & (y >= 0) & (y < height);
+    double right = inside ? x - 0.5 : 0, under = inside ? y - 0.5 : IOF_BEYOND;
+    double column = floor(right), line = floor(under);
+    across[i] = right - column, down[i] = under - line;
+    place[i] = first + (int32_t)line * stride + (int32_t)column;
+  }
+}
+
+TARGET static void L(affine_linear)(const iof_affine_row *row, const iof_affine_places *at, int n, uint32_t *restrict to) {
+  const uint32_t *restrict frame = row->frame;
+  const int32_t *restrict place = at->place;
+  const double *restrict across = at->across, *restrict down = at->down;
+  int32_t stride = row->stride;
+  for (int i = 0; i < n; i++) {
+    uint32_t a = frame[place[i]], b = frame[place[i] + 1], c = frame[place[i] + stride], d = frame[place[i] + stride + 1];
+    to[i] = linear_pixel(a, b, c, d, across[i], down[i]);
+  }
+}
+
+#define FOUR(at) frame[at], frame[at + 1], frame[at + 2], frame[at + 3]
+TARGET static void L(affine_cubic)(const iof_affine_row *row, const iof_affine_places *at, int n, uint32_t *restrict to) {
+  const uint32_t *restrict frame = row->frame;
+  const int32_t *restrict place = at->place;
+  const double *restrict across = at->across, *restrict down = at->down;
+  int32_t stride = row->stride;
+  for (int i = 0; i < n; i++) {
+    int32_t p = place[i] - stride - 1;
+    uint32_t pixels[16] = {FOUR(p), FOUR(p + stride), FOUR(p + 2 * stride), FOUR(p + 3 * stride)};
+    to[i] = cubic_pixel(pixels, across[i], down[i]);
+  }
+}
+#undef FOUR
+
 TARGET static void L(box_rows)(uint32_t *restrict sums, const iof_box_rows *rows, int n, uint8_t *restrict to) {
   const uint8_t *restrict leaves = rows->leaves, *restrict enters = rows->enters;
   const uint8_t *restrict above = rows->above, *restrict below = rows->below;
@@ -219,7 +270,8 @@ TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restric
 #define NAMED(name, ...) L(on_##name),
 const iof_tile_loops JOIN(iof_tiles, SET) = {
     L(widen), L(narrow), L(line), L(saturation), L(hue), IOF_LEVEL_STEPS(NAMED) L(gray_sum), L(range), L(sharpen),
-    L(blur_down), L(blur_across), L(places), L(join), L(nearest), L(between), L(split), L(mix), L(smooth), L(turn_hue), L(box_rows), L(luma),
+    L(blur_down), L(blur_across), L(places), L(join), L(nearest), L(between), L(split), L(mix), L(smooth), L(turn_hue),
+    L(affine_fixed), L(affine_places), L(affine_linear), L(affine_cubic), L(box_rows), L(luma),
     L(mirror), L(weave_1), L(weave_2), L(weave_4), L(scale), L(half), L(brain),
 };
 
