@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound, Cause, StallBounds, Verdict
+from iofast.monitor.findings import Bound, Cause, Interference, StallBounds, Verdict
 from iofast.monitor.render import escape, wording
 from iofast.monitor.render.figures import NAMES, figures
 from iofast.monitor.render.history import SPANS, History, Point, Timeline, joined
@@ -196,7 +196,7 @@ class TestPrometheus:
         assert len([line for line in lines if line.startswith("iofast_verdict{")]) == 1
 
     def test_names_and_values(self) -> None:
-        text = exposition([moment()])
+        text = exposition([moment(last=starved(interference=Interference(0.1, 0.25)))])
         assert 'iofast_stall_high_ratio{pid="4242",rank="0",command="python train.py' in text
         assert re.search(
             r'^iofast_verdict\{.*verdict="input-bound",cause="decode-cpu-workers",severity="severe"\} 1.0$', text, re.M

@@ -105,6 +105,12 @@ def stall_text(stall: StallBounds | None) -> str:
     return f"stall {bounds(stall.low, stall.high)} of training time"
 
 
+def beside(verdict: Verdict) -> str:
+    """How much longer a step takes beside the loader; "" if that is unknown or below a percent."""
+    found = verdict.interference
+    return "" if found is None or found.high < 0.01 else found.text
+
+
 def basis(verdict: Verdict) -> str:
     """Tier, steps and seconds that the verdict rests on."""
     steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
