@@ -67,6 +67,7 @@ def _job(moment: Moment) -> str:
         _verdict(verdict),
         _advice(verdict),
         _table("What if", ((one.change, wording.predicted(one), one.assumption) for one in verdict.what_if)),
+        _table("Where the time went", wording.sums(history.sums)),
         _table("What the verdict rests on", ((evidence.text,) for evidence in verdict.evidence)),
         _step(moment),
         _timelines(moment),

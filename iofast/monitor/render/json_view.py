@@ -28,6 +28,7 @@ def to_json(moment: Moment) -> dict[str, Any]:
         "world_size": job.world_size,
         "verdict": judged.pop("bound"),
         **judged,
+        "run": None if moment.history.sums is None else asdict(moment.history.sums),
         "interval": snapshot.seconds,
         "figures": asdict(moment.figures),
         "system": asdict(snapshot.system),
