@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from monitor_jobs import made
 from monitor_moments import moment
 from monitor_snapshots import LOADER, snapshot, stacks, training
+from test_monitor_html import WHEN
 
 from iofast.monitor.live import Jobs
 from iofast.monitor.render import wording
@@ -20,7 +21,6 @@ from iofast.monitor.render.html_report import html
 from iofast.monitor.render.json_view import to_json
 from iofast.monitor.snapshot import Doing, Frame, Snapshot
 from iofast.monitor.sums import Ledger, RunSums
-from test_monitor_html import WHEN
 
 BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
 
