@@ -44,6 +44,7 @@ def interference(training: Training, stall: StallBounds | None) -> Interference 
         high = min(lost.high, max(0.0, idle - stall.low))
     else:
         low, high = lost.low, lost.high
+        short = min(long, max(short, (training.running or 0.0) * (1.0 - _taking(training))))
     low, high = min(low, long / 2), min(high, short - _least(training, short))
     return Interference(min(low / (long - low), high / (short - high)), high / (short - high))
 

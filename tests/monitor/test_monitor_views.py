@@ -164,6 +164,12 @@ class TestJson:
         assert found["phases"]["training"] == 92.0
         assert found["devices"][0]["busy"] == found["figures"]["device_busy"]
 
+    def test_lines_to_paste_stay_lines(self) -> None:
+        """Each of them is plain: what a watched process is called adds none."""
+        advice = replace(starved().advice[0], change="from iofast import FastLoader\nloader = FastLoader('\x1b[2J')")
+        found = to_json(moment(1, last=starved(advice=(advice,))))
+        assert found["advice"][0]["change"] == "from iofast import FastLoader\nloader = FastLoader('\\x1b[2J')"
+
     def test_what_is_not_known_is_null(self) -> None:
         found = to_json(moment(1, last=unknown(), devices=(device(float("nan")),)))
         assert found["stall"] is None
