@@ -84,7 +84,7 @@ def main() -> None:
     parser = measure.parser(__doc__, photos=False, seconds=30.0, outside=False, resume=False, repeats=2)
     add_options(parser, "iofast-verdicts")
     arguments = parser.parse_args()
-    place = place_of(arguments)
+    place = place_of(arguments, arguments.suite)
     found = runs(place, arguments.only, (False,) if arguments.outside else (False, True))
     name = "verdict" if arguments.suite == "final" else f"verdict-{arguments.suite}"
     measure.write(name, page(arguments.suite, found, arguments.seconds), arguments.output)

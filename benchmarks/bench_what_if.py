@@ -1,15 +1,18 @@
 """Do predictions come true? Programs of the verdict suites, watched; then each change is really applied.
 
-    python -m benchmarks.bench_what_if [--suite tune|final] [--only NAME] [--seconds 20] [--resume]
+    python -m benchmarks.bench_what_if [--split tune|final] [--only NAME] [--seconds 15] [--resume]
 
 Each program runs once as it is, watched from outside; `iofast monitor`'s model predicts rates from what it saw. Then
-the program runs with more workers, a device or a storage twice as fast, or a second core, and its rate, by its own
-timeline, is compared. The step keeps the length that it had in the first run. The model was made with "tune"; "final"
-has other sizes, seeds and kinds. About 30 seconds a run; with --resume earlier runs are read.
+the program really runs with more workers, a device or a storage twice as fast, a second core, its pictures packed by
+`iofast pack --resize 256`, or a FastLoader with the same transforms, and its rate, by its own timeline, is compared.
+The step keeps the length that it had in the first run. Of trainings on the CPU the interference is compared, too: their
+step is known. The model was made with "tune"; "final" has other sizes, seeds and kinds, and nobody looks at it before.
+About 25 seconds a run, 40 minutes a split; with --resume earlier runs are read.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import sys
@@ -22,11 +25,12 @@ from benchmarks import measure
 from benchmarks.verdicts.program_runs import Place, Run, add_options, place_of
 from benchmarks.verdicts.programs import SUITES, Program
 from benchmarks.verdicts.score import SHORT
-from iofast.monitor.findings import Bound, Prediction
+from iofast.monitor.findings import Interference, Prediction, Verdict
 from iofast.monitor.verdict import classify
 from tools import machine
 
-_SLEEPS = ("sleep", "burst")  # loads whose cost is a wait for a storage
+SIDE = 64  # pixels, of the images that timed_datasets.Decoding makes
+_SLEEPS = ("sleep", "burst", "store")  # loads whose cost is a wait for a storage
 
 
 @dataclass(frozen=True)
@@ -69,33 +73,59 @@ def changed(program: Program, prediction: Prediction) -> Program | None:
         return replace(program, cost_s=0.0)
     if prediction.name == "cores" and program.extra == "one-core":
         return replace(program, extra="", workers=2 * program.workers)
+    if program.load == "decode":
+        if prediction.name == "pack" and program.loader == "torch":
+            return replace(program, load="packed")
+        if prediction.name == "fastloader":
+            threads = max(program.workers, len(os.sched_getaffinity(0)))
+            return replace(program, loader="fast", side=SIDE, workers=threads)
     return None
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A training on the CPU: how much longer its step takes beside the loader, predicted and by its own clock."""
+
+    program: str
+    predicted: Interference | None
+    measured: float
+
+
+def beside(program: Program, run: Run, verdict: Verdict) -> Beside | None:
+    """None for a program whose step is not known to be `step_s` of processor time."""
+    if program.device or program.compute or run.true is None:
+        return None
+    step = (1 - run.true.stall) * run.true.seconds / max(1, run.true.steps)
+    return Beside(program.name, verdict.interference, step / program.step_s - 1)
+
+
 def fixed(program: Program, run: Run) -> Program:
-    """The program with its step as long as it was: `compute` would measure the changed loader again."""
+    """The program with its step as long as it was: `compute` would measure the changed loader again.
+
+    On the CPU `step_s` is processor time already.
+    """
     assert run.true is not None
+    if not program.device and not program.compute:
+        return program
     step = (1 - run.true.stall) * run.true.seconds / max(1, run.true.steps)
     return replace(program, compute=0.0, step_s=round(step, 5))
 
 
-def score(place: Place, program: Program) -> list[Scored]:
+def score(place: Place, program: Program) -> tuple[list[Scored], Beside | None]:
     """Watch a program, predict, apply each change that can be applied, and compare."""
     before = place.run(program, inside=False)
     if before.seen is None or before.true is None:
-        return []
+        return [], None
     verdict = classify(before.seen.snapshots, thresholds=SHORT)
     steady = fixed(program, before)
     pairs = [(prediction, changed(steady, prediction)) for prediction in verdict.what_if]
-    return [
-        Scored(program.name, prediction, rate(place.run(after, inside=False)) / rate(before))
-        for prediction, after in pairs
-        if after is not None
-    ]
+    runs = [(prediction, place.run(after, inside=False)) for prediction, after in pairs if after is not None]
+    scored = [Scored(program.name, prediction, rate(run) / rate(before)) for prediction, run in runs if run.true]
+    return scored, beside(program, before, verdict)
 
 
-def page(suite: str, scored: Sequence[Scored], programs: int) -> str:
-    """The figures, and a line for each prediction."""
+def page(split: str, scored: Sequence[Scored], slowed: Sequence[Beside], quiet: Sequence[str]) -> str:
+    """The figures, a line for each prediction, and the interference. `quiet`: programs without any prediction."""
     errors = [one.error for one in scored]
     right = sum((one.middle > 1) == (one.measured > 1) for one in scored)
     asked = (
@@ -104,40 +134,53 @@ def page(suite: str, scored: Sequence[Scored], programs: int) -> str:
         ("direction right", "97 %", f"{right / len(scored):.0%}"),
     )
     rows = [
-        (one.program, one.prediction.change, f"{one.prediction.low:.2f} – {one.prediction.high:.2f}",
+        (one.program, one.prediction.change.replace("\n", " "), f"{one.prediction.low:.2f} – {one.prediction.high:.2f}",
          f"{one.measured:.2f}", f"{one.error:.0%}", "yes" if one.inside else "**no**")
         for one in scored
     ]  # fmt: skip
+    shown = [
+        (one.program, "–" if one.predicted is None else f"{one.predicted.low:.0%} – {one.predicted.high:.0%}",
+         f"{one.measured:.0%}")
+        for one in slowed
+    ]  # fmt: skip
+    programs = len({one.program for one in scored})
     return f"""# Do predictions come true?
 
-Suite "{suite}": {len(scored)} predictions on {programs} programs. Rates are multiples of the rate before the change.
+Split "{split}": {len(scored)} predictions on {programs} programs. Rates are multiples of the rate before the change.
+Nothing was predicted for {len(quiet)} programs{": " if quiet else ""}{", ".join(quiet)}.
 
 {measure.table(("", "asked", "found"), asked)}
 
 {measure.table(("program", "change", "predicted", "measured", "error", "inside"), rows)}
 
+How much longer a step takes beside the loader, of trainings on the CPU:
+
+{measure.table(("program", "predicted", "measured"), shown)}
+
 {machine.describe()}
-- Command: `python -m benchmarks.bench_what_if --suite {suite}`
+- Command: `python -m benchmarks.bench_what_if --split {split}`
 """
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False, seconds=20.0, resume=False, repeats=2)
-    add_options(parser, "iofast-what-if")
+    parser = measure.parser(__doc__, photos=False, seconds=15.0, resume=False, repeats=2)
+    add_options(parser, "iofast-what-if", "--split")
     arguments = parser.parse_args()
-    place = place_of(arguments)
-    chosen = [
-        program
-        for program in SUITES[arguments.suite]
-        if (program.name in arguments.only if arguments.only else program.bounds == (Bound.INPUT,))
-    ]
+    suite = f"change-{arguments.split}"
+    place = place_of(arguments, suite)
+    chosen = [one for one in SUITES[suite] if not arguments.only or one.name in arguments.only]
     found: list[Scored] = []
+    slowed: list[Beside] = []
     for program in tqdm(chosen, unit=" programs", disable=not sys.stderr.isatty()):
-        found += score(place, program)
+        scored, longer = score(place, program)
+        found += scored
+        slowed += [longer] if longer is not None else []
     if not found:
         raise SystemExit("no prediction could be applied")
-    name = "what-if" if arguments.suite == "final" else f"what-if-{arguments.suite}"
-    measure.write(name, page(arguments.suite, found, len({one.program for one in found})), arguments.output)
+    predicted = {one.program for one in found}
+    quiet = [program.name for program in chosen if program.name not in predicted]
+    name = "what-if" if arguments.split == "final" else "what-if-tune"
+    measure.write(name, page(arguments.split, found, slowed, quiet), arguments.output)
 
 
 if __name__ == "__main__":

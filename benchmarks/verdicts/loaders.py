@@ -78,7 +78,9 @@ def _fast(program: Program, folder: Path) -> Iterable[Any]:
     from iofast import FastDataset, FastLoader
     from iofast import transforms as T
 
-    transform = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+    transform: list[Any] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+    if program.side:
+        transform = [T.Resize((program.side, program.side))]
     if program.load == "web":
         data = FastDataset(f"{(folder / 'url').read_text()}/set.tar")
         return FastLoader(data, program.batch, shuffle=True, transform=transform, num_workers=program.workers)

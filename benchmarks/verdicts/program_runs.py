@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from benchmarks.verdicts import judge, kept, truth
 from benchmarks.verdicts.program import UNAVAILABLE
-from benchmarks.verdicts.programs import SUITES, Program, find
+from benchmarks.verdicts.programs import Program, find
 from tests.nvml import build
 from tools.machine import ROOT
 
@@ -145,20 +145,20 @@ class Place:
             raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
 
 
-def add_options(parser: argparse.ArgumentParser, folder: str) -> None:
+def add_options(parser: argparse.ArgumentParser, folder: str, option: str = "--suite") -> None:
     """Add the options of a benchmark that runs a suite; `folder` is where it keeps runs, in the temporary folder."""
-    parser.add_argument("--suite", choices=SUITES, default="tune")
+    parser.add_argument(option, choices=("tune", "final"), default="tune")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
     default = Path(tempfile.gettempdir()) / folder
     parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
 
 
-def place_of(arguments: argparse.Namespace) -> Place:
-    """Return the place that the options name, empty unless --resume was given."""
+def place_of(arguments: argparse.Namespace, suite: str) -> Place:
+    """Return the place of the suite that the options name, empty unless --resume was given."""
     folder: Path = arguments.folder.resolve()
     if not arguments.resume:
-        shutil.rmtree(folder / arguments.suite, ignore_errors=True)
-    return Place(arguments.suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)
+        shutil.rmtree(folder / suite, ignore_errors=True)
+    return Place(suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)
 
 
 def _changes(suite: str, program: Program) -> dict[str, Any]:

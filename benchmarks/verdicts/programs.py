@@ -23,8 +23,8 @@ SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a
 class Program:
     """One training program.
 
-    load        what its samples cost: sleep, burst, decode, disk, store, web (FastLoader, objects), collate, pickle,
-                copy or nothing
+    load        what its samples cost: sleep, burst, decode, packed (decode, of what `iofast pack --resize 256` made),
+                disk, store, web (FastLoader, objects), collate, pickle, copy or nothing
     cost_s      of a batch, for the loads sleep, burst, collate and pickle
     compute     device seconds a batch for each second that the loader needs for one, measured while warming up
     step_s      device seconds a batch, if `compute` is 0
@@ -53,6 +53,7 @@ class Program:
     persistent: bool = True
     prefetch: int = 2
     batch: int = 8
+    side: int = 0  # of a FastLoader's images; 0: crops of 224
     wait: str = "step"
     spin: bool = False
     kernels: int = 9
@@ -215,7 +216,47 @@ FINAL: Final = tuple(
         replace(DECODING, name="webdataset-1w", loader="webdataset", stall=0.55, compute=0.45),
     )
 )
-SUITES: Final = {"tune": TUNE, "final": FINAL}
+
+
+def _changing(
+    seed: int, stalls: tuple[float, ...], costs: tuple[float, ...], batches: tuple[int, ...]
+) -> list[Program]:
+    """Programs for predictions, which are compared with changed ones: input-bound, by what the model knows."""
+    sleeping = [
+        replace(SLEEPING, name=f"sleep-{workers}w-{number}", workers=workers, stall=stall, compute=1 - stall,
+                cost_s=workers * cost, wait=("step", "never")[number % 2], spin=number == 2)
+        for number, (workers, stall, cost) in enumerate(zip((1, 1, 1, 2, 2, 3), stalls * 2, costs * 2, strict=True))
+    ]  # fmt: skip
+    decoding, inline, shards = (
+        [replace(base, name=f"{name}-{number}", stall=stall, compute=part(stall), batch=batch, workers=workers)
+         for number, (stall, batch) in enumerate(zip(stalls, batches, strict=True))]
+        for base, name, workers, part in (
+            (DECODING, "decode-1w", 1, lambda stall: 1 - stall),
+            (INLINE, "decode-0w", 0, lambda stall: (1 - stall) / stall),
+            (replace(DECODING, loader="webdataset"), "webdataset-1w", 1, lambda stall: 1 - stall),
+        )
+    )  # fmt: skip
+    first, second, third = stalls
+    others = [
+        replace(DECODING, name="decode-1w-spawn", start="spawn", stall=first, compute=1 - first, batch=batches[1]),
+        replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), compute=1 - second, extra="one-core"),
+        replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, compute=1 - third, batch=batches[2]),
+        replace(shards[0], name="webdataset-2w-0", workers=2, compute=1 - second),
+        replace(shards[1], name="webdataset-2w-1", workers=2, compute=1 - third),
+        replace(_input("store-2w", first, "store", Cause.STORAGE), workers=2, cost_s=2 * costs[0]),
+        replace(_input("store-1w", second, "store", Cause.STORAGE), cost_s=costs[1]),
+        replace(DECODING, name="cpu-decode-1w", device=False, causes=ANY, compute=0.0, step_s=costs[0] / 2),
+        replace(DECODING, name="cpu-decode-2w", device=False, causes=ANY, compute=0.0, step_s=costs[1] / 2, workers=2),
+    ]
+    return [replace(one, seed=seed) for one in (*sleeping, *decoding, *inline, *shards, *others)]
+
+
+SUITES: Final = {
+    "tune": TUNE,
+    "final": FINAL,
+    "change-tune": tuple(_changing(2, (0.35, 0.5, 0.65), (0.05, 0.08, 0.12), (6, 8, 12))),
+    "change-final": tuple(_changing(3, (0.3, 0.45, 0.7), (0.06, 0.1, 0.15), (5, 10, 16))),
+}
 
 
 def find(suite: str, name: str) -> Program:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from benchmarks.verdicts.programs import Program
-from iofast import open_writer
+from iofast import FastDataset, open_writer, pack
 
 PICTURES: Final = 48
 _SIZE: Final = (800, 600)
@@ -127,6 +127,22 @@ class Decoding(Samples):
         return torch.from_numpy(np.array(small)), index % 10
 
 
+class Packed(Samples):
+    """The same pictures out of one file, packed with a short side of 256."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        super().__init__(program, folder)
+        pictures(folder / "pictures")
+        path = folder / "packed.lmdb"
+        if not path.exists():
+            pack(folder / "pictures", path, resize=256, progress=False)
+        self.data = FastDataset(path)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        image, _ = self.data[index * 7 % PICTURES]
+        return torch.from_numpy(np.array(image.resize((64, 64)))), index % 10
+
+
 class OnDisk(Samples):
     """Files that are not in the page cache."""
 
@@ -217,6 +233,7 @@ KINDS: Final = {
     "sleep": Sleeping,
     "burst": Bursting,
     "decode": Decoding,
+    "packed": Packed,
     "disk": OnDisk,
     "store": Stored,
     "collate": Samples,

@@ -85,6 +85,24 @@ class StallBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Interference:
+    """How much longer a step takes because the loader works beside it: 0.25 is a quarter longer."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def text(self) -> str:
+        """The figure in a clause."""
+        low, high = round(100 * self.low), round(100 * self.high)
+        return f"a step takes {low}% {f'to {high}% ' * (low != high)}longer beside the loader"
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One figure that a verdict rests on; `text` is a line with the number in it."""
 
@@ -127,6 +145,7 @@ class Verdict:
     cause: Cause | None
     stall: StallBounds | None
     severity: Severity
+    interference: Interference | None = None  # None if no loader works beside the training, or it cannot be seen
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
     what_if: tuple[Prediction, ...] = ()

@@ -86,7 +86,8 @@ def _host(training: Training, stall: StallBounds) -> Finding:
     if asleep is not None and asleep - stall.high >= thresholds.severe:
         reason = f"the training process sleeps {asleep:.0%} of the time, at most {stall.high:.0%} for its loader"
         return Finding(Bound.UNKNOWN, reason=reason)
-    queued = training.taken is not None and (training.main_runnable or 0.0) >= thresholds.part
+    ready = training.running or 0.0
+    queued = training.taken is not None and ready > 0 and (training.queued or 0.0) >= thresholds.part * ready
     reason = "no device in sight: what is judged is the host"
     return Finding(Bound.COMPUTE, reason=reason, cause=Cause.TAKEN if queued else None)
 

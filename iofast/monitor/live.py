@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from iofast.monitor.findings import Verdict
@@ -20,6 +20,7 @@ from iofast.monitor.render.figures import figures
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot
+from iofast.monitor.sums import Ledger
 
 Key = tuple[int, int]  # pid and start time of a process
 SEARCH_S = (1.0, 15.0)  # between searches: while no job is watched, and while some are
@@ -64,6 +65,7 @@ class _Watched:
     moment: Moment | None = None
     judged: Snapshot | None = None  # newest snapshot in the last verdict
     since: int = 0  # snapshots after that
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 class Jobs:
@@ -130,6 +132,7 @@ class Jobs:
         return None
 
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
+        watched.ledger.before_adding(watched.snapshots)
         watched.snapshots.append(snapshot)
         verdict = None if watched.moment is None else watched.moment.verdict
         young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
@@ -139,6 +142,8 @@ class Jobs:
             watched.judged, watched.since = snapshot, 0
         if watched.history is None:
             watched.history = History(snapshot.time_s - snapshot.seconds)
+        if watched.judged is snapshot:
+            watched.history.sums = watched.ledger.sums(watched.snapshots)
         now = figures(snapshot)
         watched.history.add(snapshot, now, verdict)
         watched.moment = Moment(snapshot.job, snapshot, now, verdict, watched.history)
@@ -169,6 +174,7 @@ class Jobs:
         if watched.judged is moment.snapshot:
             return moment
         watched.judged = moment.snapshot
+        moment.history.sums = watched.ledger.sums(watched.snapshots)
         return replace(moment, verdict=self._sources.judge(list(watched.snapshots), moment.verdict))
 
     def __len__(self) -> int:

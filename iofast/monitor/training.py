@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from iofast.monitor.probe.family import WORKER
+from iofast.monitor.probe.proc import LOADER_THREADS
 from iofast.monitor.snapshot import (
     LOADER,
     DeviceFigures,
@@ -21,6 +22,7 @@ from iofast.monitor.snapshot import (
     StackFigures,
     SyncSite,
     WaitSite,
+    WaitSource,
     WorkerTask,
     clamped,
     idle_of,
@@ -178,29 +180,23 @@ class Training:
         return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
 
     @cached_property
-    def main_runnable(self) -> float | None:
-        """Share of the training thread's time in state R that was queued for a processor; None if unknown."""
-        known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
-        waited = fsum(main.runnable_s or 0.0 for main in known)
-        whole = waited + fsum(main.cpu_s or 0.0 for main in known)
-        return clamped(waited / whole) if whole > 0 else None
+    def queued(self) -> float | None:
+        """Share of time in which the training thread was queued for a processor; None if unknown."""
+        waits = [one.main.runnable_s for one in self.snapshots if one.main.runnable_s is not None]
+        return clamped(fsum(waits) / self.seconds) if waits else None
 
     @cached_property
     def running(self) -> float | None:
         """Share of time in which the training thread was on a processor or queued for one; None if unknown."""
-        known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
-        if not known or len(known) < len(self.snapshots):
+        ran = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
+        if self.queued is None or len(ran) < len(self.snapshots):
             return None
-        return clamped(fsum((main.cpu_s or 0.0) + (main.runnable_s or 0.0) for main in known) / self.seconds)
+        return clamped(fsum(ran) / self.seconds + self.queued)
 
     @property
     def asleep(self) -> float | None:
         """Share of time in which no thread of the training process ran or was queued, at least; None if unknown."""
-        own = [one.main for one in self.snapshots]
-        if not any(one.cpu_s is not None for one in own):
-            return None
-        queued = fsum(one.runnable_s or 0.0 for one in own) / self.seconds
-        return clamped(1.0 - self.main_cpu - queued)
+        return None if self.queued is None else clamped(1.0 - self.main_cpu - self.queued)
 
     @cached_property
     def workers(self) -> Workers | None:
@@ -244,6 +240,20 @@ class Training:
     def named_workers(self) -> bool:
         """Whether there are processes with PyTorch's name for loader workers."""
         return any(process.name == WORKER for _, process in self.processes("worker"))
+
+    @cached_property
+    def loader_thread_cores(self) -> float | None:
+        """Cores in use by threads of the training process that work for a loader; None without any."""
+        threads = (thread for one in self.snapshots for thread in one.threads)
+        own = [thread.cpu_s for thread in threads if thread.name.startswith(LOADER_THREADS)]
+        fed = any(site.loader and site.source is WaitSource.THREADS for site in self.waits)
+        return fsum(own) / self.seconds if own else self.other_threads if fed else None
+
+    @cached_property
+    def loader_cores(self) -> float | None:
+        """Cores in use by worker processes and threads of loaders; None without any."""
+        used, threads = [process.cpu_s for _, process in self.processes("worker")], self.loader_thread_cores
+        return None if threads is None and not used else fsum(used) / self.seconds + (threads or 0.0)
 
     def thread_cpu(self, prefix: str) -> float | None:
         """Cores in use by the busiest thread with that name prefix; None without such a thread."""

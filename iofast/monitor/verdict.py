@@ -21,6 +21,7 @@ from iofast.monitor.advice.situation import Situation
 from iofast.monitor.bounds import exposed
 from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
+from iofast.monitor.interference import evidence_of, interference
 from iofast.monitor.limits import Finding, other_than_input
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
@@ -123,7 +124,7 @@ def _decide(case: _Case) -> Verdict:
 
 def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdict:
     training, reason = case.training, finding.reason
-    site = longest_wait(training)
+    site, beside = longest_wait(training), interference(case.training, stall)
     if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
         reason = f"{reason}: {waiting(site)}, and it is unknown whether for its batches"
     return Verdict(
@@ -131,7 +132,8 @@ def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdic
         cause=finding.cause,
         stall=stall,
         severity=severity(stall, case.every.thresholds),
-        evidence=_general(training, stall, site) + finding.evidence,
+        interference=beside,
+        evidence=_general(training, stall, site) + evidence_of(beside, training) + finding.evidence,
         reason=reason,
         tier=stall.tier if stall is not None else Tier.OUTSIDE,
         phases=case.spent,

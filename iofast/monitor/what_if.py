@@ -12,6 +12,9 @@ until workers make them beside it. An input-bound loader takes all of the presen
 most of it, they are scaled to it, and where they are not, nothing is predicted. Where both sides are nearly equal,
 their variation makes some batches late: the lower bound of a rate allows a tenth of the time for that. A band that is
 wider than its effect is left out.
+
+A training that computes on the loader's processors takes `host` of them, so (prep + host) / cores limits the rate, and
+its step is longer by the interference, which shrinks with prep.
 """
 
 from __future__ import annotations
@@ -46,15 +49,21 @@ class Times:
     count: int
     cores: float
     beside: bool = True  # whether batches are made beside the steps
+    host: float = 0.0  # of the same cores, that training computes on
+    slowed: float = 0.0  # by this part of prep a step is longer, at most
 
     def loader(self, end: int) -> float:
         """Time in which the loader makes a batch; `end` is 0 for the least and 1 for the most."""
         prep, fetch = self.prep[end], self.fetch[end]
-        return max((prep + fetch) / self.count, prep / self.cores)
+        return max((prep + fetch) / self.count, (prep + self.host) / self.cores)
+
+    def stepping(self, end: int) -> float:
+        """Time of a step beside that loader."""
+        return self.step[end] + end * self.slowed * self.prep[end]
 
     def batch(self, end: int) -> float:
         """Time of a batch."""
-        step, loader = self.step[end], self.loader(end)
+        step, loader = self.stepping(end), self.loader(end)
         return max(step, loader) if self.beside else step + loader
 
 
@@ -70,8 +79,8 @@ class Present:
 def what_if(now: Situation) -> tuple[Prediction, ...]:
     """Predictions for an input-bound job, the largest gain first; () where the model does not hold.
 
-    It does not where training computes on the loader's processors, other programs take them, or another cause than the
-    work of workers or threads makes the loader late.
+    It does not where other programs take the processors, or another cause than the work of workers or threads makes the
+    loader late.
     """
     times = _times(now)
     if times is None:
@@ -86,36 +95,45 @@ _MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SI
 
 def _times(now: Situation) -> Times | None:
     stall, cause, free = now.verdict.stall, now.verdict.cause, now.free_cores
-    if now.verdict.bound is not Bound.INPUT or stall is None or cause not in _MODELLED or now.shares_cores:
-        return None
-    if free is None:
+    if now.verdict.bound is not Bound.INPUT or stall is None or cause not in _MODELLED or free is None:
         return None
     step = (max(0.02, 1.0 - stall.high), max(0.02, 1.0 - stall.low))
     if cause is Cause.SINGLE:  # the training thread makes batches itself, in the time of the stall
         return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, max(0.5, free), beside=False)
-    training, workers = now.training, now.training.workers
+    training, workers, seen = now.training, now.training.workers, None
     if workers is not None:
         prep = workers.count * workers.cpu
         # A worker that is neither on a processor, nor queued for one, nor out of work, waits for bytes.
         fetch = workers.count * max(0.0, 1.0 - workers.busy - (now.starved or 0.0))
-        seen = Times(step, (prep, prep), (0.0 if now.starved is None else fetch, fetch), workers.count, free + prep)
-        return _scaled(seen)
-    threads = max((one.num_workers or 0 for one in training.loaders), default=0)
-    read, decode = (
-        fsum(one.stages.get(stage, 0.0) for one in training.loaders) / training.seconds for stage in ("read", "decode")
-    )
-    if not threads or read + decode <= 0:
+        waits = 0.0 if now.starved is None else fetch, fetch
+        seen = Times(step, (prep, prep), waits, workers.count, free + prep)
+    elif threads := max((one.num_workers or 0 for one in training.loaders), default=0):
+        read, decode = (
+            fsum(one.stages.get(stage, 0.0) for one in training.loaders) / training.seconds
+            for stage in ("read", "decode")
+        )
+        seen = Times(step, (decode, decode), (read, read), threads, free + decode)
+    if seen is None or not (seen.prep[1] or seen.fetch[1]):
         return None
-    return _scaled(Times(step, (decode, decode), (read, read), threads, free + decode))
+    return _scaled(_sharing(now, seen) if now.shares_cores else seen)
 
 
-def _scaled(times: Times) -> Times | None:
+def _sharing(now: Situation, times: Times) -> Times | None:
+    """The times of a training that computes on the same cores; None if it is unknown how long its step is alone."""
+    beside, (short, long), prep = now.verdict.interference, times.step, times.prep[1]
+    if beside is None or not prep:
+        return None
+    host = max(0.0, now.training.cpu - (now.training.loader_cores or 0.0))
+    alone = short / (1 + beside.high), long / (1 + beside.low)
+    return replace(times, step=alone, cores=times.cores + host, host=host, slowed=(long - alone[1]) / prep)
+
+
+def _scaled(times: Times | None) -> Times | None:
     """The times with a loader that takes all of the present time; None if most of that is unexplained."""
-    taken = times.loader(1)
-    if taken < _EXPLAINED:
+    if times is None or (taken := times.loader(1)) < _EXPLAINED:
         return None
-    (prep, most_prep), (fetch, most_fetch) = times.prep, times.fetch
-    return replace(times, prep=(prep / taken, most_prep / taken), fetch=(fetch / taken, most_fetch / taken))
+    prep, fetch = ((low / taken, high / taken) for low, high in (times.prep, times.fetch))
+    return replace(times, prep=prep, fetch=fetch, host=times.host / taken, slowed=times.slowed * taken)
 
 
 def _images(now: Situation) -> float | None:
@@ -125,7 +143,7 @@ def _images(now: Situation) -> float | None:
 
 def _predict(present: Present, times: Times, name: str, change: str, assumption: str) -> Iterator[Prediction]:
     """Predict the rate with these times, if the effect is larger than its band."""
-    short, long = sorted((times.loader(1), times.step[1]))
+    short, long = sorted((times.loader(1), times.stepping(1)))
     # 1 if equal, 0 if one is half of the other or less, or if they do not wait for each other
     nearness = max(0.0, 2 * short / max(long, 1e-9) - 1) if times.beside else 0.0
     low, high = 1.0 / (times.batch(1) * (1 + _LATE * nearness)), 1.0 / times.batch(0)
@@ -140,7 +158,7 @@ def _workers(present: Present) -> Iterator[Prediction]:
     now, times, free = present.now, present.times, present.now.free_cores or 0.0
     if now.verdict.cause is Cause.CPU:
         return
-    limit = max(times.step[0], times.prep[0] / times.cores)
+    limit = max(times.step[0], (times.prep[0] + times.host) / times.cores)
     wanted = min(_MOST_WORKERS, ceil(1.1 * (times.prep[1] + times.fetch[1]) / limit))
     if wanted <= times.count and now.verdict.cause is not Cause.SINGLE:
         return

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound, Cause, StallBounds, Verdict
+from iofast.monitor.findings import Bound, Cause, Interference, StallBounds, Verdict
 from iofast.monitor.render import escape, wording
 from iofast.monitor.render.figures import NAMES, figures
 from iofast.monitor.render.history import SPANS, History, Point, Timeline, joined
@@ -164,6 +164,12 @@ class TestJson:
         assert found["phases"]["training"] == 92.0
         assert found["devices"][0]["busy"] == found["figures"]["device_busy"]
 
+    def test_lines_to_paste_stay_lines(self) -> None:
+        """Each of them is plain: what a watched process is called adds none."""
+        advice = replace(starved().advice[0], change="from iofast import FastLoader\nloader = FastLoader('\x1b[2J')")
+        found = to_json(moment(1, last=starved(advice=(advice,))))
+        assert found["advice"][0]["change"] == "from iofast import FastLoader\nloader = FastLoader('\\x1b[2J')"
+
     def test_what_is_not_known_is_null(self) -> None:
         found = to_json(moment(1, last=unknown(), devices=(device(float("nan")),)))
         assert found["stall"] is None
@@ -196,7 +202,7 @@ class TestPrometheus:
         assert len([line for line in lines if line.startswith("iofast_verdict{")]) == 1
 
     def test_names_and_values(self) -> None:
-        text = exposition([moment()])
+        text = exposition([moment(last=starved(interference=Interference(0.1, 0.25)))])
         assert 'iofast_stall_high_ratio{pid="4242",rank="0",command="python train.py' in text
         assert re.search(
             r'^iofast_verdict\{.*verdict="input-bound",cause="decode-cpu-workers",severity="severe"\} 1.0$', text, re.M

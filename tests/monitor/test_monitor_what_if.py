@@ -10,7 +10,7 @@ from monitor_snapshots import LOADER, MAIN, SYSTEM, stacks, training, worker
 
 from iofast.monitor.advice import advise
 from iofast.monitor.advice.situation import Situation
-from iofast.monitor.findings import Bound, Cause, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.findings import Bound, Cause, Interference, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Doing, Frame, Tier, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.what_if import what_if
@@ -73,6 +73,23 @@ def test_storage_and_page_cache_take_the_fetch_part() -> None:
     found = predicted(Cause.STORAGE, 0.8, 0.82, processes=workers(0.1), stacks=seen)
     assert found["storage"].high == pytest.approx(1 / ((0.2 + 0.9) / 2))
     assert found["page_cache"].high == pytest.approx(1 / 0.18)
+
+
+def test_a_training_on_the_loader_s_own_cores() -> None:
+    """Two cores, both used: 1.5 by the loader, 0.5 by training, whose step takes 0.8 now and 0.5 alone.
+
+    A FastLoader leaves 0.13 to 0.5 of the loader's work: the step of 0.5 is the limit, longer by a third of what it is
+    longer now, as a third of the work is left.
+    """
+    seen, full = stacks({Frame.LOADER_WAIT: 1.0}, workers=DECODES), replace(SYSTEM, cores=2.0, idle_cores=0.0)
+    now = situation(Cause.CPU, 0.2, 0.2, processes=(replace(MAIN, cpu_s=0.5), *workers(0.75)[1:]), idle=None,
+                    system=full, stacks=seen)  # fmt: skip
+    now = replace(now, verdict=replace(now.verdict, interference=Interference(0.6, 0.6)))
+    found = {one.name: one for one in what_if(now)}
+    assert found["fastloader"].high == pytest.approx(1 / 0.5)
+    nearness = 2 * 0.5 / 0.6 - 1
+    assert found["fastloader"].low == pytest.approx(1 / (0.6 * (1 + 0.1 * nearness)))
+    assert "workers" not in found
 
 
 def test_packing_shrinks_decoding_alone() -> None:

@@ -103,13 +103,15 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
 def test_suites_are_large_and_apart() -> None:
     for name, programs in SUITES.items():
         assert len({program.name for program in programs}) == len(programs), name
+    for name in ("tune", "final"):
+        programs = SUITES[name]
         assert sum(program.loader not in ("zeromq", "grpc") for program in programs) >= 40, name
     tune, final = (set(SUITES[name]) for name in ("tune", "final"))
     assert not {replace(program, seed=0) for program in final} & {replace(program, seed=0) for program in tune}
     assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", ["tune", "final"])
 def test_loaders_of_a_programs_own_have_twins(suite: str) -> None:
     """A rule that called all of them input-bound would be wrong of every second one."""
     own = [program for program in SUITES[suite] if program.loader in ("queue", "processes", "generator", "socket")]

@@ -27,7 +27,6 @@ class Figures:
 
 NAMES = tuple(field.name for field in fields(Figures))
 _EXACT = replace(THRESHOLDS, z=0.0)
-_LOADER_THREADS = ("pt_data_pin", "iofast")
 _LOT_S = 1.5 * PUBLISH_NS / 1e9  # a loader's page is written so often, or at the end of a step
 
 
@@ -35,7 +34,8 @@ def figures(snapshot: Snapshot) -> Figures:
     """The numbers of `snapshot`."""
     seconds = max(snapshot.seconds, 1e-9)
     devices = own_devices(snapshot.devices)
-    stall = exposed(Training([snapshot], _EXACT))
+    training = Training([snapshot], _EXACT)
+    stall = exposed(training)
     images = total(loader.images for loader in snapshot.loaders)
     read = total(process.read_bytes for process in snapshot.processes)
     disk = snapshot.system.disk_read_bytes if read is None else read
@@ -45,7 +45,7 @@ def figures(snapshot: Snapshot) -> Figures:
         stall_low=None if stall is None else stall.low,
         stall_high=None if stall is None else stall.high,
         images_per_s=None if images is None else images / _reported_s(snapshot, seconds),
-        loader_cores=_loader_cores(snapshot, seconds),
+        loader_cores=training.loader_cores,
         disk_bytes_per_s=None if disk is None else disk / seconds,
         main_cores=mean(process.cpu_s / seconds for process in snapshot.processes if process.role == "main"),
     )
@@ -56,9 +56,3 @@ def _reported_s(snapshot: Snapshot, seconds: float) -> float:
     covered = [(one.step_s or 0.0) * one.steps + one.epoch_start_s for one in snapshot.loaders if one.batches]
     reported = max(covered, default=0.0)
     return reported if reported and abs(reported - seconds) <= _LOT_S else seconds
-
-
-def _loader_cores(snapshot: Snapshot, seconds: float) -> float | None:
-    workers = [process.cpu_s for process in snapshot.processes if process.role == "worker"]
-    threads = [thread.cpu_s for thread in snapshot.threads if thread.name.startswith(_LOADER_THREADS)]
-    return sum(workers + threads) / seconds if workers or threads else None

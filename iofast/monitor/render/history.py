@@ -9,6 +9,7 @@ from math import fsum
 from iofast.monitor.findings import Bound, Cause, Severity, Verdict
 from iofast.monitor.render.figures import Figures
 from iofast.monitor.snapshot import Snapshot
+from iofast.monitor.sums import RunSums
 
 RECENT = 240  # intervals kept in full: the widest sparkline
 POINTS = 512  # of a timeline; when it is full, each two neighbours become one
@@ -81,6 +82,7 @@ class History:
     spans: deque[Span] = field(default_factory=lambda: deque(maxlen=SPANS))
     held_s: dict[Bound, float] = field(default_factory=dict)
     intervals: int = 0
+    sums: RunSums | None = None  # up to the last judgement
 
     def add(self, snapshot: Snapshot, now: Figures, verdict: Verdict) -> None:
         """Add an interval, its figures, and the verdict at its end."""

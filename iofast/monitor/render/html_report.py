@@ -67,6 +67,7 @@ def _job(moment: Moment) -> str:
         _verdict(verdict),
         _advice(verdict),
         _table("What if", ((one.change, wording.predicted(one), one.assumption) for one in verdict.what_if)),
+        _table("Where the time went", wording.sums(history.sums)),
         _table("What the verdict rests on", ((evidence.text,) for evidence in verdict.evidence)),
         _step(moment),
         _timelines(moment),
@@ -87,13 +88,15 @@ def _table(title: str, rows: Iterable[Sequence[str]]) -> str:
 def _verdict(verdict: Verdict) -> str:
     cause = "" if verdict.cause is None else f'<span class="cause">{verdict.cause.value}</span>'
     phases, bar = wording.phases(verdict), ""
+    beside = f"<p>{page(text)}</p>" if (text := wording.beside(verdict)) else ""
     if verdict.stall is not None:
         low, high = (min(100.0, max(0.0, 100 * value)) for value in (verdict.stall.low, verdict.stall.high))
         bar = f'<div class="range"><i style="left:{low:.1f}%;width:{high - low:.1f}%"></i></div>'
     return (
         f'<div class="verdict {wording.tone(verdict)}"><b>{verdict.bound.value}</b>{cause}'
         f"<p>{page(wording.explanation(verdict))}</p>{bar}"
-        f'<p>{page(wording.stall_text(verdict.stall))}</p><p class="soft">{page(wording.basis(verdict))}</p>'
+        f"<p>{page(wording.stall_text(verdict.stall))}</p>{beside}"
+        f'<p class="soft">{page(wording.basis(verdict))}</p>'
         + (f'<p class="soft">phases: {page(phases)}</p>' if phases else "")
         + "</div>"
     )

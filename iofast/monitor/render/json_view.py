@@ -9,6 +9,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any, TextIO
 
+from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
 
@@ -28,6 +29,7 @@ def to_json(moment: Moment) -> dict[str, Any]:
         "world_size": job.world_size,
         "verdict": judged.pop("bound"),
         **judged,
+        "run": None if moment.history.sums is None else asdict(moment.history.sums),
         "interval": snapshot.seconds,
         "figures": asdict(moment.figures),
         "system": asdict(snapshot.system),
@@ -35,7 +37,10 @@ def to_json(moment: Moment) -> dict[str, Any]:
         "loaders": [asdict(loader) for loader in snapshot.loaders],
         "notes": snapshot.notes,
     }
-    return {name: _data(value) for name, value in found.items()}
+    data = {name: _data(value) for name, value in found.items()}
+    for advice, printed in zip(verdict.advice, data["advice"], strict=True):
+        printed["change"] = "\n".join(wording.change(advice))  # lines to paste, each made plain
+    return data
 
 
 def _data(value: Any) -> Any:

@@ -104,7 +104,8 @@ def _verdict(moment: Moment, width: int) -> Lines:
     badge.append("" if verdict.cause is None else f"  {verdict.cause.value}", f"bold {style}")
     badge.append(f"  {severity}", style)
     badge.append("  the program has ended" if moment.ended else "", "bold")
-    lines = [badge, Text(wording.stall_text(verdict.stall), "" if verdict.bound.sure else "dim")]
+    figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), wording.beside(verdict))))
+    lines = [badge, Text(figures, "" if verdict.bound.sure else "dim")]
     lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:3]]
     return [*lines, Text(wording.basis(verdict), "dim")]
 

@@ -71,7 +71,7 @@ def paragraphs(moment: Moment) -> list[str]:
     verdict, snapshot = moment.verdict, moment.snapshot
     lines = [wording.name(moment.job, 200), f"  {wording.headline(verdict).upper()}  {_severity(verdict)}".rstrip()]
     lines.append(f"  {wording.explanation(verdict)}")
-    lines.append(f"  {wording.stall_text(verdict.stall)}")
+    lines += [f"  {text}" for text in (wording.stall_text(verdict.stall), wording.beside(verdict)) if text]
     lines.append(f"  {wording.basis(verdict)}")
     known = [f"{row.name} {row.now}" for row in wording.rows(moment) if row.now != wording.NONE]
     if known:

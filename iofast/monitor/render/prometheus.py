@@ -22,6 +22,8 @@ HELP = {
     "iofast_verdict": "1 for the current verdict, with its cause and severity",
     "iofast_stall_low_ratio": "lower bound of the exposed stall, a share of training time",
     "iofast_stall_high_ratio": "upper bound of the exposed stall",
+    "iofast_interference_low_ratio": "lower bound of how much longer a step takes beside the loader",
+    "iofast_interference_high_ratio": "upper bound of how much longer a step takes beside the loader",
     "iofast_wait_ratio": "share of training time that the training thread spends at the line where it waits longest",
     "iofast_images_per_second": "images that training took in the last interval",
     "iofast_loader_cpu_cores": "cores that loader processes and threads used",
@@ -63,6 +65,9 @@ def _samples(moment: Moment) -> Iterator[Metric]:
         tier = (*own, ("tier", verdict.stall.tier.value))
         yield "iofast_stall_low_ratio", tier, verdict.stall.low
         yield "iofast_stall_high_ratio", tier, verdict.stall.high
+    if verdict.interference is not None:
+        yield "iofast_interference_low_ratio", own, verdict.interference.low
+        yield "iofast_interference_high_ratio", own, verdict.interference.high
     if (site := verdict.waits) is not None:
         place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
         yield "iofast_wait_ratio", (*own, *place, ("call", site.call[:_LONGEST]), ("source", site.source)), site.share

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
+from iofast.monitor.sums import RunSums
 from iofast.monitor.training import Training
 
 MEANING = {
@@ -105,6 +106,12 @@ def stall_text(stall: StallBounds | None) -> str:
     return f"stall {bounds(stall.low, stall.high)} of training time"
 
 
+def beside(verdict: Verdict) -> str:
+    """How much longer a step takes beside the loader; "" if that is unknown or below a percent."""
+    found = verdict.interference
+    return "" if found is None or found.high < 0.01 else found.text
+
+
 def basis(verdict: Verdict) -> str:
     """Tier, steps and seconds that the verdict rests on."""
     steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
@@ -144,6 +151,32 @@ def phases(verdict: Verdict) -> str:
     return (
         "  ".join(f"{phase.value} {percent(seconds / total)}" for phase, seconds in known if seconds) if total else ""
     )
+
+
+def sums(run: RunSums | None) -> Iterator[tuple[str, str, str]]:
+    """Rows of a table: part of a run, its time, its share; parts that took nothing are left out."""
+    if run is None:
+        return
+    parts = (
+        ("computed", run.computed.low, run.computed.high),
+        ("waited for batches", run.waited.low, run.waited.high),
+        ("start-up", run.start_up, run.start_up),
+        ("starts of epochs", run.epoch_starts, run.epoch_starts),
+        ("validation", run.validation, run.validation),
+        ("checkpoints", run.checkpoints, run.checkpoints),
+        ("paused", run.paused, run.paused),
+    )
+    for part, low, high in parts:
+        if high >= 0.001:
+            yield part, span(low * run.seconds, high * run.seconds, clock), bounds(low, high)
+    if run.lost_gpu_hours is not None:
+        lost = span(run.lost_gpu_hours.low, run.lost_gpu_hours.high, lambda hours: f"{hours:.2f}")
+        yield "GPU-hours lost", lost, f"of {run.devices * run.seconds / 3600:.2f}"
+
+
+def span(low: float, high: float, text: Callable[[float], str]) -> str:
+    """Two bounds as words: 0:42, or 0:42 to 1:05."""
+    return text(low) if text(low) == text(high) else f"{text(low)} to {text(high)}"
 
 
 def step(snapshot: Snapshot) -> str:
