@@ -146,7 +146,7 @@ GOLDEN = {
 def test_pixels_never_change(step: Step) -> None:
     """Usual and impossible numbers, on each instruction set; whoever changes a step on purpose changes its checksum."""
     image, rng = image_of(37, 61, int(step)), np.random.default_rng(int(step))
-    drawn = [rng.choice([0, 1, 2, 5, 8.5, 63, 128, 200.7, 256, -3, np.nan], NUMBERS).tolist() for _ in range(20)]
+    drawn = [rng.choice([0, 1, 2, 5, 8.5, 63, 128, 200.7, 256, -3, np.nan], 12).tolist() for _ in range(20)]
     for name in SETS:
         made = [by_native(image, [(step, numbers)], name).tobytes() for numbers in drawn]
         assert kernel.crc32c(b"".join(made)) == GOLDEN[step]
