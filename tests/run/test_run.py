@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from places import ROOT
+from todays import todays
 
 HERE = Path(__file__).parent
 FAKE = """
@@ -68,7 +69,7 @@ def facts_of(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", *todays(["spawn", "forkserver"])])
 def test_a_script_sees_the_same(environment: dict[str, str], folder: Path, tmp_path: Path, context: str) -> None:
     program = [sys.executable, str(HERE / "training.py"), str(folder), context]
     plain = facts_of(subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300))
