@@ -10,9 +10,11 @@
     dlio_benchmark $OPTIONS ++workload.reader.data_loader_sampler=iterative \
         ++workload.reader.data_loader_classname=dlio_loader.IofastLoader
 
-Without IOFAST_DATA it reads DLIO's own files. The workload's TFRecords have random bytes for images, which no loader
-can decode, so they are replaced by the JPEGs that DLIO makes. DLIO gives batch size, threads, rank and epoch; `AU` in
-its report is the share of time in which its emulated accelerator had a batch.
+`dlio_loader.WatchedLoader` is DLIO's own loader, whose stall `iofast monitor` then measures from inside.
+
+Without IOFAST_DATA a FastLoader reads DLIO's own files. The workload's TFRecords have random bytes for images, which no
+loader can decode, so they are replaced by the JPEGs that DLIO makes. DLIO gives batch size, threads, rank and epoch;
+`AU` in its report is the share of time in which its emulated accelerator had a batch.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from typing import Any
 import torch
 from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
+from dlio_benchmark.data_loader.torch_data_loader import TorchDataLoader
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, watch
 from iofast import transforms as T
 
 SIZE = 224  # pixels
@@ -62,3 +65,12 @@ class IofastLoader(BaseDataLoader):  # type: ignore[misc]  # untyped
 
     def finalize(self) -> None:
         """Called after each epoch; the loader goes on with the next."""
+
+
+class WatchedLoader(TorchDataLoader):  # type: ignore[misc]  # untyped
+    """DLIO's own loader, torch's DataLoader, which reports to the monitor."""
+
+    def read(self) -> None:
+        """Open the data set."""
+        super().read()
+        self._dataset = watch(self._dataset)

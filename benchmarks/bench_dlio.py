@@ -1,0 +1,176 @@
+"""The monitor's stall beside the accelerator utilisation of DLIO, the program of the MLPerf Storage benchmark.
+
+    python -m benchmarks.bench_dlio --dlio VENV/bin/dlio_benchmark [--files 2000] [--only NAME]
+
+DLIO emulates an accelerator: a step is a sleep of known length, and its report has `AU`, the share of time in which the
+accelerator had a batch. So the stall is 1 - AU. It trains with its own loader, torch's DataLoader, which the monitor
+sees from outside, with the same in `iofast.watch()`, and with a FastLoader; these two report from inside, and there
+the stall must equal 1 - AU. How to install DLIO is in examples/dlio_loader.py; no packed file is needed here. Half a
+minute a configuration, nine in all, and one to write 600 MB of pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks import measure
+from tools import machine
+from tools.machine import ROOT
+
+ASKED = 0.03  # between the stall and 1 - AU
+BATCH = 32
+_OPTIONS = (
+    "workload=resnet50_h100",
+    "++workload.framework=pytorch",
+    "++workload.reader.data_loader=pytorch",
+    "++workload.dataset.format=jpeg",
+    "++workload.dataset.num_samples_per_file=1",
+    "++workload.dataset.record_length_bytes=500000",  # pixels of a picture
+    "++workload.dataset.record_length_bytes_stdev=0",
+)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A run of DLIO: its loader, that loader's threads or workers, and the seconds of a step."""
+
+    loader: str  # torch, watched or iofast
+    threads: int
+    step_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.loader}-{self.threads}-{self.step_s:g}"
+
+
+CONFIGURATIONS = (
+    Configuration("torch", 1, 0.1),
+    Configuration("torch", 2, 0.1),
+    Configuration("watched", 1, 0.1),
+    Configuration("watched", 1, 0.3),
+    Configuration("watched", 2, 0.1),
+    Configuration("iofast", 1, 0.05),
+    Configuration("iofast", 1, 0.1),
+    Configuration("iofast", 1, 0.2),
+    Configuration("iofast", 2, 0.05),
+)
+_CLASSES = {"watched": "dlio_loader.WatchedLoader", "iofast": "dlio_loader.IofastLoader"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The accelerator's idle share by DLIO, and the monitor's bounds of the stall."""
+
+    configuration: Configuration
+    idle: float
+    low: float
+    high: float
+    tier: str
+
+    @property
+    def apart(self) -> float:
+        """Distance of 1 - AU from the middle of the bounds."""
+        return abs((self.low + self.high) / 2 - self.idle)
+
+
+def generate(dlio: str, folder: Path, files: int) -> None:
+    """Have DLIO write its pictures to `folder`/data."""
+    options = ["++workload.workflow.generate_data=True", "++workload.workflow.train=False"]
+    _ended(_dlio([dlio], folder, files, *options))
+
+
+def compared(dlio: str, folder: Path, files: int, configuration: Configuration) -> Compared:
+    """Run DLIO under the monitor. Raises RuntimeError if one of them fails."""
+    own = folder / configuration.name
+    options = [
+        f"hydra.run.dir={own}",
+        "++workload.workflow.generate_data=False",
+        "++workload.train.epochs=1",
+        f"++workload.train.computation_time={configuration.step_s}",
+        f"++workload.reader.batch_size={BATCH}",
+        f"++workload.reader.read_threads={configuration.threads}",
+    ]
+    if configuration.loader in _CLASSES:
+        sampler = "iterative" if configuration.loader == "iofast" else "index"
+        options += [f"++workload.reader.data_loader_sampler={sampler}"]
+        options += [f"++workload.reader.data_loader_classname={_CLASSES[configuration.loader]}"]
+    run = _dlio([sys.executable, "-m", "iofast", "monitor", "--json", "--", dlio], folder, files, *options)
+    return _read(configuration, json.loads((own / "summary.json").read_text()), _ended(run))
+
+
+def _read(configuration: Configuration, summary: dict[str, Any], printed: str) -> Compared:
+    """Compare DLIO's summary and the last verdict that the monitor printed."""
+    seen = [json.loads(line) for line in printed.splitlines() if line.startswith('{"schema"')]
+    judged = [one["stall"] for one in seen if one["stall"] is not None]
+    if not judged:
+        raise RuntimeError(f"the monitor saw no training in {configuration.name}: {printed[-2000:]}")
+    idle = 1 - summary["metric"]["train_au_mean_percentage"] / 100
+    return Compared(configuration, idle, judged[-1]["low"], judged[-1]["high"], judged[-1]["tier"])
+
+
+def _dlio(command: Sequence[str], folder: Path, files: int, *options: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(ROOT), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
+    quiet = {"DFTRACER_ENABLE": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | quiet | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    given = [*_OPTIONS, f"++workload.dataset.num_files_train={files}", *options]
+    return subprocess.run([*command, *given], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def _ended(run: subprocess.CompletedProcess[str]) -> str:
+    if run.returncode:
+        raise RuntimeError(f"status {run.returncode} of {run.args[0]}: {(run.stderr + run.stdout)[-3000:]}")
+    return run.stderr
+
+
+def page(found: Sequence[Compared]) -> str:
+    """A row for each configuration."""
+    inside = [one for one in found if one.tier == "inside"]
+    near = [one for one in inside if one.apart <= ASKED]
+    held = sum(one.low - ASKED <= one.idle <= one.high + ASKED for one in found)
+    rows = [
+        (one.configuration.loader, str(one.configuration.threads), f"{one.configuration.step_s:g} s",
+         f"{one.idle:.1%}", f"{one.low:.1%} – {one.high:.1%}", one.tier, f"{100 * one.apart:.1f}")
+        for one in found
+    ]  # fmt: skip
+    header = ("loader", "threads", "step", "1 - AU", "the monitor's stall", "tier", "apart, points")
+    return f"""# The monitor's stall and DLIO's accelerator utilisation
+
+DLIO 2.0 (MLPerf Storage), ResNet-50's workload with JPEGs, batches of {BATCH}. "apart" is the distance of 1 - AU from
+the middle of the bounds.
+
+- Measured inside: within {100 * ASKED:.0f} points {len(near)} of {len(inside)}
+- Bounds that hold 1 - AU ({100 * ASKED:.0f} points aside): {held} of {len(found)}
+
+{measure.table(header, rows)}
+"""
+
+
+def main() -> None:
+    parser = measure.parser(__doc__, photos=False)
+    parser.add_argument("--dlio", default="dlio_benchmark", help="DLIO's program (default: %(default)s on the PATH)")
+    parser.add_argument("--files", type=int, default=2000, help="pictures: a step takes eight (default: %(default)s)")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="such as torch-1-0.1; repeatable")
+    given: Namespace = parser.parse_args()
+    dlio = str(Path(given.dlio).resolve()) if os.sep in given.dlio else given.dlio
+    with tempfile.TemporaryDirectory(prefix="iofast-dlio-") as name:
+        generate(dlio, Path(name), given.files)
+        chosen = [one for one in CONFIGURATIONS if not given.only or one.name in given.only]
+        bar = tqdm(chosen, unit=" runs", disable=not sys.stderr.isatty())
+        found = [compared(dlio, Path(name), given.files, one) for one in bar]
+    command = "- Command: `python -m benchmarks.bench_dlio`\n"
+    measure.write("dlio", f"{page(found)}\n{machine.describe()}\n{command}", given.output)
+
+
+if __name__ == "__main__":
+    main()
