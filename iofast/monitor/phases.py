@@ -20,6 +20,7 @@ _BY_FRAMES = (
     (Frame.CHECKPOINT, Phase.CHECKPOINT),
     (Frame.LOADER_START, Phase.BETWEEN),
 )
+_STAY = 4  # intervals with workers that show that this training has them
 _PAUSES = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
 
 WorkerSet = frozenset[tuple[int, int]]
@@ -99,4 +100,12 @@ def _warm(
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
         count += 1
-    return count if len(snapshots) >= 4 and count <= len(snapshots) / 2 else 0
+    starting = _before_workers(sets, found)
+    return count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else starting
+
+
+def _before_workers(sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+    """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine."""
+    first = next((at for at, workers in enumerate(sets) if workers), 0)
+    training = [at for at in range(first, len(sets)) if found[at] is Phase.TRAINING]
+    return first if len(training) >= _STAY and all(sets[at] for at in training) else 0

@@ -81,6 +81,15 @@ def test_warm_up_is_what_differs_at_the_beginning() -> None:
     assert found(training(12, doing=BUSY, idle=0.95)) == [T] * 12
 
 
+def test_imports_longer_than_what_follows_are_warm_up() -> None:
+    """On a busy machine imports of 40 s looked like a training that computes, and `--once` said compute-bound."""
+    alone, fed = busy(40, processes=(MAIN,)), busy(8, **of_workers(1))
+    assert found([*alone, *fed]) == [W] * 40 + [T] * 8
+    assert found([*alone, *busy(8)[:2]]) == [T] * 42, "too few to know"
+    validation = [*busy(4, **of_workers(1)), *busy(2, processes=(MAIN,))]
+    assert found([*alone, *validation]) == [T] * 46, "only another loader has workers"
+
+
 def test_seconds_add_up_and_only_training_counts() -> None:
     snapshots = [*busy(40), *[seen(Frame.VALIDATION)] * 10, *busy(10)]
     spent = seconds_by_phase(snapshots, phases(snapshots, THRESHOLDS))
