@@ -44,9 +44,9 @@ PARTS = tuple(
         ("pixels", "Pixels: the device's beside the CPU kernel's", 45, 30),
         ("finishing", "The device alone: decoding, and steps of decoded images", 35, 20),
         ("decode", "Decoding: images a second by source, batch and way", 90, 20),
-        ("transfer", "Transfer: a step of 5 ms, batches of 256", 45, 20),
+        ("transfer", "Transfer: a step of 5 ms, batches of 256", 50, 20),
         ("training", "Into a training loop", 90, 30),
-        ("resident", "Images of 32 x 32 in the device's memory", 25, 20),
+        ("resident", "Images of 32 x 32 in the device's memory", 40, 20),
         # last: compute-sanitizer takes what the others have left; 27 s in all were enough on an H100
         ("stress", "Order of streams: 200 batches, memory changing hands", 100, 20),
     )
