@@ -189,8 +189,8 @@ class TestJson:
             return [s for item in value for s in strings(item)] if isinstance(value, list) else [value]
 
         found = json.loads(out.getvalue())
-        changes = [line for each in found["advice"] for line in each.pop("change").split("\n")]  # to be pasted
-        assert all(shows(text) for text in [*changes, *strings(found)] if isinstance(text, str))
+        lines = [line for one in found["advice"] for line in one.pop("change").split("\n")]  # the table adds them
+        assert all(shows(text) for text in (*lines, *strings(found)) if isinstance(text, str))
 
 
 class TestPrometheus:
