@@ -49,8 +49,8 @@ class RowsBuilder:
 
     def __init__(self) -> None:
         self._facts: dict[str, array[int]] = {name: array(_CODES[dtype]) for name, dtype in FACTS.items()}
-        self._rows: dict[str, array[int]] = {}  # of each field, the rows that have it
-        self._places: dict[str, tuple[array[int], array[int], array[int]]] = {}
+        # of each field: the rows that have it, offsets, lengths, checksums
+        self._places: dict[str, tuple[array[int], array[int], array[int], array[int]]] = {}
 
     def __len__(self) -> int:
         return len(self._facts["position"])
@@ -60,21 +60,22 @@ class RowsBuilder:
         row, facts = len(self), (position, info.label, info.width, info.height, info.orientation)
         for column, value in zip(self._facts.values(), facts, strict=True):
             column.append(value)
-        for field, *place in places:
+        for field, offset, length, crc in places:
             own = self._places.get(field)
             if own is None:
-                own = self._places[field] = array("Q"), array("I"), array("I")
-                self._rows[field] = array("Q")
-            self._rows[field].append(row)
-            for column, value in zip(own, place, strict=True):
-                column.append(value)
+                own = self._places[field] = array("Q"), array("Q"), array("I"), array("I")
+            rows, offsets, lengths, crcs = own  # unrolled: called for each record, twice in a conversion
+            rows.append(row)
+            offsets.append(offset)
+            lengths.append(length)
+            crcs.append(crc)
 
     def arrays(self) -> Arrays:
         """All columns."""
         count = len(self)
         columns = {name: np.frombuffer(own, FACTS[name], count) for name, own in self._facts.items()}
-        for field, places in sorted(self._places.items()):
-            rows = np.frombuffer(self._rows[field], np.uint64).astype(np.intp)
+        for field, (having, *places) in sorted(self._places.items()):
+            rows = np.frombuffer(having, np.uint64).astype(np.intp)
             for name, own in zip(columns_of(field), places, strict=True):
                 columns[name] = lacking(name, count)
                 columns[name][rows] = np.frombuffer(own, type_of(name))

@@ -46,6 +46,7 @@ from iofast.record import (
 )
 from iofast.source.arrays import Strings
 from iofast.source.in_threads import in_threads
+from iofast.source.labels import unused
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _IMAGES = tuple(f".{name}" for name in ("jpeg", *IMAGE_FIELDS))  # ends of fields whose key was cut at an earlier dot
@@ -99,6 +100,8 @@ class TarShards(Format):
             yield f"records have an image under another name than jpg, png or webp: {_division(dotted)}"
         if "label" in self.options.names and not labelled:
             yield f"no record has a class number in {self.options.names['label']!r}: none has a label"
+        elif not labelled:
+            yield from unused(few_names(scan.names_seen for scan in scans), "--names label=MEMBER")
 
 
 class _ShardScan:

@@ -151,6 +151,27 @@ def test_links_and_folders_are_skipped(tmp_path: Path) -> None:
 META = {"__meta__/x.json": b"ignored"}  # as in WebDataset
 
 
+@pytest.mark.parametrize(
+    ("members", "named", "lines"),
+    [
+        (
+            {"a.jpg": b"1", "a.Label": b"1"},
+            {},
+            ("no labels: 'label' may be labels, and --names label=MEMBER takes one",),
+        ),
+        ({"a.jpg": b"1", "a.Label": b"1"}, {"label": "label"}, ()),
+        ({"a.jpg": b"1", "a.class_id": b"1", "a.cls": b"0"}, {}, ()),
+    ],
+)
+def test_members_that_may_be_labels_are_not_lost_in_silence(
+    tmp_path: Path, members: dict[str, bytes], named: dict[str, str], lines: tuple[str, ...]
+) -> None:
+    path = foreign(tmp_path / "x.tar", members)
+    with ForeignReader("x", TarShards([str(path)], ForeignOptions(names=named))) as reader:
+        assert len(reader.left_out) == len(lines)
+        assert all(found.startswith(line) for found, line in zip(reader.left_out, lines, strict=True))
+
+
 def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"} | META)
     with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
