@@ -3,8 +3,10 @@
     python -m benchmarks.bench_gpu [--photos FOLDER] [--only PART ...] [--quick] [--device cuda] [--output PAGE.md]
 
     data       photographs are made (or taken from FOLDER) and packed, as JPEGs and as pixels
+    pixels     whether the device's pixels are the CPU kernel's, bit for bit
+    finishing  the device's time for a batch: decoding, and steps of decoded images
+    decode     images a second by the CPU's kernel, by the GPU, and by nvImageCodec and torchvision alone
     transfer   a step of 5 ms with batches of 256: the exposed stall
-    decode     images a second by the CPU's kernel and by the GPU
     training   images a second into nothing, ResNet-18 and ResNet-50, beside ImageFolder and DataLoader
     resident   images of CIFAR's size, augmented in the device's memory
     stress     corrupt batches of 200, with memory changing hands; compute-sanitizer

@@ -1,56 +1,152 @@
-"""How many images a second are decoded, cropped and resized: by the CPU's kernel, and by the GPU?"""
+"""How many images a second are decoded, cropped and resized: by the CPU's kernel, the GPU, and other libraries?"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
 import statistics
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
-from benchmarks.gpu.clock import rate
+import numpy as np
+import torch
+
+from benchmarks.gpu.clock import on_wall, rate, wait
 from benchmarks.gpu.job import Job
-from iofast import FastLoader
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 
-IMAGES = 400_000  # of an epoch: more than a round takes
-SOURCES = {"packed": "packed.lmdb", "originals": "originals"}
+IMAGES = 3_000_000  # of an epoch: more than a round takes
+ORIGINALS = 400_000
 WAYS = ("cpu", "gpu")  # each may have all cores
-OTHERS = (64, 1024)  # further batch sizes
 ROUNDS, SECONDS = 3, 1.2
+HOST_SECONDS = 3.0
+FEW = 2  # host cores
+BATCHES = (256, 1024)
 
-FROM_PACKED, FROM_ORIGINALS = 100_000, 21_500
+FROM_ORIGINALS, FROM_PAGE_CACHE, IN_MEMORY = 21_500, 100_000, 300_000
+HOST_CORES = 0.2  # with `cache="device"`
 
 Rates = dict[str, float]
 
 
 def run(job: Job) -> None:
-    for source, least in (("packed", FROM_PACKED), ("originals", FROM_ORIGINALS)):
-        rates = _measured(job, source, job.batch, ROUNDS)
+    for batch in (job.batch,) if job.quick else BATCHES:
+        job.attempt(f"cache='device', batches of {batch}", partial(in_memory, job, batch))
+        job.attempt(f"from the page cache, batches of {batch}", partial(from_page_cache, job, batch))
+    for name, decoder in (("nvImageCodec", nvimagecodec), ("torchvision", torchvision)):
+        job.attempt(name, partial(alone, job, name, decoder))
+    for source, least in (("packed", None), ("originals", FROM_ORIGINALS)):
+        rates = by_way(job, source)
         if rates:
             best = max(rates, key=lambda way: rates[way])
             job.figure(f"{source}, end to end: the best way ({best})", rates[best], "images/s", least=least)
-    for batch in () if job.quick else OTHERS:
-        _measured(job, "packed", batch, 1)
 
 
-def _measured(job: Job, source: str, batch: int, rounds: int) -> Rates:
+def finished(job: Job, batch: int, **options: Any) -> FastLoader:
+    """A loader of training crops in bfloat16, normalised; its epoch takes each photograph many times."""
+    transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip(), T.Normalize.imagenet()]
+    dataset = FastDataset(job.data / "packed.lmdb")
+    order = np.random.default_rng(3).integers(0, len(dataset), 32 * batch if job.quick else IMAGES)
+    options = {"device": job.device, "transform": transform, "dtype": torch.bfloat16, **options}
+    return FastLoader(dataset, batch, order=order, **options)
+
+
+def in_memory(job: Job, batch: int) -> None:
+    """From JPEGs in device memory."""
+    rate, cores = on_host(job, finished(job, batch, cache="device", num_workers=2))
+    asked = batch == BATCHES[-1]
+    job.figure(f"cache='device', batches of {batch}", rate, "images/s", least=IN_MEMORY if asked else None)
+    job.figure(f"cache='device', batches of {batch}: host cores", cores, "", most=HOST_CORES if asked else None)
+
+
+def from_page_cache(job: Job, batch: int) -> None:
+    """From JPEGs in the page cache, by few cores and by half of them."""
+    for count in sorted({FEW, max(1, job.cores // 2)}):
+        with on_cores(count):
+            rate, cores = on_host(job, finished(job, batch, decode="auto", num_workers=count))
+        name = f"from the page cache, {count} cores, batches of {batch}"
+        least = FROM_PAGE_CACHE if count == FEW and batch == BATCHES[-1] else None
+        job.figure(name, rate, "images/s", least=least)
+        job.figure(f"{name}: host cores", cores, "")
+
+
+@contextlib.contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Let this process have a few cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(before)[:count]))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def on_host(job: Job, loader: FastLoader) -> tuple[float, float]:
+    """Images a second into nothing, and the cores that the process used."""
+    batches = iter(loader)
+    for _ in range(2 if job.quick else 12):
+        next(batches)
+    wait(job.device)
+    begun, cpu, images = time.monotonic(), time.process_time(), 0
+    for batch in batches:
+        images += len(batch[0])
+        if time.monotonic() - begun > (0.1 if job.quick else HOST_SECONDS):
+            break
+    wait(job.device)
+    wall = time.monotonic() - begun
+    cores = (time.process_time() - cpu) / wall
+    getattr(batches, "close", lambda: None)()
+    return images / wall, cores
+
+
+def alone(job: Job, name: str, decoder: Callable[[Job, list[bytes]], Callable[[], Any]]) -> None:
+    """Another library's decoder alone: whole pictures, without crops or a loop."""
+    if not job.cuda:
+        raise RuntimeError("it needs a CUDA device")
+    files = sorted((job.data / "files").rglob("*.jpg"))[: job.batch]
+    call = decoder(job, [file.read_bytes() for file in files])
+    job.figure(f"{name} alone, whole pictures, batches of {len(files)}", len(files) / on_wall(job, call, 2), "images/s")
+
+
+def nvimagecodec(_: Job, jpegs: list[bytes]) -> Callable[[], Any]:
+    """Its decoder by the hardware engine, which first sees a whole batch."""
+    codec: Any = importlib.import_module("nvidia.nvimgcodec")
+    decoder = codec.Decoder(device_id=torch.cuda.current_device())
+    return lambda: decoder.decode(jpegs)
+
+
+def torchvision(job: Job, jpegs: list[bytes]) -> Callable[[], Any]:
+    """decode_jpeg with a device."""
+    io: Any = importlib.import_module("torchvision.io")
+    tensors = [torch.frombuffer(bytearray(jpeg), dtype=torch.uint8) for jpeg in jpegs]
+    return lambda: io.decode_jpeg(tensors, mode=io.ImageReadMode.RGB, device=job.device)
+
+
+def by_way(job: Job, source: str) -> Rates:
     """Images a second of each way that works; they run in turn, so that a slow moment affects all."""
     transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()]
     loaders: dict[str, FastLoader] = {}
     found: dict[str, list[float]] = {}
+    name = {"packed": "packed.lmdb"}.get(source, source)
 
     def one(way: str) -> None:
         if way not in loaders:
-            images = 64 * batch if job.quick else IMAGES
+            images = 64 * job.batch if job.quick else ORIGINALS
             options = {"num_workers": job.cores, "prefetch": 4, "decode": way}
-            loaders[way] = job.loader(SOURCES[source], images, batch, transform=transform, **options)
+            loaders[way] = job.loader(name, images, transform=transform, **options)
         made = rate(job, loaders[way], 0.2 if job.quick else SECONDS, 2 if job.quick else 8)
         found.setdefault(way, []).append(made)
 
     ways = list(WAYS)
-    for number in range(1 if job.quick else rounds):
+    for number in range(1 if job.quick else ROUNDS):
         for way in ways:
-            job.attempt(f"{source}, batches of {batch}, decode={way!r}", partial(one, way))
+            job.attempt(f"{source}, decode={way!r}", partial(one, way))
         ways = [way for way in ways if len(found.get(way, [])) > number]  # the others have failed
     rates = {way: statistics.median(values) for way, values in found.items()}
     for way, value in rates.items():
-        job.figure(f"{source}, batches of {batch}, {way}: {loaders[way].stats.decode}", value, "images/s")
+        job.figure(f"{source}, {way}: {loaders[way].stats.decode}", value, "images/s")
     return rates

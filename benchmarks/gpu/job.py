@@ -74,10 +74,10 @@ class Job:
         options = {"shuffle": True, "drop_last": True, "device": self.device, **options}
         return FastLoader(self.dataset(name, images), batch or self.batch, **options)
 
-    def training_loader(self, name: str, images: int) -> FastLoader:
-        """Finished batches for a network in bfloat16, channels last; one core is left for the loop."""
-        options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last, "prefetch": 8}
-        return self.loader(name, images, transform=T.train(self.size), num_workers=max(1, self.cores - 1), **options)
+    def training_loader(self, name: str, images: int, **options: Any) -> FastLoader:
+        """Finished batches for a network in bfloat16, channels last."""
+        options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last, **options}
+        return self.loader(name, images, transform=T.train(self.size), **options)
 
     def stall_figures(self, name: str, found: Stalls, most: float | None) -> None:
         """Write down the stalls of a loop, of which at most `most` is asked."""

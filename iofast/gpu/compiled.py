@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iofast.owned import cache_folder, writing
 
@@ -86,7 +88,7 @@ def _done(result: tuple[Any, ...]) -> Any:
 
 
 class Kernels:
-    """The stages on one GPU, whose context is current. Each takes the address of a batch."""
+    """The stages on one GPU, whose context is current. Each takes a batch by value."""
 
     def __init__(self, code: bytes, names: tuple[str, ...]) -> None:
         from cuda.bindings import driver
@@ -96,9 +98,9 @@ class Kernels:
         self._module = _done(driver.cuModuleLoadData(self._image.ctypes.data))
         self._functions = [_done(driver.cuModuleGetFunction(self._module, f"iof_{name}".encode())) for name in names]
 
-    def launch(self, stage: int, batch: int, grid: tuple[int, int], block: int, stream: int) -> None:
-        """Launch a stage: `grid` of (blocks for an image, images)."""
-        argument = np.array([batch], np.uint64)
-        arguments = np.array([argument.ctypes.data], np.uint64)
-        launch = self._driver.cuLaunchKernel
-        _done(launch(self._functions[stage], *grid, 1, block, 1, 1, 0, stream, arguments.ctypes.data, 0))
+    def launch(self, stages: Iterable[tuple[int, tuple[int, int], int]], batch: NDArray[np.void], stream: int) -> None:
+        """Launch stages: the number of each, its grid of (blocks for an image, images), and threads of a block."""
+        arguments, launch = np.array([batch.ctypes.data], np.uint64), self._driver.cuLaunchKernel
+        address = arguments.ctypes.data
+        for number, grid, block in stages:
+            _done(launch(self._functions[number], *grid, 1, block, 1, 1, 0, stream, address, 0))

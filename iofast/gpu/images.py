@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.gpu.batch_memory import rounded_up
 from iofast.gpu.stages import NOTHING, Output, Sizes, clear, prepare
 from iofast.gpu.structs import IMAGE
 from iofast.gpu.transfer import Bus
@@ -43,35 +44,49 @@ class DeviceImages(NamedTuple):
 
 
 class _DeviceMemory:
-    """Memory of the current stream."""
+    """Memory of the current stream: a block to work with, and one with copies."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self.blocks: dict[str, torch.Tensor] = {}
+        self._places: dict[str, slice] = {}
+        self._block = self._copies = torch.empty(0)
 
     def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """See `Memory`."""
-        for name, size in sizes.items():
-            self.blocks[name] = torch.empty(max(size, 1), dtype=torch.uint8, device=self._bus.device)
-        return {name: self.blocks[name].data_ptr() for name in sizes}
+        self._places, end = _places(sizes)
+        self._block = torch.empty(rounded_up(end), dtype=torch.uint8, device=self._bus.device)
+        return _addresses(self._block, self._places)
 
-    def zero(self, name: str) -> None:
+    def zero(self, names: Sequence[str]) -> None:
         """See `Memory`."""
-        self.blocks[name].zero_()
+        self._block[self._places[names[0]].start : self._places[names[-1]].stop].zero_()
 
     def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """See `Memory`. One copy of all."""
-        starts, end = {}, 0
+        places, end = _places({name: column.nbytes for name, column in columns.items()})
+        joined = torch.empty(end, dtype=torch.uint8, pin_memory=self._bus.device.type == "cuda")
+        there = joined.numpy()
         for name, column in columns.items():
-            starts[name], end = end, end + -(-column.nbytes // _ALIGNED) * _ALIGNED
-        joined = np.empty(max(end, 1), np.uint8)
-        for name, column in columns.items():
-            joined[starts[name] : starts[name] + column.nbytes] = (
-                np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-            )
-        block = self._bus.send(torch.from_numpy(joined))
-        self.blocks[next(iter(columns))] = block
-        return {name: block.data_ptr() + start for name, start in starts.items()}
+            there[places[name]] = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+        self._copies = self._bus.send(joined)
+        return _addresses(self._copies, places)
+
+    def reserved(self, name: str) -> torch.Tensor:
+        """uint8 (bytes,)."""
+        return self._block[self._places[name]]
+
+
+def _places(sizes: Mapping[str, int]) -> tuple[dict[str, slice], int]:
+    """Where so many bytes each go in one block, and its size."""
+    places, end = {}, 0
+    for name, size in sizes.items():
+        places[name], end = slice(end, end + size), end + -(-size // _ALIGNED) * _ALIGNED
+    return places, end
+
+
+def _addresses(block: torch.Tensor, places: Mapping[str, slice]) -> dict[str, int]:
+    first = block.data_ptr()
+    return {name: first + place.start for name, place in places.items()}
 
 
 class Made(NamedTuple):
@@ -92,11 +107,10 @@ def make(
     prepared = prepare(memory, Output(images.size, _strides(out), finish), images.table, images.sizes, _given(images))
     clear(memory)
     batch = prepared.batch
-    batch["images"] = memory.put({"images": images.table})["images"]
     for name, tensor in (("jpegs", images.data), ("codes", images.codes), ("out", out)):
         batch[name] = 0 if tensor is None else tensor.data_ptr()
     bus.run(prepared)
-    status = memory.blocks["taps"].view(torch.int32)[2 * count : 3 * count]
+    status = memory.reserved("taps").view(torch.int32)[2 * count : 3 * count]
     return Made(out, status)
 
 

@@ -84,6 +84,6 @@ def decode_on_host(
     records, images = Records.of(memory.arrays["jpegs"], places, memory.tables), memory.arrays["images"].view(IMAGE)
     read(Context(options), source, records, 0, count)
     prepared = prepare(memory, output, images, place(records.files, crops, images, options, output.size))
-    run_on_host(memory, prepared, images, out)
+    run_on_host(memory, prepared, out)
     found = memory.arrays["taps"][8 * count : 12 * count].view(np.int32)
     return np.where(images["refused"], -1, found & DAMAGED).astype(np.int32)

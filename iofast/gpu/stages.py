@@ -22,7 +22,7 @@ STAGES = (*DECODING, "finish", "store", "steps")
 GROUPS = {"see": 128, "weigh": 128, "entropy": 64, "blocks": 128, "colour": 256, "finish": 256, "store": 256}  # threads
 GROUPS["steps"] = 512  # an image's
 POISON = 0xA5  # fills the host's memory, so that no value is read that was not written
-_MIXED = ("partners", "shares", "patches")
+_MIXED, _OF_BATCH = ("partners", "shares", "patches"), ("images", "blurs", "blurred")
 _REMADE = (Step.SHARPNESS, Step.BLUR, Step.WARP_NEAREST, Step.WARP_BILINEAR, Step.FLIP, Step.PAD)
 
 Given = tuple[int, tuple[int, int, int, int]]
@@ -50,8 +50,8 @@ class Memory(Protocol):
     def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The addresses of so many bytes each."""
 
-    def zero(self, name: str) -> None:
-        """Fill one of them with zeros."""
+    def zero(self, names: Sequence[str]) -> None:
+        """Fill those, which were reserved one after the other, with zeros."""
 
     def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """The addresses of copies of arrays."""
@@ -72,8 +72,9 @@ class HostMemory:
             self.arrays[name] = block[start : start + size]
         return {name: self.arrays[name].ctypes.data for name in sizes}
 
-    def zero(self, name: str) -> None:
-        self.arrays[name][:] = 0
+    def zero(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.arrays[name][:] = 0
 
     def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """The arrays themselves, which stay as long as this memory."""
@@ -96,7 +97,7 @@ class Prepared(NamedTuple):
 def prepare(memory: Memory, output: Output, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING) -> Prepared:
     """Reserve the working memory of a batch. `given`: address and byte strides of pixels that are not decoded here.
 
-    The caller fills the addresses of images, jpegs, codes and out, and calls `clear`.
+    The caller fills the addresses of jpegs, codes and out, and calls `clear`.
     """
     batch = np.zeros(1, BATCH)
     count, (height, width) = len(images), output.size
@@ -109,8 +110,10 @@ def prepare(memory: Memory, output: Output, images: NDArray[np.void], sizes: Siz
     batch["strides"], batch["type"] = output.strides, TYPE_NUMBERS[output.finish.type]
     batch["given"], batch["given_strides"] = given
     batch["work"]["scale"] = ((1, 1, 1), (0, 0, 0)) if output.finish.type == "uint8" else output.finish.scale
-    if output.draws:
-        _put_work(memory, batch, output.finish)
+    columns = _work_columns(batch, output.finish) if output.draws else {}
+    for name, address in memory.put({"images": images} | columns).items():
+        group = batch if name in _OF_BATCH else batch["mix" if name in _MIXED else "work"]
+        group[name] = address
     decodes = bool((images["refused"] == 0).any())
     _, _, segments, blocks, crop = sizes if decodes else (0,) * 5
     axes = 2 * room if decodes else 0
@@ -125,19 +128,20 @@ def _room(output: Output, count: int, room: int, sizes: Sizes) -> dict[str, int]
     steps = set(np.unique(output.finish.work.steps).tolist())
     return {
         "coefs": 2 * coefs,
+        "taps": 16 * count,  # with `status` and `moved`
         "samples": coefs,
         "pixels": 4 * pixels,
         "starts": 4 * axes * room,
         "counts": 4 * axes * room,
         "weights": 2 * TAPS * axes * room,
-        "taps": 16 * count,  # with `status` and `moved`
         **({"canvas": 4 * every} if output.draws else {}),
         **({"other": 4 * every} if steps & set(map(int, _REMADE)) else {}),
         **({"rows": 6 * every} if int(Step.BLUR) in steps else {}),
     }
 
 
-def _put_work(memory: Memory, batch: NDArray[np.void], finish: Finish) -> None:
+def _work_columns(batch: NDArray[np.void], finish: Finish) -> dict[str, NDArray[Any]]:
+    """The columns of a batch's work, whose lengths are noted in `batch`."""
     work = finish.work
     if (others := work.steps[np.isin(work.steps, tuple(PillowStep))]).size:
         raise ValueError(f"a device has the steps of iofast.work.Step, found PillowStep {int(others[0])}")
@@ -152,15 +156,12 @@ def _put_work(memory: Memory, batch: NDArray[np.void], finish: Finish) -> None:
         batch["work"]["erasings"] = work.erased.shape[1]
         if work.mixes:
             columns |= {"partners": work.partner, "shares": work.share, "patches": work.patch}
-    for name, address in memory.put(columns).items():
-        group = batch if name in ("blurs", "blurred") else batch["mix" if name in _MIXED else "work"]
-        group[name] = address
+    return columns
 
 
 def clear(memory: Memory) -> None:
     """Zero what a batch needs to be zero."""
-    memory.zero("coefs")
-    memory.zero("taps")
+    memory.zero(("coefs", "taps"))
 
 
 def order(prepared: Prepared) -> list[str]:
@@ -168,13 +169,10 @@ def order(prepared: Prepared) -> list[str]:
     return [stage for stage in (*DECODING, "finish", "steps", "store") if prepared.threads[stage]]
 
 
-def launch(
-    kernels: Kernels, prepared: Prepared, address: int, stream: int, stages: Sequence[str] | None = None
-) -> None:
-    """Launch the stages of the batch at this address of the device."""
-    for stage in order(prepared) if stages is None else stages:
-        grid = prepared.groups(stage), prepared.images
-        kernels.launch(STAGES.index(stage), address, grid, GROUPS[stage], stream)
+def launch(kernels: Kernels, prepared: Prepared, stream: int) -> None:
+    """Launch the stages of a batch on the device."""
+    stages = ((STAGES.index(name), (prepared.groups(name), prepared.images), GROUPS[name]) for name in order(prepared))
+    kernels.launch(stages, prepared.batch, stream)
 
 
 def launch_on_host(prepared: Prepared) -> None:
@@ -190,11 +188,11 @@ def new_tables() -> NDArray[np.uint8]:
     return block[start : start + TABLES]
 
 
-def run_on_host(memory: HostMemory, prepared: Prepared, images: NDArray[np.void], out: NDArray[Any]) -> None:
+def run_on_host(memory: HostMemory, prepared: Prepared, out: NDArray[Any]) -> None:
     """Run a batch whose records, if any, are `memory.arrays["jpegs"]`."""
     clear(memory)
     if "jpegs" in memory.arrays:
         prepared.batch["jpegs"] = memory.arrays["jpegs"].ctypes.data
-    prepared.batch["images"], prepared.batch["out"] = images.ctypes.data, out.ctypes.data
+    prepared.batch["out"] = out.ctypes.data
     prepared.batch["codes"] = memory.tables.ctypes.data + CODES
     launch_on_host(prepared)

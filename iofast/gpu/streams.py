@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -91,13 +90,12 @@ class CudaStreams:
         """Run the stages of a batch on the current stream. What it works with belongs to that stream."""
         from iofast.gpu.stages import launch  # needs the native kernel
 
-        stream, batch = self.current(), self.copy(torch.from_numpy(prepared.batch.view(np.uint8)))
-        launch(self._loaded(), prepared, batch.data_ptr(), stream.cuda_stream)
+        launch(self._loaded(), prepared, self.current().cuda_stream)
 
     def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Copy to the host on the current stream. The result waits for the copy."""
         host = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # else a core would spin meanwhile
         event.record(self.current())
 
         def fetched() -> torch.Tensor:

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -210,9 +210,9 @@ def transfer_to(device: torch.device, counter: StageCounter) -> Transfer | Direc
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:
-    """Yield every tensor in nested lists, tuples and mappings."""
+    """Yield every tensor in nested lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, dict | list | tuple):  # `Mapping` would take four times as long to ask for
+        for each in value.values() if isinstance(value, dict) else value:
             yield from tensors_of(each)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from iofast import kernel
-from iofast.errors import OptionError
+from iofast.containers.base import Located, Reader
+from iofast.errors import IofastError, OptionError
 from iofast.gpu import Bus
 
 
@@ -23,6 +24,23 @@ def lacking(device: torch.device) -> str | None:
         extra = "cuda12" if str(torch.version.cuda).startswith("12") else "cuda13"
         return f"it needs cuda-bindings: pip install 'iofast[{extra}]'"
     return None
+
+
+def decodes_most(reader: Reader, located: Located) -> bool:
+    """Whether a device can decode most of these images: JPEGs with restart markers."""
+    from iofast.gpu import jpegs
+    from iofast.gpu.stages import new_tables
+
+    count, places, context = len(located.length), jpegs.room(located.length), kernel.Context(kernel.DecodeOptions())
+    records = jpegs.Records.of(np.zeros(int(places[-1]), np.uint8), places, new_tables())
+    try:
+        with reader.payloads(located, 0, count) as source:
+            jpegs.read(context, source.checked(False), records, 0, count)
+    except (IofastError, OSError):  # the batch that it belongs to has the error
+        return False
+    finally:
+        context.close()
+    return bool((records.status == 0).mean() > 0.5)
 
 
 class Decoding:

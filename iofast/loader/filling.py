@@ -20,6 +20,7 @@ from iofast.errors import OptionError
 from iofast.gpu import AHEAD, Bus, Direct, Transfer
 from iofast.gpu.batch_memory import BatchMemory
 from iofast.kernel.contract import Payloads
+from iofast.loader.decoding import decodes_most
 from iofast.loader.finishing import Store, made_there
 from iofast.loader.loader_stats import Contexts, Epoch, Tally
 from iofast.loader.resident import KeptJpegs, Resident
@@ -204,17 +205,11 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
 
 def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
     """Whether the device can decode the dataset's images, and saves memory by that; judged by some of them."""
-    from iofast.gpu import jpegs
-    from iofast.gpu.stages import new_tables
+    from iofast.gpu.jpegs import room
 
     some = located.rows(np.unique(np.linspace(0, len(located.length) - 1, TRIED).astype(np.int64)))
-    count, places, context = len(some.length), jpegs.room(some.length), kernel.Context(spec.decode)
-    records = jpegs.Records.of(np.zeros(int(places[-1]), np.uint8), places, new_tables())
-    with spec.dataset.reader.payloads(some, 0, count) as source:
-        jpegs.read(context, source.checked(False), records, 0, count)
-    context.close()
     pixels = 3 * some.width.astype(np.int64) * some.height
-    return bool((records.status == 0).mean() > 0.5 and GAIN * places[-1] < pixels.sum())
+    return decodes_most(spec.dataset.reader, some) and bool(GAIN * room(some.length)[-1] < pixels.sum())
 
 
 def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout) -> KeptJpegs:

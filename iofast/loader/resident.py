@@ -68,8 +68,8 @@ class Resident:
         table, rows = np.zeros(len(draft), IMAGE), draft.indices
         turns = np.ones(len(draft), np.uint8) if self.jpegs is None else self.located.orientation[rows]
         files = jpegs.raw_files(self.offsets[rows], self.sizes[rows]) if self.jpegs is None else self.jpegs.files[rows]
-        crops = jpegs.Crops(within(draft.boxes, draft.size), draft.flips, turns)
-        sizes = jpegs.place(files, crops, table, spec.decode, draft.size)
+        options = kernel.DecodeOptions(filter=spec.decode.filter, clip=True)
+        sizes = jpegs.place(files, jpegs.Crops(draft.boxes, draft.flips, turns), table, options, draft.size)
         left, given = np.flatnonzero(table["refused"]), None
         if len(left):
             table["refused"][left] = 1 + np.arange(len(left))

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.boxes import within
 from iofast.gpu import Bus
 from iofast.gpu.batch_memory import BatchMemory, rounded_up
 from iofast.loader.canvas import Canvas, RowsToDecode, Uniform
@@ -107,11 +106,10 @@ class JpegRows(Unmade):
             raise TypeError("only a device decodes these JPEGs")
         canvas, rows, table = self.canvas, self.chosen, np.zeros(len(self.chosen), IMAGE)
         plan = canvas.plan
-        boxes, flips, turns = plan.boxes[rows], plan.flips[rows], plan.located.orientation[rows]
-        crops = jpegs.Crops(within(boxes, canvas.size) if canvas.options.clip else boxes, flips, turns)
+        crops = jpegs.Crops(plan.boxes[rows], plan.flips[rows], plan.located.orientation[rows])
         sizes = jpegs.place(canvas.files[rows], crops, table, canvas.options, canvas.size)
-        numbers = {row: 1 + number for number, row in enumerate(self._left())}
-        table["refused"] = [numbers.get(row, 0) for row in rows.tolist()]
+        left = np.isin(rows, self._left()) if canvas.given else np.zeros(len(rows), np.bool_)
+        table["refused"] = np.where(left, np.cumsum(left), 0)
         data, *given = self.copies
         pixels = given[0].permute(0, 3, 1, 2) if given else None
         images = DeviceImages(table, sizes, canvas.size, data, canvas.tables.codes(bus), pixels)
@@ -121,4 +119,4 @@ class JpegRows(Unmade):
         return made.images
 
     def _left(self) -> list[int]:
-        return [row for row in self.chosen.tolist() if row in self.canvas.given]
+        return [row for row in self.chosen.tolist() if row in self.canvas.given] if self.canvas.given else []

@@ -23,6 +23,7 @@ WIDE_GAP = 1 << 20  # the same for dense records, as in a block-local order: wha
 DENSE = 4  # records are dense if at most so many bytes are read for each one needed
 PIECE = 1 << 20  # bytes in one call, if the device takes as much in one request
 SMALL_PIECE = 128 << 10  # otherwise: the kernel drops what exceeds its readahead, 128 KiB by default
+SAMPLED = 16  # places that tell whether all are in memory
 FILES = 8  # open at once: the decoding threads need descriptors of a folder too
 
 
@@ -49,6 +50,18 @@ def reading(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray
     return wide if dense else ranges(offsets, lengths, GAP)
 
 
+def cached(fd: int, offsets: NDArray[np.uint64]) -> bool:
+    """Whether the page cache has the first bytes of some of these places, and so most of all: reads do not wait.
+
+    Advice on 256 records that are in memory took 1.3 ms, a sixth of what two cores did for such a batch.
+    """
+    step = -(-len(offsets) // SAMPLED)
+    try:
+        return all(os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) for offset in offsets[::step].tolist())
+    except (OSError, AttributeError):  # not all of them, or the file system cannot tell
+        return False
+
+
 class FileAdvice:
     """Advice on the files of one reader, with counts of calls and bytes."""
 
@@ -68,7 +81,8 @@ class FileAdvice:
             with self._reader.payloads(rows, start, stop) as payloads:
                 for fd in np.unique(payloads.fds[payloads.fds >= 0]).tolist():  # -1: the payload is in memory
                     own = payloads.fds == fd
-                    yield from self._advise(fd, reading(payloads.offsets[own], payloads.lengths[own]))
+                    if not cached(fd, payloads.offsets[own]):
+                        yield from self._advise(fd, reading(payloads.offsets[own], payloads.lengths[own]))
 
     def _advise(self, fd: int, wanted: NDArray[np.uint64]) -> Iterator[None]:
         try:

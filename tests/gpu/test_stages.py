@@ -30,7 +30,7 @@ def finished(images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> No
     table["refused"] = 1 + np.arange(count)
     output = Output(images.shape[1:3], out.strides, finish)  # type: ignore[arg-type]
     prepared = prepare(memory, output, table, (0, 0, 0, 0, 0), (images.ctypes.data, images.strides))  # type: ignore[arg-type]
-    run_on_host(memory, prepared, table, out)
+    run_on_host(memory, prepared, out)
 
 
 def same(seed: int, steps: int, erasings: int, type: str, size: tuple[int, int], last: bool) -> None:
@@ -109,7 +109,7 @@ def test_raw_pixels_in_device_memory_are_cut_like_the_kernels(type: str) -> None
     crops = jpegs.Crops(boxes, flips, np.ones(count, np.uint8))
     taken = jpegs.place(jpegs.raw_files(places, sizes), crops, images, DecodeOptions(), size)
     assert not images["refused"].any()
-    run_on_host(memory, prepare(memory, Output(size, found.strides, finish), images, taken), images, found)  # type: ignore[arg-type]
+    run_on_host(memory, prepare(memory, Output(size, found.strides, finish), images, taken), found)  # type: ignore[arg-type]
     source = kernel.Payloads(
         np.full(count, -1, np.int32),
         (block.ctypes.data + places).astype(np.uint64),

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from device_model import decode_there, lend
-from loader_sets import with_markers, write_numbered
+from loader_sets import photographs, with_markers, write_numbered
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.loader import filling
+from iofast.loader.resources import decode_obstacles
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomErasing(0.5)]
@@ -60,6 +61,23 @@ def test_batches_are_those_of_the_cpu(packed: Path, case: str, workers: int) -> 
     own = there(dataset, workers=workers, **options)
     same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
     assert own.stats.ways["device"] > N
+
+
+def test_the_cpu_decodes_what_a_device_would_mostly_leave_to_it(tmp_path: Path, packed: Path) -> None:
+    """Else the CPU decoded photographs one by one beside the device, at a third of its usual rate."""
+    originals = write_numbered(tmp_path / "originals.lmdb", photographs(N))
+    raw = tmp_path / "raw.lmdb"
+    with open_writer(raw) as writer:
+        for number in range(N):
+            writer.write({"rgb": bytes(3 * 30 * 40), "cls": number, "json": {"width": 40, "height": 30}})
+
+    def obstacles(path: Path, decode: str) -> list[str]:
+        return list(decode_obstacles(FastLoader(FastDataset(path), 8, transform=CROP, decode=decode)._spec))
+
+    assert obstacles(packed, "auto") == []
+    for path in (originals, raw):
+        assert "restart markers" in obstacles(path, "auto")[0]
+        assert obstacles(path, "cpu") == []
 
 
 def test_a_state_serves_either_way(packed: Path) -> None:

@@ -49,6 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             made.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
     return made
 
 
@@ -136,10 +137,26 @@ def test_advice_on_a_folder_opens_few_files(tmp_path: Path, monkeypatch: pytest.
         lengths.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
     list(FileAdvice(reader).give([located]))
     assert len(lengths) == 39
     assert 0 < most[0] <= advice_module.FILES + 1  # with the one that lists descriptors
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_advice_on_what_is_in_memory(tmp_path: Path) -> None:
+    path, offsets = tmp_path / "file", np.arange(0, 1 << 20, 1 << 14, dtype=np.uint64)
+    with path.open("wb+") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError:
+            pytest.skip("this file system does not tell what is in memory")
+        assert advice_module.cached(file.fileno(), offsets)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert not advice_module.cached(file.fileno(), offsets)
 
 
 def test_rows_are_joined_by_place(container: Reader) -> None:
@@ -233,6 +250,7 @@ def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pyt
         time.sleep(0.1)
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
     scattered = container.locate(np.arange(0, len(container), 2))
     ahead = Readahead(container, lambda *_: [scattered], 5)
     ahead.ask(0)

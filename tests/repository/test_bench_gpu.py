@@ -17,7 +17,7 @@ from loader_sets import write_folder
 from places import ROOT
 
 from benchmarks import bench_gpu
-from benchmarks.gpu import clock, data, decode, record, resident, stress, training, transfer
+from benchmarks.gpu import clock, data, decode, finishing, pixels, record, resident, stress, training, transfer
 from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
@@ -234,7 +234,18 @@ class TestParts:
     def test_decode(self, job: Job) -> None:
         decode.run(job)
         self.check(job, "decode")
-        assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='gpu'"]
+        assert "NVIDIA GPU" in self.lacks(job)["packed, decode='gpu'"]
+
+    def test_pixels(self, job: Job) -> None:
+        pixels.run(job)
+        self.check(job, "pixels")
+        assert self.lacks(job) == {}
+        assert {figure.value for figure in record.read(job.log)[0]} == {0}
+
+    def test_finishing(self, job: Job) -> None:
+        finishing.run(job)
+        assert self.figures(job) == {f"8 decoded images, {recipe}" for recipe in finishing.RECIPES}
+        assert self.lacks(job).keys() == {"decoding alone, batches of 8"}
 
     @pytest.mark.slow  # 8 s
     def test_training(self, job: Job) -> None:

@@ -328,13 +328,13 @@ image as the one with the most work needs. */
 FOR_STAGES(RUN)
 
 #ifdef __CUDACC__
-#define KERNEL(name, threads)                                                                                \
-  extern "C" __global__ void __launch_bounds__(256) iof_##name(const iof_device_batch *__restrict__ batch) { \
-    run_##name(batch, (int)blockIdx.y, (int)(blockIdx.x * blockDim.x + threadIdx.x));                        \
+#define KERNEL(name, threads)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(256) iof_##name(const __grid_constant__ iof_device_batch batch) { \
+    run_##name(&batch, (int)blockIdx.y, (int)(blockIdx.x * blockDim.x + threadIdx.x));                           \
   }
 FOR_STAGES(KERNEL)
-extern "C" __global__ void __launch_bounds__(512) iof_steps(const iof_device_batch *__restrict__ batch) {
-  stage_steps(batch, (int)blockIdx.y);
+extern "C" __global__ void __launch_bounds__(512) iof_steps(const __grid_constant__ iof_device_batch batch) {
+  stage_steps(&batch, (int)blockIdx.y);
 }
 #else
 static void run_steps(const iof_device_batch *b, int image, int thread) {
