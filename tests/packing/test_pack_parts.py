@@ -125,7 +125,8 @@ def test_the_same_part_at_once_and_the_last_one_joins(images: Path, tmp_path: Pa
     said = [run.communicate(timeout=300)[1] for run in runs]
     late = [text for run, text in zip(runs, said, strict=True) if run.returncode != 3]  # 3: some images failed
     assert len(late) <= 1, said
-    assert all("another run has published all parts" in text for text in late)
+    # a run that begins when all is published finds the result
+    assert all("another run has published all parts" in text or "exists already" in text for text in late), late
     assert digests(other.parent) == digests(one.parent)
 
 
