@@ -40,7 +40,7 @@ def copy(photos: Path, folder: Path, kind: str, most: int) -> Path:
     for path in files_in(photos)[:most]:
         target = place(folder, path, path.stem).with_suffix(f".{kind.lower()}")
         with Image.open(path) as image:
-            image.convert("RGB").save(target, kind, icc_profile=image.info.get("icc_profile"), **COPIES[kind])
+            image.convert("RGB").save(target, kind, icc_profile=image.info.get("icc_profile"), **COPIES.get(kind, {}))
     return folder
 
 
