@@ -19,7 +19,7 @@ from iofast.containers.base import Located
 from iofast.containers.changed import Rows, decode_again, refresh
 from iofast.errors import OptionError
 from iofast.kernel.contract import Payloads
-from iofast.loader.decoding import decodes_most
+from iofast.loader.decoding import decodes_most, spread
 from iofast.loader.delivery import AHEAD
 from iofast.loader.finishing import Store, made_there
 from iofast.loader.loader_stats import Contexts, Epoch, Tally
@@ -210,7 +210,7 @@ def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
     """Whether the device can decode the dataset's images, and saves memory by that; judged by some of them."""
     from iofast.gpu.jpegs import room
 
-    some = located.rows(np.unique(np.linspace(0, len(located.length) - 1, TRIED).astype(np.int64)))
+    some = located.rows(spread(len(located.length), TRIED))
     pixels = 3 * some.width.astype(np.int64) * some.height
     return decodes_most(spec.dataset.reader, some) and bool(GAIN * room(some.length)[-1] < pixels.sum())
 
