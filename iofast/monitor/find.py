@@ -14,7 +14,17 @@ from iofast.errors import IofastError
 from iofast.meter import page_of, pages
 from iofast.monitor.probe.family import WORKER, Family, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
-from iofast.monitor.probe.states import TICKS, Gone, Stat, command_line, folder, interpreted, process_ids, read_stat
+from iofast.monitor.probe.states import (
+    TICKS,
+    Gone,
+    Stat,
+    below,
+    command_line,
+    folder,
+    interpreted,
+    process_ids,
+    read_stat,
+)
 from iofast.monitor.snapshot import Job
 
 _NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py may train
@@ -96,11 +106,7 @@ class ProcessTable:
 
     def below(self, pid: int) -> set[int]:
         """All descendants of a process."""
-        found, grown = set[int](), {pid}
-        while grown:
-            grown = {other for other, each in self.processes.items() if each.stat.parent in grown} - found
-            found |= grown
-        return found
+        return below({other: each.stat for other, each in self.processes.items()}, {pid})
 
     def above(self, pid: int) -> set[int]:
         """A process and its ancestors."""
@@ -175,7 +181,11 @@ def job_of(pid: int) -> Job:
         raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
     trainer = table.trainer(pid)
     if trainer == pid and not table.trains(pid):
-        ranks = sorted({table.trainer(other) for other in table.below(pid) if table.trains(other)} - {pid})
+        started = table.below(pid)
+        ranks = sorted({table.trainer(other) for other in started if table.trains(other)} - {pid})
+        own = table.processes.get(pid)
+        if not ranks and own is not None and not own.may_train:  # `timeout`, a shell: what it runs may train later
+            ranks = sorted({table.trainer(other) for other in started if table.processes[other].may_train})
         if len(ranks) > 1:
             listed = ", ".join(map(str, ranks[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from iofast.monitor.findings import Verdict
 from iofast.monitor.render.figures import figures
-from iofast.monitor.render.history import History
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.moment import History, Moment
 from iofast.monitor.snapshot import Job, Snapshot
 from iofast.monitor.sums import Ledger
 

@@ -22,7 +22,7 @@ from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
 from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.request import WatchOptions
-from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot
+from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, own_devices
 
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
@@ -125,8 +125,7 @@ class Watch:
         devices = self._nvml.devices(pids, seconds)
         if self.options.gpu is not None:
             return tuple(replace(each, own=True) for each in devices if each.index == self.options.gpu)
-        own = tuple(each for each in devices if each.own)
-        return own or tuple(each for each in devices if each.own is None)
+        return tuple(own_devices(devices))
 
     def _noted(self, devices: tuple[DeviceFigures, ...]) -> tuple[str, ...]:
         """A line for each thing that could not be looked at so far."""
