@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located, Reader
@@ -24,6 +25,11 @@ def lacking(device: torch.device) -> str | None:
         extra = "cuda12" if str(torch.version.cuda).startswith("12") else "cuda13"
         return f"it needs cuda-bindings: pip install 'iofast[{extra}]'"
     return None
+
+
+def spread(count: int, most: int) -> NDArray[np.int64]:
+    """Up to `most` numbers below `count`, as far apart as possible."""
+    return np.unique(np.linspace(0, count - 1, most).astype(np.int64))
 
 
 def decodes_most(reader: Reader, located: Located) -> bool:
