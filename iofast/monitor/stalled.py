@@ -6,7 +6,7 @@ from math import fsum
 
 from iofast.monitor.findings import Bound
 from iofast.monitor.limits import Finding
-from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.snapshot import LOADER, Doing, Frame, Snapshot
 from iofast.monitor.training import FEW, Training
 
 _STATES = {"T": "stopped (state T)", "t": "stopped by a debugger", "D": "waiting for a disk (state D)"}
@@ -32,9 +32,11 @@ def _hanging(every: Training, *, spins: bool) -> Finding | None:
             break
         silent.insert(0, one)
     quiet = Training(silent, thresholds)
-    if spins and (quiet.frame_looks < FEW or quiet.frames(Frame.LOADER_WAIT) != 1.0):
-        return None
     reports = any(loader.live for one in silent for loader in one.loaders)
+    # Of a thread that works in its loader only the loader's own report says that no batch comes.
+    waiting = LOADER if reports else (Frame.LOADER_WAIT,)
+    if spins and (quiet.frame_looks < FEW or quiet.frames(*waiting) != 1.0):
+        return None
     if quiet.seconds < thresholds.min_seconds / 3 or quiet.doing[Doing.STOPPED] >= thresholds.half:
         return None
     used = fsum(_cpu(one, spins=spins) for one in silent) - _TICKS * spins

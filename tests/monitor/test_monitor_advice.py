@@ -205,6 +205,7 @@ def test_when_it_speaks(name: str) -> None:
     advice = given_(judged, **changes).get(name)
     assert advice is not None
     assert change in advice.change
+    assert advice.changes_accuracy == (name in ("mixed_precision", "pack_resize"))
     assert advice.text.endswith(".")
     assert advice.trigger
     assert (advice.value is None) is False, "the figure that triggered it"
@@ -251,15 +252,6 @@ def test_the_largest_gain_comes_first() -> None:
     gains = [advice.gain or 0.0 for advice in advised(training(4, **changes), WORKERS)]
     assert len(gains) >= 3
     assert gains == sorted(gains, reverse=True)
-
-
-ACCURACY = ("mixed_precision", "pack_resize")
-
-
-@pytest.mark.parametrize("name", [*ACCURACY, "num_workers", "pack", "fastloader", "pin_memory", "sync", "compile"])
-def test_changes_of_accuracy_are_marked(name: str) -> None:
-    (judged, changes), *_ = SPEAKS[name]
-    assert given_(judged, **changes)[name].changes_accuracy == (name in ACCURACY)
 
 
 @pytest.mark.parametrize("bound", [Bound.UNKNOWN, Bound.IDLE])

@@ -60,8 +60,13 @@ def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
             "the training thread in `main`, train.py:30, for `next`; "
             "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
         ),
+        (
+            {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0}, stands={100: NEXT, 201: LOCK}), "loaders": (PAGE,)},
+            "the training thread in `main`, train.py:30, for `next`; "
+            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
+        ),
     ],
-    ids=["stacks", "states", "many", "page", "other ranks", "spins"],
+    ids=["stacks", "states", "many", "page", "other ranks", "spins", "spins in its own loader"],
 )
 def test_where_a_hang_stands(changes: Any, where: str) -> None:
     verdict = classify(shots(30, **changes))
@@ -88,10 +93,11 @@ def test_where_a_hang_stands(changes: Any, where: str) -> None:
         {"doing": {Doing.STOPPED: 1.0}},
         {**SPINS, "stacks": stacks({Frame.LOADER_WAIT: 0.9, Frame.FORWARD: 0.1})},
         {**SPINS, "processes": (process(cpu_s=1.5), process(1)), "stacks": STACKS},  # its threads make batches
+        {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0})},  # it may make batches, which nobody counts
     ],
     ids=[
         *("reads", "gets an index", "computes", "computes little", "batches", "device", "notebook", "server", "paused"),
-        *("steps", "threads"),
+        *("steps", "threads", "works in its loader"),
     ],
 )
 def test_what_does_not_hang(changes: Any) -> None:
