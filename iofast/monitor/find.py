@@ -55,11 +55,14 @@ class _Candidate:
         return self.stat.name == WORKER
 
     @property
+    def is_python(self) -> bool:
+        program = os.path.basename(self.line.split(b"\0", 1)[0])
+        return b"python" in program or self.stat.name.startswith(("python", "pt_"))
+
+    @property
     def may_train(self) -> bool:
         """Whether it is a Python program that may be a training."""
-        program = os.path.basename(self.line.split(b"\0", 1)[0])
-        python = b"python" in program or self.stat.name.startswith(("python", "pt_"))
-        return python and not self.never_trains
+        return self.is_python and not self.never_trains
 
     @property
     def never_trains(self) -> bool:
@@ -183,12 +186,13 @@ def job_of(pid: int) -> Job:
     if trainer == pid and not table.trains(pid):
         started = table.below(pid)
         ranks = sorted({table.trainer(other) for other in started if table.trains(other)} - {pid})
-        own = table.processes.get(pid)
-        if not ranks and own is not None and not own.may_train:  # `timeout`, a shell: what it runs may train later
-            ranks = sorted({table.trainer(other) for other in started if table.processes[other].may_train})
         if len(ranks) > 1:
             listed = ", ".join(map(str, ranks[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")
+        own = table.processes.get(pid)
+        programs = {table.trainer(one) for one in started if table.processes[one].may_train}
+        if not ranks and len(programs) == 1 and own is not None and not own.is_python:
+            ranks = list(programs)  # of `timeout`, or of a shell: it may train later
         trainer = ranks[0] if ranks else pid
     job = table.job(trainer)
     if job is None:
