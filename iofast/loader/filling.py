@@ -200,6 +200,7 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
     kept = _checked(transfer, data, layout) if isinstance(transfer, Transfer) and layout.files is not None else None
+    resources.decoding.description = "on the CPU, once" if kept is None else "on the device, which has the JPEGs"
     return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
 
 
