@@ -203,6 +203,7 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
     kept = None if streams is None or layout.files is None else _checked(streams, data, layout)
+    resources.decoding.description = "on the CPU, once" if kept is None else "on the device, which has the JPEGs"
     return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
 
 

@@ -152,7 +152,7 @@ def decode_obstacles(spec: BatchSpec) -> Iterator[str]:
     """Why batches cannot be decoded on any device, the most important reason first."""
     options, reader = spec.options, spec.dataset.reader
     if options.cache is not None:
-        yield f"cache={options.cache!r}: every image is decoded once, by the CPU, before the first batch"
+        yield f"cache={options.cache!r} chooses it, when it fills the device's memory"
     if not spec.with_images:
         yield "the dataset's fields have no image"
     if options.map_sample is not None or "image" in spec.collates:
