@@ -11,6 +11,7 @@ until its records have been decided on, so that no thread fetches a whole block 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,7 @@ LOOKS = 8  # records that represent a batch
 FILLING = 4  # blocks on their way, if all of them are sparse
 WARM = (8, 32)  # so many batches in a row were here; then one of so many is looked at, until something is evicted
 
+_log = logging.getLogger("iofast")
 _FILES = 32  # objects that are open at a time
 _TICK_S = 0.05
 _WAIT_S = 0.001
@@ -310,15 +312,20 @@ def _reopened(places: StoredPlaces, file: int) -> Callable[[], StoredObject]:
 
 
 def _bring(plan: BlockPlan, decisions: _Decisions) -> None:
-    while not decisions.stop and not plan.is_over:
-        more = plan.advance()
-        decisions.decided = plan.decided
-        while not decisions.stop:
-            try:
-                batch = decisions.batches.get(timeout=0 if more else _TICK_S)
-            except Empty:
-                break
-            if batch != WAKE:
-                plan.reach(batch)
-            if decisions.batches.empty():
-                break
+    try:
+        while not decisions.stop and not plan.is_over:
+            more = plan.advance()
+            decisions.decided = plan.decided
+            while not decisions.stop:
+                try:
+                    batch = decisions.batches.get(timeout=0 if more else _TICK_S)
+                except Empty:
+                    break
+                if batch != WAKE:
+                    plan.reach(batch)
+                if decisions.batches.empty():
+                    break
+    except Exception as error:
+        if not decisions.stop:
+            _log.warning("reading ahead ended: %s", error)
+        raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import logging
 import os
 import sys
 import threading
@@ -26,7 +25,6 @@ from iofast.errors import WorkerError
 _JOIN_S: Final = 10.0  # as in jobs.py
 NEVER: Final = sys.maxsize  # a batch that the consumer does not come to
 WAKE: Final = -1  # a report that only wakes the thread
-_log = logging.getLogger("iofast")
 EXITING = "no batch can be made while the interpreter exits: ask for it earlier, not in __del__ or an atexit function"
 
 
@@ -151,8 +149,6 @@ def _follow(reports: Reports, work: Callable[[], None], ended: Callable[[], None
         work()
     except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
         reports.error = error
-        if not reports.stop:
-            _log.warning("reading ahead ended: %s", error)
     finally:
         reports.wanted = NEVER
         if not sys.is_finalizing():
