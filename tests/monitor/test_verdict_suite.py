@@ -72,8 +72,8 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     device = Device(tmp_path, depth=4, spin=spin)
     cuda = Cuda(device)
     first, last = cuda.Event(), cuda.Event()
-    first.record()
     begin = time.monotonic()
+    first.record()
     for _ in range(12):
         device.launch(60_000_000)
     assert time.monotonic() - begin > 0.42, "the queue holds no more than four"
@@ -81,7 +81,7 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     device.synchronize()
     took = time.monotonic() - begin
     assert first.query() and last.query()  # noqa: PT018
-    assert 719 < first.elapsed_time(last) < 1000 * took + 1, "more where this thread was late with the first launch"
+    assert 719 < first.elapsed_time(last) < 1000 * took + 1
     time.sleep(0.1)
     device.close()
     until = time.monotonic() + 5
@@ -89,8 +89,7 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
         time.sleep(0.01)
     busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
     assert truth.length(busy) == 720_000_000
-    assert len(busy) == 1 or took > 0.73, "a pause only where this thread was late with a launch"
-    assert took > 0.719
+    assert 0.72 <= (busy[-1, 1] - busy[0, 0]) / 1e9 < took + 0.001, "with a pause where a launch was late"
     raw = (tmp_path / "ring.bin").read_bytes()
     magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
     assert (magic, period) == (b"NVMLRING", 20_000)
