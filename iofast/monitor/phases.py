@@ -11,7 +11,7 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, workers_of
 from iofast.monitor.thresholds import Thresholds
 
 _BY_FRAMES = (
@@ -29,7 +29,7 @@ WorkerSet = frozenset[tuple[int, int]]
 def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase, ...]:
     """The phase of each snapshot, in order."""
     found = [_alone(one, thresholds) for one in snapshots]
-    sets = [_workers(one) for one in snapshots]
+    sets = [workers_of(one) for one in snapshots]
     for at, phase in enumerate(found):
         if phase is Phase.TRAINING and _new_workers(sets, at):
             found[at] = Phase.BETWEEN
@@ -59,10 +59,6 @@ def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
         if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.part:
             return phase
     return Phase.TRAINING
-
-
-def _workers(snapshot: Snapshot) -> WorkerSet:
-    return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
 
 
 def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:

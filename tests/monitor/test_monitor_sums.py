@@ -96,7 +96,7 @@ def test_a_watched_job_has_sums_and_views_show_them() -> None:
     assert last.history.sums.seconds == pytest.approx(12.0)
     run: dict[str, Any] = json.loads(json.dumps(to_json(last)))["run"]
     assert set(run["computed"]) == {"low", "high"}
-    assert "Where the time went" in html([last], WHEN)
+    assert "waited for batches  " in html([last], WHEN)
     assert to_json(moment())["run"] is None
 
 
