@@ -96,12 +96,17 @@ def _warm(
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
         count += 1
-    starting = _before_workers(sets, found)
+    starting = _before_workers(snapshots, sets, found)
     return count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else starting
 
 
-def _before_workers(sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
-    """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine."""
+def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+    """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine.
+
+    0 if a loader without workers has handed over batches in them: then the workers are those of a validation.
+    """
     first = next((at for at, workers in enumerate(sets) if workers), 0)
+    if any(loader.batches for at in range(first) for loader in snapshots[at].loaders):
+        return 0
     training = [at for at in range(first, len(sets)) if found[at] is Phase.TRAINING]
     return first if len(training) >= _STAY and all(sets[at] for at in training) else 0
