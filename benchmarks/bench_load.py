@@ -31,8 +31,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import measure
-from benchmarks.bench_pack import copy
-from benchmarks.photographs import files_in, link, pack, payload_lengths
+from benchmarks.photographs import files_in, link, pack, payload_lengths, place
 from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
@@ -197,9 +196,13 @@ def of_formats(files: Path, folder: Path, count: int) -> dict[str, Callable[[], 
 
     runs = {}
     for kind in FORMATS:
-        copies = copy(files, folder / kind, kind, count)
-        listed = [(path, int(path.parent.name)) for path in files_in(copies)]
-        runs[f"FastLoader, {kind} files"] = fast(copies)
+        listed = []
+        for path in files_in(files)[:count]:
+            target = place(folder / kind, path, path.stem).with_suffix(f".{kind.lower()}")
+            with Image.open(path) as image:
+                image.convert("RGB").save(target, kind)
+            listed.append((target, int(path.parent.name)))
+        runs[f"FastLoader, {kind} files"] = fast(folder / kind)
         runs[f"Pillow, DataLoader, {kind} files"] = rate(datasets.pillow_loader(listed, BATCH, WORKERS))
     return runs
 
