@@ -2,8 +2,9 @@
 
 python -m benchmarks.bench_load [--part load|cold|recipes|order|run ...] [--photos FOLDER] [--rounds N]
 
-    load      FastLoader to uint8 batches of 224 x 224 from the container, plain files and originals, beside DataLoaders
-              with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo alone, the resampler alone, Python
+    load      FastLoader to uint8 batches of 224 x 224 from the container, plain files (JPEG, PNG, WebP, AVIF) and
+              originals, beside DataLoaders with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo
+              alone, the resampler alone, Python
     cold      what is not in the page cache, from a slow disk and from the disk as it is
     recipes   what augmentation costs, beside torchvision v2, and each operation alone
     order     microseconds to know which samples come next
@@ -30,7 +31,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import measure
-from benchmarks.photographs import files_in, link, pack, payload_lengths
+from benchmarks.photographs import files_in, link, pack, payload_lengths, place
 from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
@@ -41,12 +42,14 @@ BATCH, WORKERS = 256, 2
 EPOCH = 5_000  # images: long enough for start-up to vanish, short enough for many rounds
 MANY = 40_000  # records where nothing is decoded: an epoch of a quarter of a second
 RESAMPLED = 2_048  # raw images held in memory: half a gigabyte, more than any cache
+COPIED = 1_500  # of the packed photographs, as files of other formats
 ORIGINALS = 1_500  # of the original photographs, which take five times as long
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 CENTRE = [T.Resize(256), T.CenterCrop(224)]
 OURS, LIMIT = "FastLoader, LMDB", "limit: full decode only"
 ORIGINAL_LIMIT = "limit of the originals"
 RESAMPLER = "the resampler alone"
+FORMATS = {"PNG": 1.8, "WebP": 1.4, "AVIF": 1.0}  # and how many times as fast as Pillow in a DataLoader is asked
 
 Files = list[tuple[Path, int]]
 
@@ -183,7 +186,25 @@ def contenders(
         "FastLoader, LMDB of rgb, check=None": fast(rgb, check=None),
         RESAMPLER: resampler(rgb),
         "FastLoader with no kernel": without_kernel(folder / "many.lmdb", bench.size(MANY, 512)),
+        **of_formats(folder / "files", folder, bench.size(COPIED, 32)),
     }, sizes
+
+
+def of_formats(files: Path, folder: Path, count: int) -> dict[str, Callable[[], float]]:
+    """The loaders on copies of `files` in other formats."""
+    from benchmarks.peers import datasets
+
+    runs = {}
+    for kind in FORMATS:
+        listed = []
+        for path in files_in(files)[:count]:
+            target = place(folder / kind, path, path.stem).with_suffix(f".{kind.lower()}")
+            with Image.open(path) as image:
+                image.convert("RGB").save(target, kind)
+            listed.append((target, int(path.parent.name)))
+        runs[f"FastLoader, {kind} files"] = fast(folder / kind)
+        runs[f"Pillow, DataLoader, {kind} files"] = rate(datasets.pillow_loader(listed, BATCH, WORKERS))
+    return runs
 
 
 ASKED = (  # (what is compared, one, other, at least)
@@ -197,6 +218,10 @@ ASKED = (  # (what is compared, one, other, at least)
     ("the same without checksums: rgb", "FastLoader, LMDB of rgb, check=None", RESAMPLER, 0.7),
     ("two workers to one", OURS, "FastLoader, LMDB, one worker", 1.9),
     ("the limit's two threads to one, on this machine", LIMIT, "limit, one thread", 1.9),
+    *(
+        (f"{kind} files: loader to Pillow", f"FastLoader, {kind} files", f"Pillow, DataLoader, {kind} files", least)
+        for kind, least in FORMATS.items()
+    ),
 )
 
 

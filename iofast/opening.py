@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions
     from iofast.foreign.table_files import TableFile
 
-_SETS: dict[str, type[ShardReader]] = {TAR: tar.TarReader} | dict.fromkeys(
-    TFRECORD, tfrecord.TfrecordReader
-)  # containers of several files, by the suffix of the name given to `pack`
+# Containers of several files, by the suffix of the name given to `pack`
+_SETS: dict[str, type[ShardReader]] = {
+    **dict.fromkeys(TAR, tar.TarReader),
+    **dict.fromkeys(TFRECORD, tfrecord.TfrecordReader),
+}
 
 # What opens a file, by its suffix; Parquet may also be a table of images, see `_kind`
 _KINDS: dict[str, str] = {
-    **dict.fromkeys((TAR, *COMPRESSED_TAR), "tar"),
+    **dict.fromkeys((*TAR, *COMPRESSED_TAR), "tar"),
     **dict.fromkeys(TFRECORD, "tfrecord"),
     **dict.fromkeys(LISTS, "list"),
     LMDB: "lmdb",

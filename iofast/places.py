@@ -51,9 +51,8 @@ class Geometry:
         """The effect of `recipe` on an image with this header. `upright`: annotations belong to the upright image."""
         shown = (image.width, image.height)
         orientation = 1 if upright else image.orientation
-        goal = recipe.resized(*shown)
-        x0, y0, x1, y1 = recipe.crop(*goal)
-        canvas = recipe.padded(x1 - x0, y1 - y0)
+        framing = recipe.framing(*shown)
+        goal, (x0, y0, x1, y1), canvas = framing.size, framing.box, framing.canvas
         return cls(
             orientation,
             shown[::-1] if orientation >= 5 else shown,

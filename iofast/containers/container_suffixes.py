@@ -1,9 +1,9 @@
 """Suffixes of containers and of other files of data. Imports nothing, because the monitor's probes read them too."""
 
 LMDB = ".lmdb"
-TAR = ".tar"
+TAR = (".tar",)
 TFRECORD = (".tfrecord", ".tfrecords")
-WRITTEN = (LMDB, TAR, *TFRECORD)  # a target's suffix chooses one of these
+WRITTEN = (LMDB, *TAR, *TFRECORD)  # a target's suffix chooses one of these
 
 ARROW = ".arrow"
 PARQUET = ".parquet"  # images, or a manifest

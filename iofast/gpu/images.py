@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.gpu.batch_memory import rounded_up
+from iofast.batch_memory import rounded_up
 from iofast.gpu.stages import NOTHING, Output, Sizes, clear, prepare
 from iofast.gpu.structs import IMAGE
 from iofast.gpu.transfer import Bus

@@ -7,7 +7,6 @@ through the few calls of `CudaStreams`, so that tests can replace it by a model 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from iofast.gpu.stages import Prepared
 
 Event = Any  # torch.cuda.Event, or the model's
-
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-_thread = threading.local()
 
 
 class CudaStreams:
@@ -131,18 +127,3 @@ class CudaStreams:
     def capturing(self) -> bool:
         """Return whether the calling thread's stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()
-
-
-def aside() -> None:
-    """Let the calling thread use CUDA without ending a graph capture in another thread.
-
-    By default a capture fails as soon as any thread of the process allocates memory or makes an event.
-    """
-    if getattr(_thread, "aside", False):
-        return
-    try:
-        mode = ctypes.c_int(_RELAXED)
-        status = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    except (OSError, AttributeError):  # no driver, or one without graphs
-        status = 0
-    _thread.aside = status == 0  # the call fails until the driver is initialised; then try again

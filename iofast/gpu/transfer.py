@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AHEAD: Final = 2  # batches on the device before the consumer: one is ready while the next is being made
 _POLL_S: Final = 50e-6, 2e-3  # first and longest pause between two queries of an event
 MAX_PENDING: Final = 64  # copies whose times are not read yet; further ones are not timed
 
@@ -164,9 +163,6 @@ class Direct:
         """Return the batch."""
         return issued.value
 
-    def free_bytes(self) -> None:
-        """Return None: unknown."""
-
     def check(self) -> None:
         """Do nothing: there are no graphs."""
 
@@ -193,10 +189,8 @@ class Direct:
         return copies
 
 
-def transfer_to(device: torch.device, counter: StageCounter) -> Transfer | Direct | None:
-    """Return how batches are copied to `device`, None for the CPU. Bytes and times go to `counter`."""
-    if device.type == "cpu":
-        return None
+def transfer_to(device: torch.device, counter: StageCounter) -> Transfer | Direct:
+    """Return how batches are copied to `device`, which is not the CPU. Bytes and times go to `counter`."""
     if device.type == "cuda" and torch.version.hip is None:
         return Transfer(device, CudaStreams(device), counter)
     if device.type != "meta":  # which has no memory

@@ -221,6 +221,31 @@ class Transcoded(NamedTuple):
     original_height: int
 
 
+class Framing(NamedTuple):
+    """Where the pixels of an upright image go. All sizes are (width, height).
+
+    size    to which the image of size `original` is resampled
+    box     x0, y0, x1, y1 of what is kept of that: all, or its centre; `window` is its size
+    canvas  on which it is centred
+    """
+
+    original: tuple[int, int]
+    size: tuple[int, int]
+    box: tuple[int, int, int, int]
+    window: tuple[int, int]
+    canvas: tuple[int, int]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing changes."""
+        return self.original == self.size == self.window == self.canvas
+
+    @property
+    def row(self) -> tuple[int, int, int, int, int, int, int, int]:
+        """A row of `decode_batch`'s boxes."""
+        return 0, 0, *self.original, *self.size, *self.box[:2]
+
+
 @dataclass(frozen=True, slots=True)
 class TranscodeRecipe:
     """The options that determine the pixels of a packed image. Raises `OptionError` for invalid combinations.
@@ -296,8 +321,18 @@ class TranscodeRecipe:
         if self.pad_color == "drop":
             raise OptionError("pad_color must be a colour, found 'drop'")
 
-    def resized(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size (width, height) to which an upright image is resampled, before any crop."""
+    def framing(self, width: int, height: int) -> Framing:
+        """Return where the pixels of an upright image of this size go."""
+        size = self._resized(width, height)
+        window, x, y = size, 0, 0
+        if self.mode == "crop":
+            side = min(self.size or width, *size)
+            window = side, side
+            x, y = (round((length - side) / 2) for length in size)  # as torchvision's CenterCrop rounds
+        canvas = (self.size, self.size) if self.mode == "pad" and self.size else window
+        return Framing((width, height), size, (x, y, x + window[0], y + window[1]), window, canvas)
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
         if self.size is None:
             return width, height
         if self.mode == "exact":
@@ -313,18 +348,6 @@ class TranscodeRecipe:
     def interval(self, mcus: int) -> int:
         """Return the MCUs per restart interval of a JPEG with `mcus` MCUs per row; 0 = no markers."""
         return self.restart if isinstance(self.restart, int) else restart_interval(mcus)
-
-    def crop(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Return the box (x0, y0, x1, y1) that is kept of a resampled image: all, or its centre."""
-        if self.mode != "crop":
-            return 0, 0, width, height
-        side = min(self.size or width, width, height)
-        x, y = round((width - side) / 2), round((height - side) / 2)  # as torchvision's CenterCrop rounds
-        return x, y, x + side, y + side
-
-    def padded(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size (width, height) of the canvas around a resampled, cropped image."""
-        return (self.size, self.size) if self.mode == "pad" and self.size else (width, height)
 
 
 def restart_interval(mcus: int) -> int:

@@ -6,6 +6,7 @@ resampled channel by channel in floating point, and those of whole numbers are r
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from iofast.kernel.contract import (
     MAX_MEMORY,
     MAX_PIXELS,
     TURNED,
+    Framing,
     Header,
     Status,
     StatusError,
@@ -160,18 +162,13 @@ def transcode(stored: Whole, recipe: TranscodeRecipe, kind: str) -> Transcoded:
 
     Padding is 0, that of a PNG `pad_color`. Raises `StatusError`.
     """
-    original = stored.upright
-    size = recipe.resized(*original)
-    box = recipe.crop(*size)
-    window = (box[2] - box[0], box[3] - box[1])
-    canvas = recipe.padded(*window)
-    _check_memory(stored.pixels, recipe, original, size, canvas)
-    made = turned(stored.pixels, stored.orientation)
-    if size != original or window != size:
-        made = resample(made, (0, 0, *original, *size, *box[:2]), window, recipe.filter)
+    framing = recipe.framing(*stored.upright)
+    _check_memory(stored.pixels, recipe, framing)
+    made = resample(turned(stored.pixels, stored.orientation), framing.row, framing.window, recipe.filter)
     levels = levels_of(recipe.pad_color or "black") if kind == PNG else (0, 0, 0)
-    made = _padded(made, canvas, tuple(257 * level for level in levels))
-    return Transcoded(arrays.write_npy(made) if kind == NPY else png.write(made), kind, *canvas, 1, *original)
+    made = _padded(made, framing.canvas, tuple(257 * level for level in levels))
+    data = arrays.write_npy(made) if kind == NPY else png.write(made)
+    return Transcoded(data, kind, *framing.canvas, 1, *framing.original)
 
 
 def turned(pixels: Pixels, orientation: int) -> Pixels:
@@ -276,15 +273,9 @@ def _padded(pixels: Pixels, canvas: tuple[int, int], levels: tuple[int, ...]) ->
     return arrays.padded(pixels, canvas, levels if pixels.shape[2] == 3 else levels[0])
 
 
-def _check_memory(
-    pixels: Pixels,
-    recipe: TranscodeRecipe,
-    original: tuple[int, int],
-    goal: tuple[int, int],
-    canvas: tuple[int, int],
-) -> None:
+def _check_memory(pixels: Pixels, recipe: TranscodeRecipe, framing: Framing) -> None:
     """Raise `StatusError` beyond `max_memory`: the file and its array, the result, its bytes, planes of float32."""
-    pixel = pixels.shape[2] * pixels.dtype.itemsize
-    planes = 4 * (pixels.shape[0] * pixels.shape[1] + goal[0] * original[1] + goal[0] * goal[1])
-    needed = 2 * pixels.nbytes + planes + 3 * pixel * canvas[0] * canvas[1]
-    memory.check(recipe, original, needed, arrays.named(pixels.shape[2], pixels.dtype.name))
+    pixel, (width, height) = pixels.shape[2] * pixels.dtype.itemsize, framing.size
+    planes = 4 * (pixels.shape[0] * pixels.shape[1] + width * framing.original[1] + width * height)
+    needed = 2 * pixels.nbytes + planes + 3 * pixel * math.prod(framing.canvas)
+    memory.check(recipe, framing.original, needed, arrays.named(pixels.shape[2], pixels.dtype.name))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-_APP2, _SCAN, _END = 0xE2, 0xDA, 0xD9
+END = b"\xff\xd9"  # the end-of-image marker
+
+_APP2, _SCAN = 0xE2, 0xDA
 _BARE = (0x00, 0x01, *range(0xD0, 0xD8))  # markers without a length
 _PROFILE = b"ICC_PROFILE\0"
 _PART = 65_519  # bytes of a profile in one segment
@@ -32,7 +34,7 @@ def with_profile(data: bytes, profile: bytes) -> bytes:
 def has_end(data: bytes) -> bool:
     """Whether a JPEG has an end-of-image marker behind its header. Thumbnails in the header have their own."""
     header = max((end for _, _, end in _segments(data)), default=2)
-    return data.rfind(bytes((0xFF, _END)), header) >= 0
+    return data.rfind(END, header) >= 0
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:
@@ -44,7 +46,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:
             at += 1
         elif marker in _BARE:
             at += 2
-        elif marker in (_SCAN, _END) or size < 2:
+        elif marker in (_SCAN, END[1]) or size < 2:
             return
         else:
             if at + 2 + size <= len(data):

@@ -34,22 +34,16 @@ def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: boo
     pillow.check_end(opened)
     if opened.format == "png" and data[24] == 16 and data[25] in (2, 6):
         raise DecodeError("a mask of 16-bit colour would lose its lower bits: expected gray, palette or 8 bits")
-    size = (image.width, image.height)
-    turn = _turn(opened, image, upright)
-    goal = recipe.resized(*size)
-    box = recipe.crop(*goal)
-    window = (box[2] - box[0], box[3] - box[1])
-    canvas = recipe.padded(*window)
+    turn, framing = _turn(opened, image, upright), recipe.framing(image.width, image.height)
     opened.image.load()
-    if turn == 1 and opened.orientation == 1 and opened.format == "png" and size == window == canvas:
+    if turn == 1 and opened.orientation == 1 and opened.format == "png" and framing.is_whole:
         return data
     mask = pillow.turn(opened.image, turn if turn > 1 else opened.orientation)
     if mask.mode not in _MODES:
         raise DecodeError(f"a mask of mode {mask.mode} cannot be stored: expected gray, palette or RGB")
-    labels = np.asarray(mask)
-    rows = _nearest(labels.shape[0], goal[1], box[1], box[3])
-    columns = _nearest(labels.shape[1], goal[0], box[0], box[2])
-    return _png(_padded(labels[rows[:, None], columns], canvas, fill), mask)
+    labels, (across, down), (x0, y0, x1, y1) = np.asarray(mask), framing.size, framing.box
+    rows, columns = _nearest(labels.shape[0], down, y0, y1), _nearest(labels.shape[1], across, x0, x1)
+    return _png(_padded(labels[rows[:, None], columns], framing.canvas, fill), mask)
 
 
 def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:

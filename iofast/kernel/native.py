@@ -20,6 +20,7 @@ from iofast.kernel.contract import (
     MESSAGES,
     TURNED,
     WAYS,
+    Framing,
     Header,
     Kind,
     Status,
@@ -123,33 +124,29 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     header = None if recipe.format == "npy" else _header(data)
     if header is None:
         return recode.transcode(data, recipe)
-    width, height = original = header.width, header.height
-    size = recipe.resized(*original)
-    box = recipe.crop(*size)
-    window = box[2] - box[0], box[3] - box[1]
-    canvas = recipe.padded(*window)
-    kept = recipe.format == "keep" and box == (0, 0, width, height) and canvas == original
+    framing = recipe.framing(header.width, header.height)
+    kept = recipe.format == "keep" and framing.is_whole
     stored = "jpeg" if recipe.format == "keep" else recipe.format
     profile = _profile(data, header.components, recipe, kept)
-    both = bool(profile) or stored not in memory.NATIVE or (recipe.mode == "pad" and not kept)
-    fits = recode.excess(stored, *canvas, recipe) is None
+    pillow_encodes = bool(profile) or stored not in memory.NATIVE or (recipe.mode == "pad" and not kept)
+    fits = recode.excess(stored, *framing.canvas, recipe) is None
     needed = memory.of_native(
-        original,
-        canvas if fits and (both or not kept) else (0, 0),
-        memory.BY_BOTH[stored] if both else memory.NATIVE[stored],
+        framing.original,
+        framing.canvas if fits and (pillow_encodes or not kept) else (0, 0),
+        memory.NATIVE_THEN_PILLOW[stored] if pillow_encodes else memory.NATIVE[stored],
         coefficients=header.components if header.progressive else 0,
-        whole=kept or window != size,
+        whole=kept or framing.window != framing.size,
     )
     _check_limits(recipe, header, len(data) + needed)
-    if both:
-        if fits and header.components <= 3 and _supports(window, size, _AS_PIXELS):
-            return _by_both(data, recipe, stored, header.components, profile)
+    if pillow_encodes:
+        if fits and header.components <= 3 and _supports(framing, _AS_PIXELS):
+            return _encoded_by_pillow(data, header, recipe, stored, framing, profile)
         if recipe.truncated is None:
             decode(data, header.orientation, recipe.max_pixels)  # Pillow ignores damage that libjpeg only warns of
         return recode.transcode(data, recipe)
     if kept:
         return _kept(data, header, recipe) if recipe.truncated is None else _kept_if_whole(data, header, recipe)
-    return _encoded(data, header, recipe, stored, (size, box))
+    return _encoded(data, header, recipe, stored, framing)
 
 
 def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
@@ -167,23 +164,16 @@ def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
 
 def _kept_if_whole(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
     """Keep a file, complete one that lacks only its end-of-image marker, and encode what is there of any other."""
-    for whole, how in ((data, recipe.check), (as_bytes(data) + pillow.END, None)):
+    for whole, how in ((data, recipe.check), (as_bytes(data) + markers.END, None)):
         with suppress(DecodeError):
             return _kept(whole, header, replace(recipe, check=how))
     return transcode(data, replace(recipe, format="jpeg"))
 
 
-def _encoded(
-    data: Buffer,
-    header: Header,
-    recipe: TranscodeRecipe,
-    stored: str,
-    cut: tuple[tuple[int, int], tuple[int, int, int, int]],
-) -> Transcoded:
-    """Decode, resample and crop to `cut` (size and box), convert and encode as `stored`, all in the C code."""
-    size, box = cut
-    kind, original, window = _KINDS[stored], header[1:3], (box[2] - box[0], box[3] - box[1])
-    if not _supports(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
+def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Framing) -> Transcoded:
+    """Decode, resample, crop, convert and encode as `stored`, all in the C code."""
+    kind, original, window = _KINDS[stored], framing.original, framing.window
+    if not _supports(framing, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
         reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
         raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
     # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
@@ -191,19 +181,19 @@ def _encoded(
     # the last.
     by_planes = kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
     strict = recipe.truncated is None
-    if strict and (recipe.filter == "nearest" or (window != size and not by_planes)):
+    if strict and (recipe.filter == "nearest" or (window != framing.size and not by_planes)):
         check(data, header.orientation, recipe.max_pixels)
     with borrowed(recipe.filter, math.prod(original), strict=strict) as context:
         status, payload = _native.transcode(
             context.handle,
             data,
-            (0, 0, *original, *size, *box[:2]),
+            framing.row,
             *window,
             header.orientation,
             recipe.quality,
             *recode.SAMPLING[recipe.subsampling],
             recipe.interval(mcus_per_row(window[0], min(header.components, 3), recipe.subsampling)),
-            _denominator(original, size, recipe.reducing_gap),
+            _denominator(original, framing.size, recipe.reducing_gap),
             kind,
         )
     if status == Status.UNSUPPORTED:
@@ -219,9 +209,10 @@ def _check_limits(recipe: TranscodeRecipe, header: Header, needed: int) -> None:
         memory.check(recipe, (header.width, header.height), needed, mode)
 
 
-def _supports(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
-    """Whether the C code can cut a window of at most `most` pixels out of an image resampled to `size`."""
-    return max(window) <= MAX_SIDE and math.prod(window) <= most and max(size) <= _INT_MAX
+def _supports(framing: Framing, most: int) -> bool:
+    """Whether the C code can make this window, of at most `most` pixels."""
+    is_small = max(framing.window) <= MAX_SIDE and math.prod(framing.window) <= most
+    return is_small and max(framing.size) <= _INT_MAX
 
 
 def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bytes:
@@ -232,17 +223,19 @@ def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool)
     return profile if recipe.icc == "keep" or colour.needs_conversion(profile, components) else b""
 
 
-def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int, profile: bytes) -> Transcoded:
+def _encoded_by_pillow(
+    data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Framing, profile: bytes
+) -> Transcoded:
     """Decode and resample in the C code, then convert from `profile` to sRGB, pad and encode like other formats."""
     mode = "long" if recipe.mode == "pad" else recipe.mode
     resized = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
-    pixels, original = Image.frombytes("RGB", resized[2:4], resized.data), resized[-2:]
+    pixels = Image.frombytes("RGB", framing.window, resized.data)
     del resized  # as large as the pixels
-    if components == 1:
+    if header.components == 1:
         pixels = pixels.getchannel(0)
     if recipe.icc != "keep":
         pixels, profile = colour.to_srgb(pixels, profile), b""
-    return recode.finish(pixels, stored, recipe, original, profile)
+    return recode.finish(pixels, stored, recipe, framing, profile)
 
 
 def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int = MAX_PIXELS) -> bytes | None:

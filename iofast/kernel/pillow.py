@@ -28,7 +28,7 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError, IofastError
-from iofast.kernel import arrays, depth, exif, jxl, png, strangers
+from iofast.kernel import arrays, depth, exif, jxl, markers, png, strangers
 from iofast.kernel.contract import TURNED, Header, Status
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
@@ -105,7 +105,6 @@ FILTERS = {
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
-END = b"\xff\xd9"
 _MAGIC = (
     (b"\xff\xd8\xff", "jpeg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -173,7 +172,6 @@ class Opened:
     data: Payload
     format: str
     size: tuple[int, int]
-    scan: int  # the offset behind the header
 
     @cached_property
     def orientation(self) -> int:
@@ -192,7 +190,7 @@ def open_image(data: Payload, max_pixels: int) -> Opened:
     kind = format_of(data)
     if kind == "npy":
         shown = arrays.displayed(data[:], max_pixels)
-        return Opened(shown, data, kind, shown.size, len(data))
+        return Opened(shown, data, kind, shown.size)
     plugin = _plugin(kind)
     if plugin is None:
         raise StatusError(Status.UNSUPPORTED, _refusal(data[:256], kind))
@@ -213,7 +211,7 @@ def open_image(data: Payload, max_pixels: int) -> Opened:
     if isinstance(image, TiffImageFile):  # newer versions report the turned size
         width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
     check_size(width, height, max_pixels)
-    return Opened(image, data, kind, (width, height), source.tell())
+    return Opened(image, data, kind, (width, height))
 
 
 def _check_tiff(tags: Mapping[int, Any]) -> None:
@@ -333,7 +331,7 @@ def header(opened: Opened) -> Header:
 
 def check_end(opened: Opened) -> None:
     """Raise `StatusError` for a JPEG without an end-of-image marker. Pillow fails only if pixels are missing."""
-    if opened.format == "jpeg" and opened.data[:].rfind(END, opened.scan) < 0:
+    if opened.format == "jpeg" and not markers.has_end(opened.data[:]):
         raise StatusError(Status.TRUNCATED, "there is no end-of-image marker")
 
 
@@ -342,7 +340,9 @@ def mend_end(opened: Opened) -> Opened:
 
     Pillow's own option, `ImageFile.LOAD_TRUNCATED_IMAGES`, applies to the whole process.
     """
-    return open_image(opened.data[:] + END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
+    return (
+        open_image(opened.data[:] + markers.END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
+    )
 
 
 def plain(image: Image.Image) -> Image.Image:

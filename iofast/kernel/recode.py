@@ -14,6 +14,7 @@ from iofast.kernel import _native, colour, contract, depth, lossless, markers, m
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
+    Framing,
     Kind,
     Status,
     Transcoded,
@@ -48,10 +49,8 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     memory.check(recipe, original, memory.of_pillow(opened, original, (0, 0), "png", blended=False), mode)
     if recipe.format == "npy":
         return lossless.transcode(lossless.read(data, recipe.max_pixels), recipe, lossless.NPY)
-    size = recipe.resized(*original)
-    box = recipe.crop(*size)
-    width, height = recipe.padded(box[2] - box[0], box[3] - box[1])
-    kept = recipe.format == "keep" and box == (0, 0, *original) and (width, height) == original
+    framing = recipe.framing(*original)
+    kept = recipe.format == "keep" and framing.is_whole
     if kept and whole and opened.format in FIELDS:
         icc, background = recipe.icc == "srgb", recipe.background not in (None, "drop")
         if not colour.is_shown_otherwise(opened.image, icc=icc, background=background):
@@ -64,12 +63,13 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
     if kind == "png" and lossless.is_deep(opened) and not _needs_colours(opened.image, recipe):
         return lossless.transcode(lossless.read_levels(data, recipe.max_pixels), recipe, lossless.PNG)
+    width, height = framing.canvas
     if (reason := excess(kind, width, height, recipe)) is not None:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing", reason)
-    needed = memory.of_pillow(opened, size, (width, height), kind, blended=recipe.background != "drop")
+    needed = memory.of_pillow(opened, framing.size, framing.canvas, kind, blended=recipe.background != "drop")
     memory.check(recipe, original, needed, mode)
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
-    return finish(_resized(opened, size, box, recipe), kind, recipe, original, profile)
+    return finish(_resized(opened, framing, recipe), kind, recipe, framing, profile)
 
 
 def _needs_colours(image: Image.Image, recipe: TranscodeRecipe) -> bool:
@@ -93,16 +93,15 @@ def finish(
     pixels: Image.Image,
     kind: str,
     recipe: TranscodeRecipe,
-    original: tuple[int, int],
+    framing: Framing,
     profile: bytes = b"",
 ) -> Transcoded:
     """Pad resampled pixels (`L` or `RGB`) and encode them as `kind` (any format but "keep")."""
-    padded = _padded(pixels, recipe)
-    return Transcoded(_encode(padded, kind, recipe, profile), FIELDS[kind], *padded.size, 1, *original)
+    padded = _padded(pixels, framing.canvas, recipe)
+    return Transcoded(_encode(padded, kind, recipe, profile), FIELDS[kind], *padded.size, 1, *framing.original)
 
 
-def _padded(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
-    size = recipe.padded(*pixels.size)
+def _padded(pixels: Image.Image, size: tuple[int, int], recipe: TranscodeRecipe) -> Image.Image:
     if size == pixels.size:
         return pixels
     canvas = colour.blank(pixels, size, levels_of(recipe.pad_color or "black"))
@@ -112,22 +111,16 @@ def _padded(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
     return pillow.replaced(pixels, canvas)
 
 
-def _resized(
-    opened: pillow.Opened,
-    size: tuple[int, int],
-    box: tuple[int, int, int, int],
-    recipe: TranscodeRecipe,
-) -> Image.Image:
-    goal = size[::-1] if opened.orientation >= 5 else size
+def _resized(opened: pillow.Opened, framing: Framing, recipe: TranscodeRecipe) -> Image.Image:
+    goal = framing.size[::-1] if opened.orientation >= 5 else framing.size
     scaled = _draft(opened, goal, recipe.reducing_gap)
     pixels, profile = colour.opaque(_decode(opened), colour.profile_of(opened.image), recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
         small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
-        resized = pillow.cut(pillow.turn(small, opened.orientation), box)
+        resized = pillow.cut(pillow.turn(small, opened.orientation), framing.box)
     else:
         upright = pillow.turn(pixels, opened.orientation)
-        window = (box[2] - box[0], box[3] - box[1])
-        resized = _resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
+        resized = _resample(upright, framing.row, framing.window, recipe.filter)
     return colour.to_srgb(resized, profile)  # last: LittleCMS takes 24 ns per pixel, and most images are smaller now
 
 

@@ -16,6 +16,11 @@ from iofast.kernel.contract import DecodeOptions, Finish, Payloads, Status, Stat
 from iofast.kernel.other_formats import decode as decode
 from iofast.kernel.other_formats import read_header as read_header
 
+_MEMBERS = (  # of a recipe; others must have their defaults
+    *("size", "mode", "only_shrink", "filter", "quality", "subsampling", "restart", "reducing_gap"),
+    *("max_pixels", "max_memory", "icc", "background"),
+)
+
 
 def _refuse(what: str) -> NoReturn:
     remedy = "install a wheel, or apt-get install gcc python3-dev libjpeg-dev and install iofast again"
@@ -107,8 +112,9 @@ def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, ou
 
 def check_recipe(recipe: TranscodeRecipe) -> None:
     """Raise `OptionError` for a recipe that only the native kernel carries out."""
-    other = recipe.size is None or recipe.format != "jpeg" or recipe.mode == "pad"
-    if other or recipe.icc == "keep" or recipe.truncated or recipe.restart not in (None, 0, "auto"):
+    plain = TranscodeRecipe(**{name: getattr(recipe, name) for name in _MEMBERS})
+    refused = recipe != plain, recipe.size is None, recipe.mode == "pad", recipe.icc == "keep"
+    if any(refused) or recipe.restart not in (None, 0, "auto"):
         _refuse("packing without resize=, or with format, restart, icc='keep', truncated='accept' or mode='pad',")
 
 
@@ -117,20 +123,19 @@ def transcode(data: other_formats.Buffer, recipe: TranscodeRecipe) -> Transcoded
     check_recipe(recipe)
     with pillow.as_decode_errors():
         opened = memory.opened(other_formats.as_bytes(data), recipe.max_pixels, recipe.max_memory)
-        original = opened.upright(opened.orientation)
-        size = recipe.resized(*original)
-        x0, y0, x1, y1 = recipe.crop(*size)
-        if size[0] * size[1] > recipe.max_pixels:
-            raise StatusError(Status.LIMIT, f"{size[0]}x{size[1]} pixels after resizing")
+        framing = recipe.framing(*opened.upright(opened.orientation))
+        width, height = framing.size
+        if width * height > recipe.max_pixels:
+            raise StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
         pillow.check_end(opened)
         opened.image.load()
         pixels, profile = colour.opaque(depth.to_bytes(opened.image), colour.profile_of(opened.image), recipe)
         pixels = pillow.turn(pixels, opened.orientation)
-        made = pillow.resample(pixels, (0, 0, *original, *size, x0, y0), (x1 - x0, y1 - y0), recipe.filter)
+        made = pillow.resample(pixels, framing.row, framing.window, recipe.filter)
         made, stream = colour.to_srgb(made, profile), BytesIO()
         made.info.clear()  # else Pillow writes its entries: comments, and profiles
         made.save(stream, "JPEG", quality=recipe.quality, subsampling=":".join(recipe.subsampling))
-        return Transcoded(stream.getvalue(), "jpg", *made.size, 1, *original)
+        return Transcoded(stream.getvalue(), "jpg", *made.size, 1, *framing.original)
 
 
 def crc32c(data: other_formats.Buffer, value: int = 0) -> int:

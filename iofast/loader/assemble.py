@@ -5,15 +5,14 @@ If the device is not the CPU, images stay uint8 here, and `finish` runs on the d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.batch_memory import BatchMemory, empty
 from iofast.errors import OptionError
-from iofast.gpu import Bus
-from iofast.gpu.batch_memory import BatchMemory, empty
 from iofast.loader.canvas import Images, one_channel, padded
 from iofast.loader.finishing import finished, made_there
 from iofast.loader.plan import SamplePlan
@@ -22,6 +21,9 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.unmade import Unmade
 from iofast.transforms.mixing import Mix
 from iofast.work import Work
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus
 
 Pair = tuple[Any, Any]
 Batch = Pair | dict[str, Any]  # (images, labels), or by field

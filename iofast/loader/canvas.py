@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.batch_memory import BatchMemory, empty, rounded_up
 from iofast.boxes import HEIGHT, WIDTH, output_sizes
 from iofast.errors import OptionError
-from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
 from iofast.kernel import Payloads
 from iofast.loader.finishing import rows_of
 from iofast.loader.plan import SamplePlan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.containers.base import Located, Reader
 from iofast.errors import IofastError, OptionError
-from iofast.gpu import Bus
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus
 
 
 def lacking(device: torch.device) -> str | None:

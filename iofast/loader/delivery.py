@@ -13,11 +13,11 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
+from iofast.batch_memory import aside
 from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import BatchJob, FinishedBatch, mapped
 from iofast.loader.loader_stats import Contexts
@@ -26,6 +26,11 @@ from iofast.loader.spec import PAIR
 from iofast.loader.unmade import Unmade
 from iofast.prefetch import Auto, Prefetch, PrefetchJob, Setting
 from iofast.prefetch.auto import State, first
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus, Direct, Event, Issued, Transfer
+
+AHEAD: Final = 2  # batches on the device before the consumer: one is ready while the next is being made
 
 
 class Delivery:
@@ -38,11 +43,10 @@ class Delivery:
         self._parts, self._auto = parts, auto
         self._ahead: Prefetch[Issued[FinishedBatch], None] | None = None
         consumer = self._consumer = _Consumer()
-        transfer = parts.resources.transfer
-        if isinstance(transfer, Transfer) and made.num_workers:
+        if (streams := parts.resources.streams) is not None and made.num_workers:
             try:
                 self._ahead = Prefetch(
-                    lambda number: _DeviceJob(parts, transfer, made, auto, consumer, late=number - start > AHEAD),
+                    lambda number: _DeviceJob(parts, streams, made, auto, consumer, late=number - start > AHEAD),
                     stop,
                     num_workers=1,  # one: it takes the results in their order
                     depth=AHEAD,
@@ -73,28 +77,27 @@ class Delivery:
     def __iter__(self) -> Delivery:
         return self
 
-    def __next__(self) -> Issued[FinishedBatch]:
+    def __next__(self) -> Any:
         """The next batch, for `hand_over`."""
-        transfer, marks = self._parts.resources.transfer, self._consumer.marks
-        if isinstance(transfer, Transfer):
-            transfer.check()
-            marks.append(transfer.mark())  # behind the consumer's work with the batch before
+        streams, marks = self._parts.resources.streams, self._consumer.marks
+        if streams is not None:
+            streams.check()
+            marks.append(streams.mark())  # behind the consumer's work with the batch before
             if self._ahead is None and len(marks) > AHEAD:
-                transfer.wait_for(marks.popleft(), lambda: False)
-        return Issued(next(self.made), None) if self._ahead is None else next(self._ahead)
+                streams.wait_for(marks.popleft(), lambda: False)
+        return next(self.made if self._ahead is None else self._ahead)
 
-    def hand_over(self, issued: Issued[FinishedBatch], epoch: int, number: int) -> FinishedBatch:
-        """Batch `number` of an epoch on its device, for the consumer's stream."""
+    def hand_over(self, made: Any, epoch: int, number: int) -> FinishedBatch:
+        """Batch `number` of an epoch on its device, for the consumer's stream; `made` is what `next` gave."""
         parts, transfer = self._parts, self._parts.resources.transfer
         if transfer is None:
-            return issued.value
-        if self._ahead is None:
-            issued = _issue(parts, transfer, issued.value)
+            return made  # type: ignore[no-any-return]
+        issued: Issued[FinishedBatch] = _issue(parts, transfer, made) if self._ahead is None else made
         first = issued.value
         if first.redo is not None and first.damaged is not None and (rows := first.damaged()):
             issued = _issue(parts, transfer, first.redo(rows))
-        made = transfer.hand_over(issued)._replace(redo=None, damaged=None)
-        return made._replace(batch=mapped(parts, made.batch, epoch, number))
+        batch = transfer.hand_over(issued)._replace(redo=None, damaged=None)
+        return batch._replace(batch=mapped(parts, batch.batch, epoch, number))
 
     def auto_state(self) -> State | None:
         """The numbers of threads and batches that "auto" has found. Call it after each batch, before the next."""
@@ -122,7 +125,7 @@ class _Consumer:
         self.marks: deque[Event] = deque()  # one per requested batch, behind the work with the batches before it
 
 
-class _DeviceJob(PrefetchJob[Issued[FinishedBatch], None]):
+class _DeviceJob(PrefetchJob["Issued[FinishedBatch]", None]):
     """The next batch of `made`, on its way to the device."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.bars import open_bar
+from iofast.batch_memory import BatchMemory
 from iofast.boxes import SIZE, whole
 from iofast.containers.base import Located
 from iofast.containers.changed import Rows, decode_again, refresh
 from iofast.errors import OptionError
-from iofast.gpu import AHEAD, Bus, Direct, Transfer
-from iofast.gpu.batch_memory import BatchMemory
 from iofast.kernel.contract import Payloads
 from iofast.loader.decoding import decodes_most, spread
+from iofast.loader.delivery import AHEAD
 from iofast.loader.finishing import Store, made_there
 from iofast.loader.loader_stats import Contexts, Epoch, Tally
 from iofast.loader.resident import KeptJpegs, Resident
@@ -29,6 +29,9 @@ from iofast.loader.spec import BatchSpec
 from iofast.machine import free_memory, local_ranks
 from iofast.meter import Stages
 from iofast.prefetch import Prefetch, PrefetchJob
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus, Transfer
 
 PART = 32 << 20  # bytes per copy to the device: page-locked memory is allocated in powers of two
 ROWS = 32  # images in a slice
@@ -171,11 +174,11 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
 
     Raises `OptionError` if the memory is too small.
     """
-    count, transfer = len(spec.dataset), resources.transfer
+    count, streams = len(spec.dataset), resources.streams
     located = spec.dataset.locate(np.arange(count))
     refresh(spec.dataset.reader, located)
-    layout = _Layout.of(located, jpegs=isinstance(transfer, Transfer) and _keeps_jpegs(spec, located))
-    data = _allocated(spec, transfer, int(layout.ends[-1]) + _BEHIND, _working_bytes(spec, layout))
+    layout = _Layout.of(located, jpegs=streams is not None and _keeps_jpegs(spec, located))
+    data = _allocated(spec, streams, int(layout.ends[-1]) + _BEHIND, _working_bytes(spec, layout))
     failed: dict[int, str] = {}
     with ExitStack() as ends:
         bar = open_bar(count, " images", "reading into device memory", delay=DELAY_S)
@@ -193,13 +196,13 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
         ends.callback(parts.close)
         epoch.made_by(parts)
         for part in parts:
-            _put(transfer, data, int(layout.offsets[part.samples[0]]), part.bytes)
+            _put(streams, data, int(layout.offsets[part.samples[0]]), part.bytes)
             failed |= part.failed
             bar.update(len(part.samples))
             del part  # the next one needs its memory
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
-    kept = _checked(transfer, data, layout) if isinstance(transfer, Transfer) and layout.files is not None else None
+    kept = None if streams is None or layout.files is None else _checked(streams, data, layout)
     resources.decoding.description = "on the CPU, once" if kept is None else "on the device, which has the JPEGs"
     return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
 
@@ -264,24 +267,23 @@ def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
     return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch + made_with)
 
 
-def _allocated(spec: BatchSpec, transfer: Transfer | Direct | None, nbytes: int, room: int) -> torch.Tensor:
+def _allocated(spec: BatchSpec, streams: Transfer | None, nbytes: int, room: int) -> torch.Tensor:
     """Device memory for all pixels, with `room` bytes left; on the side stream, if there is one."""
-    free = transfer.free_bytes() if isinstance(transfer, Transfer) else free_memory() // local_ranks()
-    if free is not None and nbytes + room > free:
+    free = free_memory() // local_ranks() if streams is None else streams.free_bytes()
+    if nbytes + room > free:
         raise _too_large(spec, nbytes, room, free)
-    if not isinstance(transfer, Transfer):
+    if streams is None:
         return torch.empty(nbytes, dtype=torch.uint8)
     try:
-        return transfer.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
+        return streams.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
     except torch.cuda.OutOfMemoryError:  # free, but in pieces, or beyond this process's share
         raise _too_large(spec, nbytes, room, free) from None
 
 
-def _too_large(spec: BatchSpec, nbytes: int, room: int, free: int | None) -> OptionError:
-    count = "unknown how much is" if free is None else f"{_size(free)} are"
+def _too_large(spec: BatchSpec, nbytes: int, room: int, free: int) -> OptionError:
     return OptionError(
         f"cache='device' needs {_size(nbytes)} on {spec.device} for {len(spec.dataset):,} images and "
-        f"{_size(room)} to work with, and {count} free: pack smaller images (--resize), take fewer "
+        f"{_size(room)} to work with, and {_size(free)} are free: pack smaller images (--resize), take fewer "
         "(indices=), or leave it out"
     )
 
@@ -290,9 +292,9 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
 
 
-def _put(transfer: Transfer | Direct | None, data: torch.Tensor, start: int, made: torch.Tensor) -> None:
+def _put(streams: Transfer | None, data: torch.Tensor, start: int, made: torch.Tensor) -> None:
     there = data[start : start + len(made)]
-    if isinstance(transfer, Transfer):
-        transfer.issue(lambda bus: there.copy_(bus.copy([made])[0]))
-    else:
+    if streams is None:
         there.copy_(made)
+    else:
+        streams.issue(lambda bus: there.copy_(bus.copy([made])[0]))

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.errors import OptionError, shown
-from iofast.gpu import Bus
 from iofast.transforms.erasing import noise_amounts
 from iofast.transforms.normalize import scale_and_bias
 from iofast.transforms.transform import Op, Stage
 from iofast.work import Work, no_work
 
 if TYPE_CHECKING:
+    from iofast.gpu import Bus
     from iofast.gpu.images import DeviceImages, Made
 
 # the types that the kernel stores, with its names

@@ -17,7 +17,7 @@ from iofast.bars import html_table
 from iofast.errors import ErrorBudgetError
 from iofast.loader.trace import Trace
 from iofast.meter import MeterStats, Stages, StageStats, TrafficStats
-from iofast.prefetch import Prefetch, Times
+from iofast.prefetch import Prefetch, PrefetchTimes
 
 DEVICE = "device"  # the way of images that the device decoded
 REMEMBERED = 1000  # failures kept with name and reason; all are counted
@@ -173,7 +173,7 @@ class Sum(NamedTuple):
     """Images by the way they were decoded, and the times of threads and consumer, of one epoch or several."""
 
     ways: Counter[str]
-    times: Times
+    times: PrefetchTimes
 
     def plus(self, other: Sum) -> Sum:
         return Sum(self.ways + other.ways, self.times + other.times)
@@ -191,7 +191,8 @@ class Epoch:
         self._made_by = tuple(map(weakref.ref, made_by))
 
     def sum(self) -> Sum:
-        times = [Times() if (made := each()) is None else made.times() for each in self._made_by] or [Times()]
+        none = PrefetchTimes()
+        times = [none if (made := each()) is None else made.times() for each in self._made_by] or [none]
         return Sum(self._contexts.ways(), replace(times[0], cpu_s=sum(each.cpu_s for each in times)))
 
 
@@ -203,7 +204,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._ended = Sum(Counter(), Times())
+        self._ended = Sum(Counter(), PrefetchTimes())
         self._epochs: dict[int, Epoch | Sum] = {}  # running, or ended and not yet added up
         self._numbers = itertools.count()
         self._lock = threading.Lock()

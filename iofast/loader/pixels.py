@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.batch_memory import BatchMemory
 from iofast.boxes import output_sizes
 from iofast.containers.changed import Rows, decode_again
-from iofast.gpu.batch_memory import BatchMemory
 from iofast.kernel import Payloads
 from iofast.loader.canvas import Canvas, Images, Ragged, RowsToDecode, Storage, Uniform, size_of
 from iofast.loader.finishing import finish_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,14 @@ from iofast.boxes import REGION, fits, within
 from iofast.containers.base import Located
 from iofast.containers.changed import Rows, decode_again
 from iofast.errors import DecodeError
-from iofast.gpu import Bus
 from iofast.kernel.contract import Kind, Payloads
 from iofast.loader.finishing import finished, made_there, rows_of
 from iofast.loader.spec import BatchSpec
 from iofast.loader.unmade import Unmade
 from iofast.work import Work
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus
 
 
 class KeptJpegs(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from iofast.batch_memory import BatchMemory
 from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
-from iofast.gpu import transfer_to
-from iofast.gpu.batch_memory import BatchMemory
 from iofast.loader.decoding import Decoding, decodes_most, spread
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
@@ -20,11 +20,14 @@ from iofast.prefetch.stored_readahead import spaced
 from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
 
+if TYPE_CHECKING:
+    from iofast.gpu import Direct, Transfer
+
 SLICE = 32  # rows in a slice: 10 ms of work, and half of the descriptors that a folder reader may hold
 ROUNDS = 4  # with that many slices per thread in the batches in the making, a slice may be twice as long
 PLANNED = 1024  # rows whose places and boxes are computed together: a third of the time of 64 at a time
 TRIED = 16  # images that tell whether a device can decode them
-MOST_TOGETHER = 16  # batches: of a sampler that is too long for memory, 400 are remembered
+MOST_TOGETHER = 16  # batches
 AUTO_DEPTH = 8  # most batches ahead if "auto" finds the depth: more only hide a loader that is too slow
 FIXED_DEPTH = 3  # if `num_workers` is a number
 
@@ -44,7 +47,11 @@ class Resources:
     def __init__(self, spec: BatchSpec, counter: StageCounter) -> None:
         options = spec.options
         self.decoding = Decoding(options.decode, spec.device, decode_obstacles(spec))
-        self.transfer = transfer_to(spec.device, counter)
+        self.transfer: Transfer | Direct | None = None
+        if spec.device.type != "cpu":
+            from iofast.gpu import transfer_to
+
+            self.transfer = transfer_to(spec.device, counter)
         self.limits, self.slice = self._limits(spec)
         reader = spec.dataset.reader
         self.together = 1 if reader.is_stored else max(1, min(MOST_TOGETHER, PLANNED // options.batch_size))
@@ -54,6 +61,15 @@ class Resources:
         self.pinned = spec.device.type == "cuda"
         self.memory = BatchMemory(pinned=self.pinned, spare=spare)
         self.float_memory = BatchMemory(pinned=self.pinned, spare=spare)
+
+    @property
+    def streams(self) -> Transfer | None:
+        """`transfer`, if the device has streams, so that batches are finished there ahead of the consumer."""
+        if self.transfer is None:
+            return None
+        from iofast.gpu import Transfer
+
+        return self.transfer if isinstance(self.transfer, Transfer) else None
 
     def begin_transfer(self) -> None:
         """Let the device's stream follow that of the consumer. Raises `StateError` during a capture."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.gpu import Bus
-from iofast.gpu.batch_memory import BatchMemory, rounded_up
+from iofast.batch_memory import BatchMemory, rounded_up
 from iofast.loader.canvas import Canvas, RowsToDecode, Uniform
 from iofast.loader.decoding import Tables
 from iofast.loader.finishing import made_there
@@ -18,6 +17,9 @@ from iofast.loader.plan import SamplePlan
 from iofast.loader.spec import BatchSpec
 from iofast.loader.unmade import Unmade
 from iofast.work import Work
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus
 
 Pixels = NDArray[np.uint8]
 

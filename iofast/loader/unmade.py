@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.gpu import Bus
 from iofast.loader.spec import BatchSpec
 from iofast.work import Work
+
+if TYPE_CHECKING:
+    from iofast.gpu import Bus
 
 
 class Unmade(ABC):

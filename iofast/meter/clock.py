@@ -272,7 +272,7 @@ def _queued_ns() -> tuple[int, int] | None:
     try:
         with open(f"/proc/self/task/{get_native_id()}/schedstat", "rb") as file:
             return int(file.read().split()[1]), time.monotonic_ns()
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError, NameError):  # the last: `open` is gone while the interpreter exits
         return None
 
 

@@ -61,10 +61,12 @@ class Order(ABC):
     """The sample at each position of each epoch; `Mode.bind` makes it.
 
     Every answer is a function of (seed, epoch, position), so any rank, thread or resumed run computes any part of any
-    epoch. `count` is the number of samples, `length` the number of positions in an epoch.
+    epoch. `count` is the number of samples, `length` the number of positions in an epoch. An `endless` epoch has no
+    end, and `length` is the greatest number of positions that can be counted.
     """
 
     mode: str  # the name in `describe`
+    endless = False
 
     def __init__(self, count: int, length: int, seed: int) -> None:
         check_integer("length (positions per epoch)", length, 1, MAX_SAMPLES)
@@ -102,11 +104,6 @@ class Order(ABC):
         """The mode and all its options, for JSON. Equal descriptions and seeds mean equal orders."""
         length = None if self.endless else self.length
         return {"mode": self.mode, "count": self.count, "length": length, **self._options()}
-
-    @property
-    def endless(self) -> bool:
-        """Whether an epoch has no end. Then `length` is the greatest number of positions that can be counted."""
-        return False
 
     @property
     def sharded(self) -> tuple[int, int] | None:

@@ -73,11 +73,7 @@ class _Repeated(Order):
 
     def __init__(self, times: int, inner: Order) -> None:
         super().__init__(inner.count, inner.length, inner.seed)
-        self.times, self.inner = times, inner
-
-    @property
-    def endless(self) -> bool:
-        return self.inner.endless
+        self.times, self.inner, self.endless = times, inner, inner.endless
 
     @property
     def sharded(self) -> tuple[int, int] | None:

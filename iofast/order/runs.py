@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import islice
@@ -14,8 +12,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from iofast.errors import OptionError
-from iofast.order.base import Indices, Order
+from iofast.order.base import Indices
 from iofast.order.permutation import key_word
+
+_SHARE_OPTIONS = ("num_replicas", "seed", "shuffle", "drop_last")  # attributes of torch's DistributedSampler
 
 
 class Runs:
@@ -41,45 +41,57 @@ class Runs:
         except TypeError as error:  # an array of no dimension
             raise OptionError(f"{self.name} must give whole numbers: {error}") from None
 
-    def take(self, run: Iterator[Any], most: int) -> Indices:
-        """The next indices of a run (int64), up to `most`. Raises `OptionError` unless they are whole numbers."""
-        try:
-            return np.fromiter(map(index, islice(run, most)), np.int64)
-        except TypeError as error:
-            raise OptionError(f"{self.name} must give whole numbers: {error}") from None
-
-    def check(self, indices: Indices, epoch: int, first: int) -> None:
-        """Raise `OptionError` unless `indices`, from position `first` of `epoch` on, are 0 … count-1."""
-        if wrong := np.flatnonzero((indices < 0) | (indices >= self.count))[:1].tolist():
-            found = f"{indices[wrong[0]]} at position {first + wrong[0]} of epoch {epoch}"
-            raise OptionError(f"{self.name} must give indices from 0 to {self.count - 1}, found {found}")
-
-
-class RunsOrder(Order):
-    """The order of a sampler's runs. Copies and pickles run the sampler anew."""
-
-    mode = "sampled"
-
-    def __init__(self, runs: Runs, length: int) -> None:
-        self._runs = runs
-        self._locks: dict[int, threading.Lock] = {}
-        super().__init__(runs.count, length, runs.seed)
-
-    @property
-    def sharded(self) -> tuple[int, int] | None:
-        return self._runs.share
-
-    def _lock(self) -> threading.Lock:
-        """The lock of this process: a lock held during a fork stays held in the child, without a thread to free it."""
-        return self._locks.setdefault(os.getpid(), threading.Lock())
-
-    def _options(self) -> dict[str, object]:
-        sampler = self._runs.sampler
-        options: dict[str, object] = {"sampler": type(sampler).__name__}
-        if self._runs.share:  # no checksum of a share holds for all ranks, but these options do
-            values = {name: getattr(sampler, name, None) for name in ("num_replicas", "seed", "shuffle", "drop_last")}
+    def described(self) -> dict[str, object]:
+        """The sampler, for `describe`; of a share also its options, for no checksum of a share holds for all ranks."""
+        options: dict[str, object] = {"sampler": type(self.sampler).__name__}
+        if self.share:
+            values = {name: getattr(self.sampler, name, None) for name in _SHARE_OPTIONS}
             options |= {name: index(value) for name, value in values.items() if isinstance(value, SupportsIndex)}
         return options
+
+
+class Run:
+    """One run of a sampler. Its newest `kept` indices are in memory: that of position p at p modulo `kept`."""
+
+    def __init__(self, runs: Runs, epoch: int, kept: int) -> None:
+        self._runs, self._epoch = runs, epoch
+        self._rest = runs.begin(epoch)
+        self._newest = np.empty(kept, np.int64)
+        self.taken = 0  # positions before this one are taken
+
+    def take(self, stop: int) -> None:
+        """Take the indices of all positions before `stop`, or fewer if the sampler ends. Raises `OptionError`."""
+        while self.taken < stop:
+            most = min(stop - self.taken, len(self._newest))
+            indices = self._next(most)
+            self._newest[np.arange(self.taken, self.taken + len(indices)) % len(self._newest)] = indices
+            self.taken += len(indices)
+            if len(indices) < most:
+                return
+
+    def keeps(self, position: int) -> bool:
+        """Whether the index of a position is still in memory, or not taken yet."""
+        return position >= self.taken - len(self._newest)
+
+    def at(self, positions: Indices) -> Indices:
+        """The indices of positions that are in memory."""
+        indices: Indices = self._newest[positions % len(self._newest)]
+        return indices
+
+    def first(self, count: int) -> Indices:
+        """The indices of the first `count` positions, at most as many as are in memory."""
+        return self._newest[:count]
+
+    def _next(self, most: int) -> Indices:
+        name, last = self._runs.name, self._runs.count - 1
+        try:
+            indices = np.fromiter(map(index, islice(self._rest, most)), np.int64)
+        except TypeError as error:
+            raise OptionError(f"{name} must give whole numbers: {error}") from None
+        if wrong := np.flatnonzero((indices < 0) | (indices > last))[:1].tolist():
+            found = f"{indices[wrong[0]]} at position {self.taken + wrong[0]} of epoch {self._epoch}"
+            raise OptionError(f"{name} must give indices from 0 to {last}, found {found}")
+        return indices
 
 
 def _share(sampler: Iterable[Any]) -> tuple[int, int] | None:

@@ -37,13 +37,13 @@ def spread(images: int, most: int) -> list[int]:
 def container_size(suffix: str, images: int, payload: float) -> int:
     """Bytes of a container of records with about `payload` bytes each, all fields together, and of its rows."""
     rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
-    each = {LMDB: rounding, TAR: _TAR_FIELDS * (512 + 256)}.get(suffix, _EXAMPLE)
+    each = rounding if suffix == LMDB else _TAR_FIELDS * (512 + 256) if suffix in TAR else _EXAMPLE
     return int(images * (payload + each + _ROW)) + (16 if suffix == LMDB else 2) * _PAGE
 
 
 def record_size(suffix: str, payloads: Sequence[int]) -> int:
     """Bytes of a record with these payloads in a section."""
-    if suffix == TAR:
+    if suffix in TAR:
         return sum(512 + size + -size % 512 for size in payloads)
     return (0 if suffix == LMDB else _EXAMPLE) + sum(payloads)
 

@@ -13,7 +13,7 @@ from iofast.prefetch.auto import Auto, Limits, Setting, most_depth
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from iofast.prefetch.readahead import Readahead
 from iofast.prefetch.stored_readahead import StoredReadahead
-from iofast.prefetch.times import Times
+from iofast.prefetch.times import PrefetchTimes
 
 __all__ = [
     "Auto",
@@ -23,6 +23,6 @@ __all__ = [
     "Readahead",
     "Setting",
     "StoredReadahead",
-    "Times",
+    "PrefetchTimes",
     "most_depth",
 ]

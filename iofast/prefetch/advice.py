@@ -63,13 +63,12 @@ def cached(fd: int, offsets: NDArray[np.uint64]) -> bool:
 
 
 class FileAdvice:
-    """Advice on the files of one reader, with counts of calls and bytes."""
+    """Advice on the files of one reader."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._piece: dict[int, int] = {}  # by device
         self._random: set[int] = set()  # descriptors without the kernel's own readahead
-        self.calls = self.bytes = 0
 
     def give(self, located: Sequence[Located]) -> Iterator[None]:
         """Advise on all these payloads, one system call with each step of the iterator.
@@ -95,7 +94,6 @@ class FileAdvice:
             for start, stop in wanted.tolist():
                 for at in range(start, stop, piece):
                     os.posix_fadvise(fd, at, min(piece, stop - at), os.POSIX_FADV_WILLNEED)
-                    self.calls, self.bytes = self.calls + 1, self.bytes + min(piece, stop - at)
                     yield
         except OSError:  # the file is gone: the decoding thread reports it
             return

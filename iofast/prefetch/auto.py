@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from iofast.prefetch.jobs import Prefetch
-from iofast.prefetch.times import Times
+from iofast.prefetch.times import PrefetchTimes
 
 WAITING = 0.02  # share of the time; less is noise of the scheduler
 LONG = 0.10  # from here on even a single wait counts
@@ -65,7 +65,7 @@ class WaitWindow:
     load: float
 
     @classmethod
-    def of(cls, times: Times) -> WaitWindow:
+    def of(cls, times: PrefetchTimes) -> WaitWindow:
         """Make a window from the difference of two snapshots."""
         own = max(times.wall_s - times.wait_s, 0.0) / max(times.batches, 1)
         work = times.work_s / max(times.made, 1)
@@ -173,7 +173,7 @@ class Auto:
         self._prefetch = prefetch
         self.limits, self.state = limits, state or first(limits)
         self._left = 1  # the first result always has a wait, so the first window begins behind it
-        self._before: Times | None = None
+        self._before: PrefetchTimes | None = None
         self._next = 0.0
 
     def watch(self) -> None:

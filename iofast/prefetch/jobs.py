@@ -26,7 +26,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from iofast.errors import OptionError, WorkerError
 from iofast.prefetch.at_exit import rests, works
 from iofast.prefetch.threads import EXITING, compute_alone, join_thread, name_for_kernel, start_thread
-from iofast.prefetch.times import Clock, Stopwatch, Times
+from iofast.prefetch.times import Clock, PrefetchTimes, Stopwatch
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -266,10 +266,10 @@ class Prefetch(Generic[T, S]):
             self._employ(num_workers)
         self._ask(self._at + self._depth)
 
-    def times(self) -> Times:
+    def times(self) -> PrefetchTimes:
         """Return the times so far. Any thread may call it, also after the end."""
         clocks, batches = list(self._clocks), self._at - self._start
-        return Times(
+        return PrefetchTimes(
             wall_s=self._life.read(),
             batches=batches,
             made=batches + len(self._shared.ready),

@@ -11,29 +11,23 @@ first group is one batch, because the consumer waits for it; each further one is
 from __future__ import annotations
 
 import os
-import sys
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from functools import partial
 
 from iofast.containers.base import Located, Reader
 from iofast.machine import memory_limit
-from iofast.prefetch.advice import FileAdvice, joined
-from iofast.prefetch.threads import join_thread, name_for_kernel, start_thread
+from iofast.prefetch.advice import FileAdvice
+from iofast.prefetch.threads import NEVER, Follower, Reports
 
 Locate = Callable[[int], Sequence[Located]]  # batch to the places of every field read
 
 DEPTH = 256  # batches
 BUDGET = 256 << 20  # bytes: two windows of 64 blocks of 64 records of 27 kB
 
-_JOIN_S = 10.0  # as in jobs.py
-_NEVER = sys.maxsize
 
-
-class Readahead:
-    """Advice on batches below `count`, ahead of the consumer, which reports its position with `ask`.
+class Readahead(Follower):
+    """Advice on batches below `count`, ahead of the consumer.
 
     `located_of(batch)` returns the places in `reader` of a batch's payloads. The thread calls it, so it must not keep
     this object alive. `budget` is in bytes; the default is an eighth of the memory that this process may use, at most
@@ -43,47 +37,13 @@ class Readahead:
     def __init__(
         self, reader: Reader, located_of: Locate, count: int, *, depth: int = DEPTH, budget: int | None = None
     ) -> None:
-        self.advice = FileAdvice(reader)
-        self._shared = shared = _ThreadState()
-        ahead = _Ahead(located_of, count, depth, _default_budget() if budget is None else budget)
-        self._thread = threading.Thread(
-            target=_work, args=(ahead, self.advice, shared), name="iofast-readahead", daemon=True
-        )
-        # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
-        self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
-        if hasattr(os, "posix_fadvise"):
-            try:
-                start_thread(self._thread)
-            except RuntimeError as error:  # no thread to give: the decoding threads need theirs more
-                shared.error, shared.wanted = error, _NEVER
-
-    @property
-    def error(self) -> Exception | None:
-        """The error that ended the advice early. The decoding threads meet it at the batch it belongs to."""
-        return self._shared.error
-
-    def ask(self, batch: int) -> None:
-        """Report that the consumer has come to `batch`. Never blocks."""
-        if batch >= self._shared.wanted:
-            self._shared.asks.put(batch)
-
-    def close(self) -> None:
-        """End the thread. Calling it twice is harmless."""
-        self._finalizer()
+        groups = Groups(located_of, count, depth, _default_budget() if budget is None else budget)
+        reports = Reports()
+        super().__init__(reports, partial(_advise, groups, FileAdvice(reader), reports))
 
 
-class _ThreadState:
-    """What thread and finalizer share, without a reference to the `Readahead`."""
-
-    def __init__(self) -> None:
-        self.asks: SimpleQueue[int | None] = SimpleQueue()
-        self.wanted = 0  # the thread need not wake up for batches below this one
-        self.stop = False
-        self.error: Exception | None = None
-
-
-class _Ahead:
-    """The choice of what to advise on next."""
+class Groups:
+    """The groups of batches that advice is given for, one after another."""
 
     def __init__(self, located_of: Locate, count: int, depth: int, budget: int) -> None:
         self._located_of, self._count, self._depth, self._budget = located_of, count, depth, budget
@@ -101,21 +61,21 @@ class _Ahead:
 
     def wanted(self) -> int:
         """Return the consumer's batch at which to go on: when a quarter of the advice is used up."""
-        return _NEVER if self._next >= self._count else self._asked + max(1, (self._next - self._asked) // 4)
+        return NEVER if self._next >= self._count else self._asked + max(1, (self._next - self._asked) // 4)
 
     def group(self) -> list[Located]:
         """Return the places of the next group of batches; empty if the consumer has to come nearer first."""
-        group: list[Located] = []
+        group, batches = list[Located](), 0
         stop = min(self._count, self._asked + self._depth)
         most, full = max(1, self._next - self._first), self._bytes + self._budget // 4
-        while self._next < stop and len(group) < most and self._bytes < full:
+        while self._next < stop and batches < most and self._bytes < full:
             located = self._located_of(self._next)
             size = sum(int(each.length.sum()) for each in located)
             if self._sizes and self._bytes + size > self._budget:
                 break
             self._sizes.append((self._next, size))
-            self._next, self._bytes = self._next + 1, self._bytes + size
-            group.append(joined(located))
+            self._next, self._bytes, batches = self._next + 1, self._bytes + size, batches + 1
+            group += located
         return group
 
 
@@ -124,31 +84,16 @@ def _default_budget() -> int:
     return BUDGET if limit is None else min(BUDGET, limit // 8)
 
 
-def _work(ahead: _Ahead, advice: FileAdvice, shared: _ThreadState) -> None:
-    name_for_kernel()
-    try:
-        while shared.wanted < _NEVER:
-            batch = shared.asks.get()
-            while batch is not None and not shared.asks.empty():  # there may be further reports
-                batch = shared.asks.get()
-            if batch is None:
-                return
-            ahead.reach(batch)
-            while shared.asks.empty() and (group := ahead.group()):
-                for _ in advice.give(group):
-                    if shared.stop:
-                        return
-            shared.wanted = ahead.wanted()
-    except Exception as error:  # the decoding threads meet it at the batch it belongs to
-        shared.error = error
-    finally:
-        shared.wanted = _NEVER
-
-
-def _end(thread: threading.Thread, shared: _ThreadState, pid: int) -> None:
-    shared.stop = True
-    if os.getpid() != pid:  # a forked child has no such thread
-        return
-    shared.asks.put(None)
-    if threading.current_thread() is not thread and not sys.is_finalizing():
-        join_thread(thread, _JOIN_S)
+def _advise(groups: Groups, advice: FileAdvice, reports: Reports) -> None:
+    while hasattr(os, "posix_fadvise") and reports.wanted < NEVER:
+        batch = reports.batches.get()
+        while not reports.batches.empty():  # there may be further reports
+            batch = max(batch, reports.batches.get())
+        if reports.stop:
+            return
+        groups.reach(batch)
+        while reports.batches.empty() and (group := groups.group()):
+            for _ in advice.give(group):
+                if reports.stop:
+                    return
+        reports.wanted = groups.wanted()

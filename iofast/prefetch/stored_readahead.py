@@ -12,15 +12,12 @@ until its records have been decided on, so that no thread fetches a whole block 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from functools import partial
+from queue import Empty
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +30,7 @@ from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.fetching import Place
 from iofast.mirror.stored import StoredObject
-from iofast.prefetch.threads import join_thread, name_for_kernel, start_thread
+from iofast.prefetch.threads import NEVER, WAKE, Follower, Reports
 from iofast.remote import requests
 
 # (batch, few) to the number of this rank's rows, which come first, and the places of every field read
@@ -54,9 +51,6 @@ _log = logging.getLogger("iofast")
 _FILES = 32  # objects that are open at a time
 _TICK_S = 0.05
 _WAIT_S = 0.001
-_JOIN_S = 10.0  # as in jobs.py
-_NEVER = sys.maxsize
-_WAKE = -1
 
 
 def spaced(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -64,8 +58,8 @@ def spaced(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return values[np.linspace(0, len(values) - 1, min(LOOKS, len(values))).astype(np.intp)]
 
 
-class StoredReadahead:
-    """Bring what `batches` need, ahead of the consumer, which reports its place with `ask`.
+class StoredReadahead(Follower):
+    """Bring what `batches` need, ahead of the consumer.
 
     `located_of(batch, few)` returns the places in `reader` of a batch's payloads, of all ranks of this machine, or of a
     `few` of its rows. The thread calls it, so it must not keep this object alive. The loader has up to `depth` batches
@@ -73,49 +67,28 @@ class StoredReadahead:
     """
 
     def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
-        self._shared = shared = _ThreadState(batches.start)
-        plan = _Plan(reader, located_of, batches, depth, lambda: shared.events.put(_WAKE))
-        self._thread = threading.Thread(target=_work, args=(plan, shared), name="iofast-readahead", daemon=True)
-        # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
-        self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
-        try:
-            start_thread(self._thread)
-        except RuntimeError as error:  # no thread to give: batches fetch what they need
-            shared.error, shared.decided = error, _NEVER
-
-    @property
-    def error(self) -> Exception | None:
-        """The error that ended the readahead early. The decoding threads meet it at the batch it belongs to."""
-        return self._shared.error
-
-    def ask(self, batch: int) -> None:
-        """Report that the consumer has come to `batch`. Never blocks."""
-        self._shared.events.put(batch)
+        self._decisions = decisions = _Decisions(batches.start)
+        plan = BlockPlan(reader, located_of, batches, depth, decisions.wake)
+        super().__init__(decisions, partial(_bring, plan, decisions), plan.close)
 
     def wait(self, batch: int) -> None:
         """Wait until it is decided how the records of `batch` are brought.
 
         Raises the `StorageError` that ended the readahead when its patience ended: another try would take as long.
         """
-        while batch >= self._shared.decided:
+        while batch >= self._decisions.decided and self._decisions.wanted < NEVER:
             time.sleep(_WAIT_S)
-        error = self._shared.error
+        error = self.error
         if isinstance(error, StorageError) and error.was_patient:
             raise error.again()
 
-    def close(self) -> None:
-        """End the thread. Calling it twice is harmless."""
-        self._finalizer()
 
+class _Decisions(Reports):
+    """Also the first batch that is not decided on."""
 
-class _ThreadState:
-    """What thread and finalizer share, without a reference to the `StoredReadahead`."""
-
-    def __init__(self, start: int) -> None:
-        self.events: SimpleQueue[int] = SimpleQueue()  # batches of the consumer, and `_WAKE` for a finished request
-        self.decided = start  # the first batch that is not decided on
-        self.stop = False
-        self.error: Exception | None = None
+    def __init__(self, decided: int) -> None:
+        super().__init__()
+        self.decided = decided
 
 
 class _Coming(NamedTuple):
@@ -128,8 +101,8 @@ class _Coming(NamedTuple):
     size: int
 
 
-class _Plan:
-    """The choice of what to bring next."""
+class BlockPlan:
+    """The choice of what to bring next. `wake` is called when a request has ended."""
 
     def __init__(
         self, reader: Reader, located_of: Locate, batches: range, depth: int, wake: Callable[[], None]
@@ -338,36 +311,21 @@ def _reopened(places: StoredPlaces, file: int) -> Callable[[], StoredObject]:
     return lambda: places.open([file])[0]
 
 
-def _work(plan: _Plan, shared: _ThreadState) -> None:
-    name_for_kernel()
+def _bring(plan: BlockPlan, decisions: _Decisions) -> None:
     try:
-        while not shared.stop and not plan.is_over:
+        while not decisions.stop and not plan.is_over:
             more = plan.advance()
-            shared.decided = plan.decided
-            while not shared.stop:
+            decisions.decided = plan.decided
+            while not decisions.stop:
                 try:
-                    batch = shared.events.get(timeout=0 if more else _TICK_S)
+                    batch = decisions.batches.get(timeout=0 if more else _TICK_S)
                 except Empty:
                     break
-                if batch != _WAKE:
+                if batch != WAKE:
                     plan.reach(batch)
-                if shared.events.empty():
+                if decisions.batches.empty():
                     break
-    except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
-        shared.error = error
-        if not shared.stop:
+    except Exception as error:
+        if not decisions.stop:
             _log.warning("reading ahead ended: %s", error)
-    finally:
-        shared.decided = _NEVER
-        if not sys.is_finalizing():
-            plan.close()
-
-
-def _end(thread: threading.Thread, shared: _ThreadState, pid: int) -> None:
-    shared.stop = True
-    shared.decided = _NEVER
-    if os.getpid() != pid:  # a forked child has no such thread
-        return
-    shared.events.put(_WAKE)
-    if threading.current_thread() is not thread and not sys.is_finalizing():
-        join_thread(thread, _JOIN_S)
+        raise

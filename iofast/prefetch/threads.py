@@ -1,21 +1,30 @@
-"""How a loader's threads start, get their names, compute and end."""
+"""How a loader's threads start, get their names, compute and end.
+
+A `Follower` is a thread beside the consumer: it is told where the consumer is, and works for the batches after that.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
+import os
 import sys
 import threading
+import weakref
 from _thread import start_new_thread
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Final
 
 import torch
 
 from iofast.errors import WorkerError
 
+_JOIN_S: Final = 10.0  # as in jobs.py
+NEVER: Final = sys.maxsize  # a batch that the consumer does not come to
+WAKE: Final = -1  # a report that only wakes the thread
 EXITING = "no batch can be made while the interpreter exits: ask for it earlier, not in __del__ or an atexit function"
 
 
@@ -84,3 +93,72 @@ def _limits() -> tuple[Callable[[int], object], ...]:
     names = "omp_set_num_threads", "MKL_Set_Num_Threads_Local"
     functions = (next((getattr(each, name) for each in libraries if hasattr(each, name)), None) for name in names)
     return tuple(function for function in functions if function is not None)
+
+
+class Reports:
+    """What a follower's thread and its finalizer share, without a reference to the `Follower`."""
+
+    def __init__(self) -> None:
+        self.batches: SimpleQueue[int] = SimpleQueue()  # to which the consumer has come, and `WAKE`
+        self.wanted = 0  # the thread need not wake up for batches below this one; `NEVER` once it has ended
+        self.stop = False
+        self.error: Exception | None = None
+
+    def wake(self) -> None:
+        """Wake the thread. May be called in a finalizer."""
+        self.batches.put(WAKE)
+
+
+class Follower:
+    """A thread that runs `work` beside a consumer, which reports its place with `ask`; then it calls `ended`.
+
+    It ends with `work`, with `close`, with this object, and with the interpreter. `work` must return soon after
+    `reports.stop` is set, and neither function may refer to this object.
+    """
+
+    def __init__(self, reports: Reports, work: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
+        self._reports = reports
+        self._thread = threading.Thread(
+            target=_follow, args=(reports, work, ended), name="iofast-readahead", daemon=True
+        )
+        # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
+        self._finalizer = weakref.finalize(self, _end, self._thread, reports, os.getpid())
+        try:
+            start_thread(self._thread)
+        except RuntimeError as error:  # no thread to give: the decoding threads need theirs more
+            reports.error, reports.wanted = error, NEVER
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that ended the thread early. The decoding threads meet it at the batch it belongs to."""
+        return self._reports.error
+
+    def ask(self, batch: int) -> None:
+        """Report that the consumer has come to `batch`. Never blocks."""
+        if batch >= self._reports.wanted:
+            self._reports.batches.put(batch)
+
+    def close(self) -> None:
+        """End the thread. Calling it twice is harmless."""
+        self._finalizer()
+
+
+def _follow(reports: Reports, work: Callable[[], None], ended: Callable[[], None]) -> None:
+    name_for_kernel()
+    try:
+        work()
+    except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
+        reports.error = error
+    finally:
+        reports.wanted = NEVER
+        if not sys.is_finalizing():
+            ended()
+
+
+def _end(thread: threading.Thread, reports: Reports, pid: int) -> None:
+    reports.stop, reports.wanted = True, NEVER
+    if os.getpid() != pid:  # a forked child has no such thread
+        return
+    reports.wake()
+    if threading.current_thread() is not thread and not sys.is_finalizing():
+        join_thread(thread, _JOIN_S)

@@ -17,7 +17,7 @@ _cpu_clock_of = getattr(time, "pthread_getcpuclockid", None)  # not on macOS
 
 
 @dataclass(frozen=True)
-class Times:
+class PrefetchTimes:
     """A snapshot; `-` gives what happened between two, `+` adds up several.
 
     wall_s   seconds from the start of the threads to `close`
@@ -39,26 +39,22 @@ class Times:
     cpu_s: float = 0.0
     levels: tuple[int, ...] = ()
 
-    def __add__(self, other: Times) -> Times:
+    def __add__(self, other: PrefetchTimes) -> PrefetchTimes:
         return self._with(other, 1)
 
-    def __sub__(self, other: Times) -> Times:
+    def __sub__(self, other: PrefetchTimes) -> PrefetchTimes:
         return self._with(other, -1)
 
-    def _with(self, other: Times, sign: int) -> Times:
-        sums = {each.name: getattr(self, each.name) + sign * getattr(other, each.name) for each in fields(Times)[:-1]}
-        return Times(**sums, levels=tuple(a + sign * b for a, b in zip_longest(self.levels, other.levels, fillvalue=0)))
+    def _with(self, other: PrefetchTimes, sign: int) -> PrefetchTimes:
+        names = [each.name for each in fields(self)][:-1]
+        sums = {name: getattr(self, name) + sign * getattr(other, name) for name in names}
+        levels = tuple(a + sign * b for a, b in zip_longest(self.levels, other.levels, fillvalue=0))
+        return PrefetchTimes(**sums, levels=levels)
 
     @property
     def wait_share(self) -> float:
         """Share of the time that the consumer waited, 0 to 1."""
         return self.wait_s / self.wall_s if self.wall_s > 0 else 0.0
-
-    @property
-    def ready(self) -> float:
-        """Mean number of results that were ready when the consumer came."""
-        total = sum(self.levels)
-        return sum(level * count for level, count in enumerate(self.levels)) / total if total else 0.0
 
     def cpu_share(self, cores: int) -> float:
         """Return the share of the time of `cores` cores that the threads computed, 0 to 1."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.gpu.batch_memory import BatchMemory
+from iofast.batch_memory import BatchMemory
 from iofast.kernel import native_batch
 from iofast.run import pointwise
 from iofast.run.plan import Plan

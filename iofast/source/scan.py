@@ -91,7 +91,7 @@ class _Scan:
 
     def _nothing(self) -> str:
         """What a tree without images has."""
-        shards = next((suffix for suffix in (TAR, *TFRECORD) if suffix in self.walk.unusual.other), None)
+        shards = next((suffix for suffix in (*TAR, *TFRECORD) if suffix in self.walk.unusual.other), None)
         hint = "" if shards is None else f"; a pattern names shards: '{self.tree.root}/*{shards}'"
         return self.walk.found() + hint
 

@@ -18,6 +18,7 @@ from PIL import Image
 from iofast import __version__, open_reader
 from iofast.commands import COMMANDS
 from iofast.commands.text import count, duration, size
+from iofast.option import QUALITY
 
 
 @pytest.fixture
@@ -166,7 +167,9 @@ class TestInfo:
 
     def test_of_a_container(self, packed: Path, iofast: CommandLine) -> None:
         text = iofast("info", packed).out
-        assert all(words in text for words in ("[red]dog", "quality=90", "height       16 to 16 pixels, median 16"))
+        assert all(
+            words in text for words in ("[red]dog", f"quality={QUALITY}", "height       16 to 16 pixels, median 16")
+        )
         facts = iofast("info", packed, "--json").facts
         assert facts["classes"] == {"[red]dog": 2, "cat": 2}
         assert (facts["splits"], facts["count"], facts["container"]) == ({"all": 4}, 4, "lmdb")

@@ -16,8 +16,9 @@ from device_model import Device
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iofast.batch_memory import aside
 from iofast.errors import StateError
-from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, aside, transfer_to
+from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, transfer_to
 from iofast.meter.counters import StageCounter
 
 SHAPE = (4, 6)
@@ -145,7 +146,6 @@ def test_events_do_not_pile_up_for_a_device_far_behind() -> None:
 
 def test_devices_without_streams() -> None:
     counter = StageCounter()
-    assert transfer_to(CPU, counter) is None
     assert isinstance(transfer_to(torch.device("meta"), counter), Direct)
     with pytest.warns(RuntimeWarning, match=r"device mps \(mps\): batches are copied in next\(\)"):
         transfer = transfer_to(torch.device("mps"), counter)
@@ -279,7 +279,7 @@ def test_each_thread_relaxes_its_capture_mode_once_the_driver_is_up(monkeypatch:
         return statuses.pop(0)
 
     driver = SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)
-    monkeypatch.setattr("iofast.gpu.streams.ctypes.CDLL", lambda name: driver)
+    monkeypatch.setattr("iofast.batch_memory.ctypes.CDLL", lambda name: driver)
     for left in (1, 0):
         thread = threading.Thread(target=lambda: [aside() for _ in range(5)])
         thread.start()

@@ -47,7 +47,7 @@ def test_reduced_decoding_moves_nothing(orientation: int, subsampling: str) -> N
     data = jpeg(_wave(3001, 403), quality=98, exif=exif(orientation))
     recipe = TranscodeRecipe(size=180, mode="long", quality=100, subsampling=subsampling, reducing_gap=2)
     found = np.asarray(upright(kernel.transcode(data, recipe).data).convert("L"), float).mean(0)
-    whole = upright(data, orientation).resize(recipe.resized(3001, 403), Image.Resampling.BILINEAR)
+    whole = upright(data, orientation).resize(recipe.framing(3001, 403).size, Image.Resampling.BILINEAR)
     wanted = np.asarray(whole.convert("L"), float).mean(0)
     slope = np.gradient(wanted)
     for part in (slice(2, 60), slice(60, 120), slice(120, 178)):

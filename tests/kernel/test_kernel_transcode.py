@@ -38,8 +38,8 @@ def pixels_of(result: Transcoded) -> Pixels:
 def resized(data: bytes, recipe: TranscodeRecipe, orientation: int = 1) -> Image.Image:
     """Pillow's result of the recipe, at full precision."""
     image = upright(data, orientation)
-    small = image.resize(recipe.resized(*image.size), Image.Resampling[recipe.filter.upper()])
-    return small.crop(recipe.crop(*small.size))
+    framing = recipe.framing(*image.size)
+    return image.resize(framing.size, Image.Resampling[recipe.filter.upper()]).crop(framing.box)
 
 
 def close(found: Pixels, wanted: Image.Image, mean: float = 1.0, most: int = 12) -> bool:
@@ -81,7 +81,7 @@ def test_sizes(size: tuple[int, int], goal: int, mode: str, only_shrink: bool, o
     recipe = TranscodeRecipe(size=None if mode == "none" else goal, mode=mode, only_shrink=only_shrink)
     result = kernel.transcode(jpeg(photo(*size), exif=exif(orientation)), recipe)
     original = size[::-1] if orientation >= 5 else size
-    x0, y0, x1, y1 = recipe.crop(*recipe.resized(*original))
+    x0, y0, x1, y1 = recipe.framing(*original).box
     assert result[1:] == ("jpg", x1 - x0, y1 - y0, 1, *original)
     assert Image.open(BytesIO(result.data)).size == (x1 - x0, y1 - y0)
 
@@ -102,7 +102,7 @@ def test_sizes(size: tuple[int, int], goal: int, mode: str, only_shrink: bool, o
 )
 def test_modes(mode: str, size: int, only_shrink: bool, wanted: tuple[int, int]) -> None:
     recipe = TranscodeRecipe(size, mode, only_shrink)
-    x0, y0, x1, y1 = recipe.crop(*recipe.resized(500, 375))
+    x0, y0, x1, y1 = recipe.framing(500, 375).box
     assert (x1 - x0, y1 - y0) == wanted
 
 
@@ -202,8 +202,8 @@ def test_truncated_jpegs_are_packed_as_far_as_they_go(kind: str, share: float, m
     result = kernel.transcode(data, TranscodeRecipe(format="png", truncated="accept"))
     assert close(pixels_of(result), expected, most=most)
     small = TranscodeRecipe(size=64, mode="crop", format="png", reducing_gap=0, truncated="accept")
-    size = small.resized(*expected.size)
-    cut = expected.resize(size, Image.Resampling.BILINEAR).crop(small.crop(*size))
+    framing = small.framing(*expected.size)
+    cut = expected.resize(framing.size, Image.Resampling.BILINEAR).crop(framing.box)
     assert close(pixels_of(kernel.transcode(data, small)), cut, most=most)
     kept = kernel.transcode(data, TranscodeRecipe(format="keep", truncated="accept", **FINE))
     assert close(pixels_of(kept), expected, most=most + 12)  # encoded

@@ -193,7 +193,7 @@ def test_steps_follow_each_other() -> None:
 
 def test_codes_beyond_the_last_do_nothing() -> None:
     pixels = IMAGES["noise"]
-    np.testing.assert_array_equal(stepped(pixels, (max(PillowStep) + 1, (9.0,)), (127, (9.0,))), pixels)
+    np.testing.assert_array_equal(stepped(pixels, (max(*Step, *PillowStep) + 1, (9.0,)), (127, (9.0,))), pixels)
 
 
 @each_image

@@ -16,9 +16,8 @@ from loader_sets import check_equal, digest, eventually
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, StateError
-from iofast.gpu import AHEAD
 from iofast.loader import delivery
-from iofast.loader.delivery import on_device
+from iofast.loader.delivery import AHEAD, on_device
 
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
 COLOURS: dict[str, Any] = {

@@ -14,7 +14,7 @@ from loader_sets import eventually, workers
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.gpu import AHEAD
+from iofast.loader.delivery import AHEAD
 from iofast.loader.loader_stats import Contexts
 from iofast.meter import Stages
 from iofast.prefetch import jobs

@@ -22,8 +22,8 @@ from iofast import FastDataset, FastLoader, kernel, order
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
-from iofast.gpu import AHEAD
 from iofast.loader import filling
+from iofast.loader.delivery import AHEAD
 
 N = 40
 IMAGES = photographs(N)

@@ -85,7 +85,7 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
         import gc
         from iofast import kernel
         from iofast.loader.loader_stats import Contexts, Epoch, Tally
-        from iofast.prefetch.times import Times
+        from iofast.prefetch.times import PrefetchTimes
         from iofast.meter import Stages
 
         tally = Tally()
@@ -93,7 +93,7 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
 
         class Threads:
             def times(self):
-                return Times()
+                return PrefetchTimes()
 
         def going_through():
             contexts, threads = Contexts(kernel.DecodeOptions(), Stages()), Threads()

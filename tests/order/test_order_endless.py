@@ -19,7 +19,7 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import OptionError, StateError
 from iofast.order import Order, Population, Repeated, Sampled
-from iofast.order.endless import BLOCK, KEPT, Endless
+from iofast.order.sampled import EPOCHS, KEPT
 
 N, B = 20, 6
 
@@ -55,7 +55,6 @@ class TestOrder:
     def test_only_needed_indices_are_taken(self) -> None:
         sampler = Infinite()
         order = bound(sampler)
-        assert isinstance(order, Endless)
         assert order.endless
         assert order.describe() == {"mode": "sampled", "count": N, "length": None, "sampler": "Infinite"}
         looked = sampler.given
@@ -66,17 +65,27 @@ class TestOrder:
     def test_any_position_has_its_sample(self) -> None:
         sampler = Infinite()
         order, wanted = bound(sampler), np.array(first(sampler, 200_000))
-        for each in (range(70), range(150_000, 150_006), range(149_900, 149_906), range(5), [199_999, 7, 199_998]):
+        for each in (range(70), range(150_000, 150_006), range(149_900, 149_906), range(5), [2399, 0, 2390]):
             positions = np.array(each)
             assert (order.indices(0, positions) == wanted[positions]).all()
+        with pytest.raises(OptionError, match=f"must be within {KEPT * B} of each other, found 0 to {KEPT * B}$"):
+            order.indices(0, np.array([0, KEPT * B]))
 
-    def test_old_indices_are_dropped(self) -> None:
-        order = bound(Infinite())
-        for start in range(0, 4 * BLOCK, 5000):
-            order.indices(0, np.arange(start, start + 5000))
-        assert KEPT * B <= len(order._recent) <= 2 * BLOCK + 5000  # type: ignore[attr-defined]
-        order.indices(0, np.arange(7 * BLOCK, 7 * BLOCK + 6))  # as after a resume
-        assert len(order._recent) <= 2 * BLOCK + 6  # type: ignore[attr-defined]
+    def test_the_newest_indices_are_kept(self) -> None:
+        sampler = Infinite()
+        order, wanted = bound(sampler), first(sampler, 3 * KEPT * B)
+        runs = sampler.runs
+        for start in range(0, 2 * KEPT * B, B):
+            order.indices(0, np.arange(start, start + B))
+            oldest = max(0, start + B - KEPT * B)
+            assert order.indices(0, np.array([oldest])) == wanted[oldest]
+        assert sampler.runs == runs + 1
+        order.indices(0, np.arange(oldest - 1, oldest))
+        assert sampler.runs == runs + 2
+        for epoch in range(1, EPOCHS + 1):
+            order.indices(epoch, np.arange(B))
+        order.indices(0, np.arange(B))
+        assert sampler.runs == runs + EPOCHS + 3
 
     def test_one_run_serves_consumer_and_readahead(self) -> None:
         sampler = Infinite()
@@ -106,15 +115,13 @@ class TestOrder:
         assert again.describe() == order.describe()
         assert in_child(lambda: order.indices(0, np.arange(200, 300)).tolist() == wanted[200:]) == 0
 
-    def test_a_length_too_long_for_memory(self) -> None:
+    def test_a_length_too_long_for_memory_is_refused(self) -> None:
         class Long(Infinite):
             def __len__(self) -> int:
                 return 1 << 40
 
-        sampler = Long()
-        order = bound(sampler)
-        assert (order.endless, order.length, sampler.given) == (False, 1 << 40, 0)
-        assert order.indices(0, np.arange(100)).tolist() == first(sampler, 100)
+        with pytest.raises(OptionError, match=f"must have at most {1 << 28} indices in an epoch, found {1 << 40}; "):
+            bound(Long())
 
     def test_a_sampler_without_a_length_that_ends(self) -> None:
         class Finite(Infinite):

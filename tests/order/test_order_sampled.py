@@ -97,7 +97,7 @@ class TestRuns:
 
     def test_an_epoch_of_another_length_is_refused(self) -> None:
         sampler = Random(5)
-        order = bound(sampler, count=5)
+        order = bound(sampler, count=9)
         sampler.n = 4
         with pytest.raises(OptionError, match="must give 5 indices in every epoch, found 4 in epoch 0"):
             order.indices(0, np.array([0]))

@@ -9,7 +9,7 @@ import pytest
 
 from iofast.containers.targets import target_of
 from iofast.errors import OptionError, TargetError
-from iofast.option import options_of
+from iofast.option import QUALITY, options_of
 from iofast.packing import PackOptions
 from iofast.packing.option_fields import OrderFields, PixelFields, SampleFields
 from iofast.packing.plan import PackPlan, shared_settings
@@ -110,7 +110,7 @@ OTHERS: dict[str, tuple[dict[str, Any], Any, str]] = {  # option -> options besi
     "only_shrink": (RESIZED, True, "only_shrink=False, not True"),
     "filter": (RESIZED, "lanczos", "filter=bilinear, not lanczos"),
     "format": (RESIZED, "webp", "format=jpeg, not webp"),
-    "quality": (RESIZED, 50, "quality=90, not 50"),
+    "quality": (RESIZED, 50, f"quality={QUALITY}, not 50"),
     "subsampling": (RESIZED, "444", "subsampling=420, not 444"),
     "restart": (RESIZED, "none", "restart=auto, not 0"),
     "reducing_gap": (RESIZED, 0, "reducing_gap=2.0, not 0"),

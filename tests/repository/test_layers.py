@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from loader_sets import photographs, write_folder
 from places import ROOT
 
 # A folder counts as one unit. No module may import itself by way of others, inside a unit or elsewhere.
@@ -19,7 +20,7 @@ LAYERS = tuple(
     frozenset(units.split())
     for units in (
         "errors option owned record arguments work boxes version",
-        "kernel remote mirror containers order choices meter machine bars",
+        "kernel remote mirror containers order choices meter machine bars batch_memory",
         "source foreign transforms gpu prefetch places",
         "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "
         "run commands",
@@ -53,7 +54,7 @@ SIDEWAYS = {
         "run",
     },
 }
-TORCH = {"fields", "dataset", "loader", "gpu", "prefetch", "run"}
+TORCH = {"batch_memory", "fields", "dataset", "loader", "gpu", "prefetch", "run"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 parsed = functools.cache(ast.parse)
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
@@ -166,6 +167,14 @@ def loaded_by(statement: str) -> set[str]:
 def test_no_torch_before_it_is_needed() -> None:
     names = "pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms, watch"
     assert "torch" not in loaded_by(f"from iofast import {names}")
+
+
+def test_loading_on_a_cpu_loads_nothing_of_the_gpu(tmp_path: Path) -> None:
+    images = write_folder(tmp_path / "images", photographs(2))
+    loading = f"""
+from iofast import FastDataset, FastLoader
+next(iter(FastLoader(FastDataset({str(images)!r}), 2, ragged="list", num_workers=1)))"""
+    assert {name for name in loaded_by(loading) if name.startswith("iofast.gpu")} == set()
 
 
 def test_starting_up_loads_nothing_but_the_standard_library() -> None:

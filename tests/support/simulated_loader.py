@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from iofast.prefetch.auto import WINDOW_BATCHES, Limits, Setting, State, WaitWindow, adapt, first
-from iofast.prefetch.times import Times
+from iofast.prefetch.times import PrefetchTimes
 
 Cost = Callable[[random.Random, int], float]  # of batch `number`, in seconds
 
@@ -71,13 +71,13 @@ class Simulation:
             self.free.append(self.now)
         heapq.heapify(self.free)
 
-    def times(self) -> Times:
+    def times(self) -> PrefetchTimes:
         while self.running and self.running[0][0] <= self.now:
             end, start = heapq.heappop(self.running)
             self.done_work += end - start
         work = self.done_work + sum(max(0.0, self.now - start) for _, start in self.running)
         made = self.number + sum(end <= self.now for end in self.ends.values())
-        return Times(self.now, self.number, made, self.wait, work, levels=tuple(self.levels))
+        return PrefetchTimes(self.now, self.number, made, self.wait, work, levels=tuple(self.levels))
 
     @property
     def changes(self) -> int:

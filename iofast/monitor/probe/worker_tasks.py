@@ -38,7 +38,7 @@ _LIBRARIES = Patterns(  # in file:function
         WorkerTask.SEND: r"std/multiprocessing/(connection|reduction)\.py:|torch/multiprocessing/reductions\.py:"
         r"|std/multiprocessing/queues\.py:put$",
         WorkerTask.PIN: r"torch/utils/data/_utils/pin_memory\.py:",
-        WorkerTask.COLLATE: r"iofast/(loader/assemble|gpu/batch_memory)\.py:",
+        WorkerTask.COLLATE: r"iofast/(loader/assemble|batch_memory)\.py:",
         WorkerTask.RESIZE: r"(PIL|torchvision|albumentations|kornia|cv2|skimage|imgaug|monai|torch|tensorflow|mmcv"
         r"|detectron2)[/.].*:_?(\w*resize\w*|thumbnail|reduce|rescale|interpolate|resample|\w*letterbox\w*)$",
         WorkerTask.READ: r"(lmdb|h5py|zarr|requests|urllib3|boto3|botocore|s3fs|fsspec|gcsfs|aiohttp|google/cloud"

@@ -16,7 +16,7 @@ from at_once import at_once
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.gpu.batch_memory import BatchMemory
+from iofast.batch_memory import BatchMemory
 
 
 @pytest.fixture(autouse=True)

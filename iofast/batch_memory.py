@@ -9,8 +9,10 @@ batches that hit one Ctrl-C in forty.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import threading
 import weakref
 from collections import deque
 from functools import partial
@@ -19,11 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.gpu.streams import aside
-
 Block = NDArray[np.uint8]
 
 _LINE = 64  # bytes of a cache line
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_thread = threading.local()
 
 
 class _Loan(weakref.ref[Block]):
@@ -67,6 +69,21 @@ class BatchMemory:
             start = -block.ctypes.data % _LINE  # aligned to cache lines, for the kernel's non-temporal stores
             return block[start : start + size]
         return block
+
+
+def aside() -> None:
+    """Let the calling thread use CUDA without ending a graph capture in another thread.
+
+    By default a capture fails as soon as any thread of the process allocates memory or makes an event.
+    """
+    if getattr(_thread, "aside", False):
+        return
+    try:
+        mode = ctypes.c_int(_RELAXED)
+        status = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    except (OSError, AttributeError):  # no driver, or one without graphs
+        status = 0
+    _thread.aside = status == 0  # the call fails until the driver is initialised; then try again
 
 
 def empty(
