@@ -170,9 +170,9 @@ class FirstImages:
         status = np.zeros(len(part), np.int32)
         with self.reader.payloads(located, rows.start, rows.start + len(part)) as payloads:
             kernel.decode_batch(context, payloads, boxes, flips, part, status, 0, len(part))
-        if failed := np.flatnonzero(status).tolist():
-            name = self.reader.name(int(located.indices[rows.start + failed[0]]))
-            raise DecodeError(f"{name}: {kernel.status_message(int(status[failed[0]]))}")
+            for failed in np.flatnonzero(status)[:1].tolist():
+                name = self.reader.name(int(located.indices[rows.start + failed]))
+                raise DecodeError(f"{name}: {kernel.failure(int(status[failed]), payloads, failed)}")
 
 
 def _loading(

@@ -31,6 +31,7 @@ from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel import Payloads
 from iofast.opening import open_sources
+from iofast.option import names_checked
 from iofast.record import LABEL_FIELD
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
@@ -102,6 +103,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         truncated: Literal["strict", "accept"] = "strict",
         foreign: ForeignOptions | Mapping[str, Any] | None = None,
     ) -> None: ...
+    @names_checked
     def __init__(
         self,
         path: Path | Sequence[Path],

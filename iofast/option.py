@@ -5,11 +5,12 @@ Keyword arguments, docstrings, `--help` and the tables in the documentation are 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, field, fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from iofast.errors import OptionError, did_you_mean
 
@@ -22,6 +23,8 @@ _WIDTH = 120  # columns of a docstring
 _NAME = 22  # columns of an option's name in it
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+_Function = TypeVar("_Function", bound=Callable[..., None])
 
 
 def option(
@@ -48,11 +51,28 @@ def options_of(groups: Iterable[type]) -> list[Field[Any]]:
 
 def check_names(function: str, options: type, named: Iterable[str], instead: Mapping[str, str] | None = None) -> None:
     """Raise `OptionError` for the first of `named` that `options` lacks; `instead` has the advice for some names."""
-    known = [each.name for each in fields(options)]
+    _check_known(function, [each.name for each in fields(options)], named, f"see {options.__name__}", instead)
+
+
+def names_checked(initialise: _Function) -> _Function:
+    """Make an `__init__` raise `OptionError`, with the nearest name, for a keyword that it lacks."""
+    known = list(inspect.signature(initialise).parameters)[1:]
+
+    @functools.wraps(initialise)  # so that the signature stays
+    def checked(self: Any, *arguments: Any, **keywords: Any) -> None:
+        _check_known(type(self).__name__, known, keywords, f"expected {', '.join(known)}")
+        initialise(self, *arguments, **keywords)
+
+    return cast("_Function", checked)
+
+
+def _check_known(
+    function: str, known: Sequence[str], named: Iterable[str], see: str, instead: Mapping[str, str] | None = None
+) -> None:
     for name in named:
         if name not in known:
             advice = f": {instead[name]}" if instead and name in instead else did_you_mean(name, known)
-            raise OptionError(f"{name} is not an option of {function}{advice or f': see {options.__name__}'}")
+            raise OptionError(f"{name} is not an option of {function}{advice or f': {see}'}")
 
 
 def described(*groups: type) -> str:

@@ -39,6 +39,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LAYOUT = torch.channels_last  # of images and network
 CORES = max(1, torch.get_num_threads())
 Batches = FastLoader | DataLoader[tuple[torch.Tensor, torch.Tensor]]
+_KEEPS_UP = 0.8  # of the rate of loading alone: a network that takes more waits for the loader
 console = Console(highlight=False)
 
 
@@ -80,6 +81,7 @@ def main() -> int:
     results = compare(images, packed, args.epochs)
     say("5. result")
     console.print(table(results))
+    console.print(limit(results[0]))
 
     sheet = args.folder / "batch.png"
     chosen = ("--split", "train", "--count", 40, "--columns", 10, "--size", SIZE, "--transform", f"train({SIZE})")
@@ -190,6 +192,20 @@ def table(results: list[Result]) -> Table:
         accurate = "" if row.accuracy is None else f"{100 * row.accuracy:.0f} %"
         shown.add_row(row.name, f"{row.loading.images:,.0f}", f"{row.loading.cpu_ms:.2f}", training, accurate)
     return shown
+
+
+def limit(result: Result) -> str:
+    """What training from this loader waits for, in a sentence."""
+    loading, training = result.loading, result.training
+    assert training is not None
+    if DEVICE.type == "cpu":  # both share the cores
+        rest = training.cpu_ms - loading.cpu_ms
+        what = "the network, which runs on the same cores" if rest > loading.cpu_ms else "loading"
+        figures = f"an image takes {rest:.2f} ms of processor time in the network, {loading.cpu_ms:.2f} in the loader"
+    else:
+        what = "the network" if training.images < _KEEPS_UP * loading.images else "loading"
+        figures = f"it takes {training.images:,.0f} images/s of the {loading.images:,.0f} that the loader makes"
+    return f"Training from {result.name} is limited by {what}: {figures}."
 
 
 if __name__ == "__main__":

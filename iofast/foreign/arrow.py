@@ -34,7 +34,7 @@ from iofast.foreign.table_files import TableFile
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, image_field
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
-from iofast.source.labels import Labels, read_labels
+from iofast.source.labels import Labels, class_names, read_labels
 from iofast.source.table import ColumnValues
 
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
@@ -127,7 +127,7 @@ class _TableScan:
         self.schema, self.table, self.shown = schema, meaning(schema, shown, label), shown
         self.count, self.json = 0, StringsWriter()
         self._places: list[list[_Places]] = [[] for _ in self.table.leaves]
-        self._numbers, self._texts = [np.empty(0, np.int32)], ColumnValues()
+        self._numbers, self._texts, self._names = [np.empty(0, np.int32)], ColumnValues(), ColumnValues()
 
     def add(self, batch: Any, address: int, size: int, shown: str) -> None:
         """Add a batch of a file of `size` bytes, whose first byte has this address."""
@@ -143,6 +143,8 @@ class _TableScan:
             found.append((place, np.where(there, length, 0).astype(np.uint32)))
         if self.table.label is not None:
             self._add_labels(batch.column(self.table.label), shown)
+        for name in batch.column(self.table.names).to_pylist() if self.table.names is not None else ():
+            self._names.add(name)
         if self.table.others:
             for text in _as_json(batch, self.table.others, shown, self.count):
                 self.json.add(text)
@@ -167,6 +169,10 @@ class _TableScan:
         """Labels of all rows, names of classes, and warnings. Raises `SourceError`, `ContainerError`."""
         if self.table.label is None:
             return np.full(self.count, -1, np.int32), None, []
+        if self.table.names is not None:
+            self._names.finish()
+            numbers = np.concatenate(self._numbers)
+            return numbers, *class_names(numbers, self._names, self.table.names)
         if not self.table.is_text:
             return np.concatenate(self._numbers), self.table.classes, []
         self._texts.finish()

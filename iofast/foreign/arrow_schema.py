@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import ContainerError, OptionError
 from iofast.foreign.table_files import has_bytes, is_binary, is_image
-from iofast.source.labels import LABEL_COLUMNS, unused
+from iofast.source.labels import LABEL_COLUMNS, numbers_and_names, unused
 from iofast.source.listing import few
 
 LABEL_NAMES = (*LABEL_COLUMNS, "y", "cls", "labels", "fine_label")
@@ -27,11 +27,12 @@ class Leaf(NamedTuple):
 class TableSchema(NamedTuple):
     """What becomes of the columns of a table.
 
-    `label` has class indices, `classes` their names; or it has text (`is_text`). Each of `leaves` becomes a field, and
-    `others` members of the field `json`; `left_out` are sentences.
+    `label` has class indices, `classes` their names, or the column `names` has them in each row; or `label` has text
+    (`is_text`). Each of `leaves` becomes a field, and `others` members of the field `json`; `left_out` are sentences.
     """
 
     label: str | None
+    names: str | None
     is_text: bool
     classes: tuple[str, ...] | None
     leaves: tuple[Leaf, ...]
@@ -49,7 +50,9 @@ def meaning(schema: Any, shown: str, label: str | None) -> TableSchema:
     if label is not None and label not in (*numbers, *texts):
         there = few((*numbers, *texts), 20) or "none"
         raise OptionError(f"{shown}: names label={label}: expected a column of text or whole numbers, found {there}")
-    label = label or _label(numbers, texts, classes)
+    label, names = label or _label(numbers, texts, classes), None
+    if label is None:
+        label, names = numbers_and_names(numbers, texts) or (None, None)
     leaves, others, left_out = list[Leaf](), list[str](), list[str]()
     for column in schema:
         if column.name == label:
@@ -65,7 +68,8 @@ def meaning(schema: Any, shown: str, label: str | None) -> TableSchema:
     if label is None:
         left_out += unused((*numbers, *texts), "--names label=COLUMN")
     leaves.sort(key=lambda leaf: leaf.kind != "image")  # stable: the first image is the record's
-    return TableSchema(label, label in texts, classes.get(label or ""), tuple(leaves), tuple(others), tuple(left_out))
+    rest = tuple(leaves), tuple(others), tuple(left_out)
+    return TableSchema(label, names, label in texts, classes.get(label or ""), *rest)
 
 
 def _leaves(column: Any) -> list[Leaf]:

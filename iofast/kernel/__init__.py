@@ -107,8 +107,7 @@ def status_message(code: int) -> str:
 
 def failure(code: int, payloads: Payloads, row: int) -> str:
     """Explain why a row of `payloads` was not decoded: the format of an unsupported file, the size of a large one."""
-    detail = other_formats.described(payloads, row, code)
-    return status_message(code) + (f" ({detail})" if detail else "")
+    return other_formats.explained(payloads, row, code)
 
 
 def describe() -> dict[str, str | None]:

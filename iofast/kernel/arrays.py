@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.kernel.contract import MAX_BYTES, Status, StatusError
+from iofast.kernel.contract import MAX_BYTES, Status, StatusError, beyond
 from iofast.kernel.payload import Payload, stream
 from iofast.record import LONGEST_SIDE
 
@@ -179,7 +179,7 @@ def _check_segments(page: Any, data: bytes, header: ArrayHeader) -> None:
     samples = header.channels if page.planarconfig == 1 else 1
     size = int(across) * int(down) * samples * np.dtype(header.type).itemsize
     if size > _LARGEST_SEGMENT + header.nbytes:
-        raise StatusError(Status.LIMIT, f"strips or tiles of {size} bytes in a TIFF of {header.nbytes}")
+        raise beyond("bytes", f"strips or tiles of {size} bytes in a TIFF of {header.nbytes}")
     if page.compression not in (_NONE, *_DEFLATE):
         raise StatusError(
             Status.UNSUPPORTED, f"a TIFF of compression {int(page.compression)}: expected none or deflate"
@@ -187,12 +187,12 @@ def _check_segments(page: Any, data: bytes, header: ArrayHeader) -> None:
     for start, length in zip(page.dataoffsets, page.databytecounts, strict=True):
         unpacker = zlib.decompressobj()
         if page.compression in _DEFLATE and len(unpacker.decompress(data[start : start + length], size + 1)) > size:
-            raise StatusError(Status.LIMIT, f"a strip or tile of more than {size} bytes")
+            raise beyond("bytes", f"a strip or tile of more than {size} bytes")
 
 
 def _check_limits(header: ArrayHeader, max_pixels: int) -> None:
     pixels, shown = header.width * header.height, f"{header.width}x{header.height} pixels"
     if pixels > max_pixels or max(header.width, header.height) > LONGEST_SIDE:
-        raise StatusError(Status.LIMIT, shown)
+        raise beyond("pixels", f"{shown}, the limit is {max_pixels}")
     if header.nbytes > MAX_BYTES:  # no loader would read it
-        raise StatusError(Status.LIMIT, f"{shown} of {named(header.channels, header.type)}")
+        raise beyond("bytes", f"{shown} of {named(header.channels, header.type)}, the limit is {MAX_BYTES} bytes")

@@ -128,7 +128,7 @@ MESSAGES = {
     Status.CHECKSUM: "the payload's CRC32C differs from the index: the bytes are damaged",
     Status.CORRUPT: "the image data is corrupt",
     Status.TRUNCATED: "the image is truncated",
-    Status.LIMIT: "the image is larger than the limit on pixels or bytes",
+    Status.LIMIT: "the image is larger than the limit on pixels or bytes",  # `beyond` says on which
     Status.BOX: "the box lies outside the image (a crop larger than it?), or its size differs from the index",
     Status.MEMORY: "out of memory",
     Status.UNSUPPORTED: "not an image that can be decoded here",
@@ -143,6 +143,16 @@ class StatusError(Exception):
     def __init__(self, status: Status, detail: str = "", message: str = "") -> None:
         super().__init__(detail)
         self.status, self.message = status, message or MESSAGES[status]
+
+    @property
+    def reason(self) -> str:
+        """The message, with the details in brackets."""
+        return self.message + (f" ({self})" if str(self) else "")
+
+
+def beyond(limit: str, detail: str) -> StatusError:
+    """Return the error for an image larger than the limit on `limit`: pixels, memory or bytes."""
+    return StatusError(Status.LIMIT, detail, f"the image is larger than the limit on {limit}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,16 +62,16 @@ def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
     if kind == "jxl" and pillow.can_open(kind):  # without decoding it
         width, height, orientation = jxl.header(data)
         return _header(kind, arrays.ArrayHeader(width, height, 3, "uint8", orientation))
-    opened = _opened(data, max_pixels, max_memory)
+    opened = _opened(data, kind, max_pixels, max_memory)
     return _header(kind, arrays.tiff_header(data)) if opened is None else pillow.header(opened)
 
 
-def _opened(data: Payload, max_pixels: int, max_memory: int = MAX_MEMORY) -> pillow.Opened | None:
+def _opened(data: Payload, kind: str, max_pixels: int, max_memory: int = MAX_MEMORY) -> pillow.Opened | None:
     """Open an image by Pillow; None for a TIFF of channels or types that it does not know. Raises like `read`."""
     try:
-        return memory.opened(data, max_pixels, max_memory)
+        return memory.opened(data, max_pixels, max_memory, kind)
     except Exception as error:
-        if pillow.format_of(data) == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
+        if kind == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
             return None
         raise
 
@@ -86,7 +86,7 @@ def read(data: bytes, max_pixels: int) -> Whole:
     kind = pillow.format_of(data)
     if kind == "npy":
         return Whole(arrays.read_npy(data, max_pixels), 1)
-    opened = None if kind == "tiff" and not _pillow_reads(data) else _opened(data, max_pixels)
+    opened = None if kind == "tiff" and not _pillow_reads(data) else _opened(data, kind, max_pixels)
     if opened is None:
         return Whole(*arrays.read_tiff(data, max_pixels))
     pillow.check_end(opened)
@@ -126,7 +126,7 @@ def is_array(data: bytes, max_pixels: int) -> bool:
     if kind != "tiff":
         return kind == "npy"
     try:
-        return _opened(data, max_pixels) is None
+        return _opened(data, kind, max_pixels) is None
     except Exception:  # of damage the caller's own call will tell
         return False
 

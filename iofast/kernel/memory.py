@@ -13,7 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from iofast.kernel import colour, pillow
-from iofast.kernel.contract import LARGE, MAX_MEMORY, MAX_PIXELS, Status, StatusError, TranscodeRecipe
+from iofast.kernel.contract import LARGE, MAX_MEMORY, MAX_PIXELS, TranscodeRecipe, beyond
 from iofast.kernel.payload import Payload
 
 Size = tuple[int, int]
@@ -33,26 +33,29 @@ def check(recipe: TranscodeRecipe, size: Size, needed: int, mode: str) -> None:
     """Raise `StatusError` if an image of this size and mode exceeds a limit; `needed` is in bytes."""
     pixels = f"{size[0]}x{size[1]} pixels of {mode}"
     if math.prod(size) > recipe.max_pixels:
-        reason, limit = "pixels", f"{pixels}, --max-pixels is {recipe.max_pixels}"
-    elif needed > recipe.max_memory:
+        raise beyond("pixels", f"{pixels}, --max-pixels is {recipe.max_pixels}")
+    if needed > recipe.max_memory:
         most = recipe.max_memory / 1e6
-        reason, limit = "memory", f"{pixels} take up to {needed / 1e6:.4g} MB, --max-memory is {most:.4g} MB"
-    else:
-        return
-    raise StatusError(Status.LIMIT, limit, f"the image is larger than the limit on {reason}")
+        raise beyond("memory", f"{pixels} take up to {needed / 1e6:.4g} MB, --max-memory is {most:.4g} MB")
 
 
-def opened(data: Payload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> pillow.Opened:
-    """Open an image that Pillow will decode. Raises `StatusError` beyond the limits, or any error of Pillow."""
-    if pillow.format_of(data) == "jxl":  # opening decodes it
+def opened(
+    data: Payload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY, kind: str | None = None
+) -> pillow.Opened:
+    """Open an image that Pillow will decode; `kind` is its format, if known.
+
+    Raises `StatusError` beyond the limits, or any error of Pillow.
+    """
+    kind = pillow.format_of(data) if kind is None else kind
+    if kind == "jxl":  # opening decodes it
         max_pixels = min(max_pixels, max_memory // (_DECODERS["jxl"] + 4))
-    image = pillow.open_image(data, max_pixels)
+    image = pillow.open_image(data, max_pixels, kind)
     if math.prod(image.size) > LARGE:  # a smaller one never takes so much
         size = image.upright(image.orientation)
         needed = of_pillow(image, size, (0, 0), "png", blended=True)
         if needed > max_memory:
             found = f"{size[0]}x{size[1]} pixels of {image.image.mode} take up to {needed / 1e6:.4g} MB"
-            raise StatusError(Status.LIMIT, found)
+            raise beyond("memory", f"{found}, the limit is {max_memory / 1e6:.4g} MB")
     return image
 
 

@@ -26,6 +26,7 @@ from iofast.kernel.contract import (
     Status,
     Transcoded,
     TranscodeRecipe,
+    beyond,
     mcus_per_row,
 )
 from iofast.kernel.native_batch import Context as Context
@@ -107,7 +108,7 @@ def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> 
     if (header.orientation in TURNED) != (orientation in TURNED):
         width, height = height, width
     if width * height > max_pixels:
-        _demand(Status.LIMIT)
+        raise DecodeError(beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}").reason)
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
     with borrowed("nearest", width * height) as context:

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.kernel import lossless, memory, pillow, strangers
-from iofast.kernel.contract import MAX_BYTES, MAX_MEMORY, MAX_PIXELS, DecodeOptions, Header, Kind, Payloads, Status
+from iofast.kernel.contract import (
+    MAX_BYTES,
+    MAX_MEMORY,
+    MAX_PIXELS,
+    MESSAGES,
+    DecodeOptions,
+    Header,
+    Kind,
+    Payloads,
+    Status,
+    beyond,
+)
 from iofast.kernel.payload import StoredPayload
 
 Buffer = bytes | bytearray | memoryview
@@ -65,7 +76,7 @@ def read_payload(source: Payloads, row: int, max_bytes: int) -> bytes:
     """Return the payload of a row after its checksum was compared. Raises `StatusError`."""
     length = int(source.lengths[row])
     if length > max_bytes:
-        raise pillow.StatusError(Status.LIMIT)
+        raise beyond("bytes", f"{length} bytes, the limit is {max_bytes}")
     data = _bytes(source, row, length)
     if source.crcs is not None and source.crcs[row] >= 0 and google_crc32c.value(data) != source.crcs[row]:
         raise pillow.StatusError(Status.CHECKSUM)
@@ -91,14 +102,15 @@ def _bytes(source: Payloads, row: int, length: int) -> bytes:
     return b"".join(parts)  # of a single one without a copy
 
 
-def described(source: Payloads, row: int, status: int) -> str:
-    """What a row is that is not a supported image, by its first bytes, or that is too large; "" if unknown."""
+def explained(source: Payloads, row: int, status: int) -> str:
+    """Why a row was not decoded: with the format of an unsupported file, or the limit that a large one exceeds."""
+    detail = ""
     try:
         if status == Status.UNSUPPORTED:
-            return strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
-        if status == Status.LIMIT:
+            detail = strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
+        elif status == Status.LIMIT:
             memory.opened(read_payload(source, row, MAX_BYTES))
     except Exception as error:  # of Pillow's plugins, too
-        reason = pillow.failure(error)
-        return str(reason) if reason.status == status else ""
-    return ""
+        if (found := pillow.failure(error)).status == status:
+            return found.reason
+    return MESSAGES[Status(status)] + (f" ({detail})" if detail else "")

@@ -29,7 +29,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError, IofastError
 from iofast.kernel import arrays, depth, exif, jxl, markers, png, strangers
-from iofast.kernel.contract import TURNED, Header, Status
+from iofast.kernel.contract import TURNED, Header, Status, beyond
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
 from iofast.record import LONGEST_SIDE
@@ -105,20 +105,20 @@ FILTERS = {
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
-_MAGIC = (
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"\x89PNG\r\n\x1a\n", "png"),
-    (b"GIF87a", "gif"),
-    (b"GIF89a", "gif"),
-    (b"II*\0", "tiff"),
-    (b"MM\0*", "tiff"),
-    (b"II+\0", "tiff"),
-    (b"MM\0+", "tiff"),
-    (b"BM", "bmp"),
-    (arrays.MAGIC, "npy"),
-    (jxl.CODESTREAM, "jxl"),
-    (jxl.CONTAINER, "jxl"),
-)
+_MAGIC = {
+    b"\xff\xd8\xff": "jpeg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"GIF87a": "gif",
+    b"GIF89a": "gif",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"II+\0": "tiff",
+    b"MM\0+": "tiff",
+    b"BM": "bmp",
+    arrays.MAGIC: "npy",
+    jxl.CODESTREAM: "jxl",
+    jxl.CONTAINER: "jxl",
+}
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 _WIDTH, _HEIGHT, _ORIENTATION, _SAMPLES, _PLANAR, _XMP, _BITS = 256, 257, 274, 277, 284, 700, 258  # TIFF tags
 _BIG_TIFF, _MOST_CHANNELS = 43, 6  # the version of a TIFF; Pillow looks at no more channels
@@ -148,9 +148,7 @@ def _status_of(error: Exception, detail: str) -> Status:
 
 def decode_error(error: Exception) -> DecodeError:
     """Convert `error` to the public error: the message of its status, then Pillow's words in brackets if it has any."""
-    reason = failure(error)
-    detail = str(reason)
-    return DecodeError(reason.message + (f" ({detail})" if detail else ""))
+    return DecodeError(failure(error).reason)
 
 
 @contextmanager
@@ -183,11 +181,11 @@ class Opened:
         return self.size[::-1] if orientation in TURNED else self.size
 
 
-def open_image(data: Payload, max_pixels: int) -> Opened:
-    """Read the header. Raises `StatusError`, or any error of Pillow."""
+def open_image(data: Payload, max_pixels: int, kind: str | None = None) -> Opened:
+    """Read the header; `kind` is the format, if known. Raises `StatusError`, or any error of Pillow."""
     if not data:
         raise StatusError(Status.EMPTY)
-    kind = format_of(data)
+    kind = format_of(data) if kind is None else kind
     if kind == "npy":
         shown = arrays.displayed(data[:], max_pixels)
         return Opened(shown, data, kind, shown.size)
@@ -251,7 +249,7 @@ def _plugin(kind: str) -> type[ImageFile] | None:
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Raise `StatusError` if an image has too many pixels, or a side that an index cannot hold."""
     if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
-        raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
+        raise beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}")
 
 
 def _orientation(image: Image.Image, data: Payload) -> int:
@@ -276,9 +274,8 @@ def _orientation(image: Image.Image, data: Payload) -> int:
 def format_of(data: Payload) -> str:
     """Return the format of a supported image by its first bytes, or ""."""
     start = data[:16]
-    for magic, name in _MAGIC:
-        if start.startswith(magic):
-            return name
+    if name := strangers.named(start, _MAGIC):
+        return name
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "webp"
     if start[4:8] == b"ftyp":

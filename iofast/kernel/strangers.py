@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Mapping
 
 POINTER = "a Git LFS pointer, not the file itself; git lfs pull fetches it"
 _POINTER_START, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024  # at most
 
-_IMAGES = (  # unsupported image formats
-    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
-    (b"\xff\x4f\xff\x51", "JPEG 2000"),
-    (b"II\xbc", "JPEG XR"),
-    (b"8BPS", "Photoshop (PSD)"),
-    (b"gimp xcf", "GIMP (XCF)"),
-    (b"v/1\x01", "OpenEXR"),
-    (b"#?RADIANCE", "Radiance HDR"),
-    (b"#?RGBE", "Radiance HDR"),
-    (b"DDS ", "DDS"),
-    (b"qoif", "QOI"),
-    (b"BPG\xfb", "BPG"),
-    (b"SIMPLE  =", "FITS"),
-    (b"\0\0\1\0", "ICO"),
-    (b"icns", "ICNS"),
-    (b"FUJIFILMCCD-RAW", "camera raw"),
-)
-_OTHERS = (
-    (b"<!doctype html", "an HTML page"),
-    (b"<html", "an HTML page"),
-    (b"%pdf", "a PDF"),
-    (b"%!ps", "PostScript"),
-    (b"\x1f\x8b", "a gzip file"),
-    (b"pk\3\4", "a ZIP archive"),
-    (b"<?xml", "XML"),
-    (_POINTER_START, POINTER),
-)
+_IMAGES = {  # unsupported image formats
+    b"\0\0\0\x0cjP  ": "JPEG 2000",
+    b"\xff\x4f\xff\x51": "JPEG 2000",
+    b"II\xbc": "JPEG XR",
+    b"8BPS": "Photoshop (PSD)",
+    b"gimp xcf": "GIMP (XCF)",
+    b"v/1\x01": "OpenEXR",
+    b"#?RADIANCE": "Radiance HDR",
+    b"#?RGBE": "Radiance HDR",
+    b"DDS ": "DDS",
+    b"qoif": "QOI",
+    b"BPG\xfb": "BPG",
+    b"SIMPLE  =": "FITS",
+    b"\0\0\1\0": "ICO",
+    b"icns": "ICNS",
+    b"FUJIFILMCCD-RAW": "camera raw",
+}
+_OTHERS = {
+    b"<!doctype html": "an HTML page",
+    b"<html": "an HTML page",
+    b"%pdf": "a PDF",
+    b"%!ps": "PostScript",
+    b"\x1f\x8b": "a gzip file",
+    b"pk\3\4": "a ZIP archive",
+    b"<?xml": "XML",
+    _POINTER_START: POINTER,
+}
+_NO_TEXT = re.compile(rb"[^\t\n\f\r\x20-\xfe]")
+
+
+def named(start: bytes, names: Mapping[bytes, str]) -> str:
+    """Return the name of the first of these beginnings that `start` has, or "". Most files have none of them."""
+    if not start.startswith(tuple(names)):
+        return ""
+    return next(name for beginning, name in names.items() if start.startswith(beginning))
 
 
 def image_format(start: bytes) -> str:
     """Return the name of an unsupported image format, or ""."""
-    for beginning, name in _IMAGES:
-        if start.startswith(beginning):
-            return name
+    if name := named(start, _IMAGES):
+        return name
     if start[4:8] == b"ftyp" and start[8:12] == b"crx ":
         return "camera raw"
     text = _text(start)
@@ -57,11 +66,9 @@ def described(start: bytes) -> str:
     if name := image_format(start):
         return f"{name}: not supported; convert it first"
     text = _text(start)
-    for beginning, what in _OTHERS:
-        if text.startswith(beginning):
-            return f"it is {what}"
-    printable = all(byte >= 32 or byte in b"\t\r\n\f" for byte in text)
-    return "it is text" if text and printable and b"\xff" not in text else ""
+    if what := named(text, _OTHERS):
+        return f"it is {what}"
+    return "it is text" if text and not _NO_TEXT.search(text) else ""
 
 
 def is_pointer(path: str | os.PathLike[str], size: int) -> bool:

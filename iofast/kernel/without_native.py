@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 from iofast.kernel import colour, contract, depth, memory, other_formats, pillow
-from iofast.kernel.contract import DecodeOptions, Finish, Payloads, Status, StatusError, Transcoded, TranscodeRecipe
+from iofast.kernel.contract import (
+    DecodeOptions,
+    Finish,
+    Payloads,
+    Status,
+    StatusError,
+    Transcoded,
+    TranscodeRecipe,
+    beyond,
+)
 from iofast.kernel.other_formats import decode as decode
 from iofast.kernel.other_formats import read_header as read_header
 
@@ -84,7 +93,7 @@ def _window(source: Payloads, row: int, box: list[int], size: tuple[int, ...], o
     if not inside or not 0 <= x <= width - size[0] or not 0 <= y <= height - size[1]:
         raise StatusError(Status.BOX)
     if width * height > options.max_pixels:
-        raise StatusError(Status.LIMIT)
+        raise beyond("pixels", f"{width}x{height} pixels after resizing, the limit is {options.max_pixels}")
     return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
 
 
@@ -126,7 +135,7 @@ def transcode(data: other_formats.Buffer, recipe: TranscodeRecipe) -> Transcoded
         framing = recipe.framing(*opened.upright(opened.orientation))
         width, height = framing.size
         if width * height > recipe.max_pixels:
-            raise StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
+            raise beyond("pixels", f"{width}x{height} pixels after resizing, --max-pixels is {recipe.max_pixels}")
         pillow.check_end(opened)
         opened.image.load()
         pixels, profile = colour.opaque(depth.to_bytes(opened.image), colour.profile_of(opened.image), recipe)

@@ -33,11 +33,13 @@ MAX_PREFETCH = 64
 _THREADS = "leave it out, because workers are threads of this process"
 _PINNED = "leave it out, because with device='cuda' batches are copied from page-locked memory and arrive on the device"
 
-INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
+INSTEAD = {  # options that FastLoader lacks, most of torch's DataLoader -> advice
     "batch_sampler": "give its sampler as order=, and batch_size=; order.Buckets makes batches of images of like shape",
     "collate_fn": "give collate={field: function} for the values of a field, or map_batch= for the finished batch",
     "generator": "give seed=, which order and augmentation are drawn from",
+    "device_mesh": "give it as group=",
     "in_order": "leave it out, because batches always come in order",
+    "mesh": "give it as group=",
     "multiprocessing_context": _THREADS,
     "num_replicas": "give world_size=, or leave it out, because the ranks come from torch.distributed",
     "num_threads": "give num_workers=",

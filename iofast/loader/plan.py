@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.boxes import COLUMNS, HEIGHT, SIZE, WIDTH
 from iofast.choices import Draw
 from iofast.containers.base import Located
 from iofast.errors import IofastError
-from iofast.kernel.contract import MAX_PIXELS
+from iofast.kernel.contract import MAX_PIXELS, beyond
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources
@@ -99,8 +98,8 @@ class SamplePlan:
         sizes = made[0][:, SIZE].astype(np.int64)
         for number in np.flatnonzero(sizes.prod(axis=1) > MAX_PIXELS).tolist():
             row = int(np.arange(len(self))[rows][number])
-            found = f"{sizes[number, 0]}x{sizes[number, 1]} pixels after resizing"
-            self.reasons.setdefault(row, f"{kernel.status_message(kernel.Status.LIMIT)} ({found})")
+            found = f"{sizes[number, 0]}x{sizes[number, 1]} pixels after resizing, the limit is {MAX_PIXELS}"
+            self.reasons.setdefault(row, beyond("pixels", found).reason)
             self.boxes[row] = 0
 
     def work(self, rows: NDArray[np.intp] | slice, sizes: NDArray[Any]) -> Work:

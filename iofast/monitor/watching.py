@@ -16,7 +16,7 @@ from typing import Final
 from iofast.monitor.bursts import Bursts
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.family import Peers
-from iofast.monitor.probe.loader_source import loader_source
+from iofast.monitor.probe.loader_source import loader_source, named_paths
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
@@ -43,7 +43,7 @@ class Watch:
         self._pages = PagesProbe(job)
         self._peers = Peers(job)
         self._files = DataFolders()
-        self._source = loader_source(job.pid)
+        self._source, self._named = loader_source(job.pid), named_paths(job.pid)
         self._bursts = Bursts(job) if self.options.stacks != "off" else None
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._notes: dict[str, None] = {}
@@ -105,7 +105,7 @@ class Watch:
             notes=self._noted(devices),
             peers={**self._peers.take(), **self._pages.peers()},
             file_bytes=self._files.image_bytes,
-            image_root=self._files.image_root(self._source.root if self._source else "", self.job.command.split()),
+            image_root=self._files.image_root(self._source.root if self._source else "", self._named),
             source=self._source,
         )
         self._snapshot_s = _mean_cost(before, self._snapshot_s, 4)

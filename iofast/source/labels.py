@@ -20,6 +20,8 @@ LABEL_COLUMNS = ("label", "class", "target", "category")  # in any case
 
 _WHOLE = re.compile(rb"(-?(?:0|[1-9][0-9]{0,9}))(?:\.0*)?")  # pandas writes 2 as 2.0 beside gaps; 007 is a name
 _LIKE_LABELS = re.compile("label|class|target|categor", re.IGNORECASE)
+_NUMBERS = re.compile("(label|class|target|category)[ _-]?(id|idx|index)", re.IGNORECASE)
+_NAMES = re.compile("(label|class|target|category)[ _-]?(name|text)", re.IGNORECASE)
 
 Labels = tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]  # by row, names of classes, warnings
 
@@ -28,6 +30,37 @@ def unused(columns: Iterable[str], option: str) -> list[str]:
     """A warning about columns that may be labels, in a list or table without any other; `option` chooses one."""
     names = ", ".join(printable_column(name) for name in columns if _LIKE_LABELS.search(name))
     return [f"no labels: {names} may be labels, and {option} takes one as such"] if names else []
+
+
+def numbers_and_names(numbers: Iterable[str], texts: Iterable[str]) -> tuple[str, str] | None:
+    """The columns of class numbers and of their names, such as `class_id` and `label_name`, if there is one of each."""
+    own = [name for name in numbers if _NUMBERS.fullmatch(name)]
+    names = [name for name in texts if _NAMES.fullmatch(name)]
+    return (own[0], names[0]) if len(own) == len(names) == 1 else None
+
+
+def class_names(
+    labels: NDArray[np.int32], cells: ColumnValues, column: str
+) -> tuple[tuple[str, ...] | None, list[str]]:
+    """Names of the classes, by label, from the names in each row; None, with a warning, if each has not one of its own.
+
+    `column` is that of the names.
+    """
+    found, numbers = dict[int, str](), dict[str, int]()
+    unfit = f"the names in {printable_column(column)} are not those of the classes: "
+    for label, (value, _) in zip(labels.tolist(), cells, strict=True):
+        if label < 0 or not (name := printable(value.strip())):
+            continue
+        if found.setdefault(label, name) != name:
+            return None, [f"{unfit}class {label} is {found[label]!r} and {name!r}"]
+        if numbers.setdefault(name, label) != label:
+            return None, [f"{unfit}classes {numbers[name]} and {label} are both {name!r}"]
+    count = int(labels.max(initial=-1)) + 1
+    if len(found) < count:
+        return None, [f"{unfit}class {next(label for label in range(count) if label not in found)} has none"]
+    if count > MAX_CLASSES or max(map(len, numbers), default=0) > MAX_CLASS_NAME:
+        return None, [f"{unfit}there are more than {MAX_CLASSES}, or one has more than {MAX_CLASS_NAME} characters"]
+    return tuple(found[label] for label in range(count)) or None, []
 
 
 def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callable[[int, str], NoReturn]) -> Labels:

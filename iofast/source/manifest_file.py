@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import WHOLE, check_split_name
+from iofast.containers.manifest import CLASS_ORDERS, WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
 from iofast.source.arrays import Strings, stable_order
 from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE
-from iofast.source.labels import LABEL_COLUMNS, Labels, read_labels, unused
+from iofast.source.labels import LABEL_COLUMNS, Labels, class_names, numbers_and_names, read_labels, unused
 from iofast.source.listing import (
     FILE,
     MISSING,
@@ -86,8 +86,8 @@ def read_manifest(
     paths = _paths(table, table.columns.pop(path_column))
     fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
     fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
-    labels, classes, warnings = _labels(table, _pop(table, label_column), options)
     splits, order = _splits(table, _pop(table, split_column))
+    (labels, classes, warnings), class_order = _labels(table, label_column, options.class_order)
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
         warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
@@ -101,7 +101,7 @@ def read_manifest(
         paths=paths,
         listed_labels=labels,
         watched=watched,
-        class_order=options.class_order,
+        class_order=class_order,
         columns=columns,
         order=order,
         objects=_versions(table, root, paths, columns),
@@ -176,12 +176,22 @@ def _check_text(table: Table, name: str, cells: ColumnValues) -> None:
             table.fail(row, f"column {name} is not UTF-8")
 
 
-def _labels(table: Table, cells: ColumnValues | None, options: SourceOptions) -> Labels:
-    """See `read_labels`; a list without a column of labels has -1 for all images."""
-    if cells is None:
-        return np.full(len(table), -1, np.int32), None, unused(table.columns, "--label-column")
+def _labels(table: Table, column: str | None, class_order: str) -> tuple[Labels, str]:
+    """See `read_labels`, and the order of the classes; a list without a column of labels has -1 for all images."""
+    pair = numbers_and_names(table.columns, table.columns) if column is None else None
+    column = pair[0] if pair else column
+    if column is None:
+        return (np.full(len(table), -1, np.int32), None, unused(table.columns, "--label-column")), class_order
+    cells = table.columns.pop(column)
     _check_text(table, "label", cells)
-    return read_labels(cells, options.class_order, table.path, table.fail)
+    labels, classes, warnings = read_labels(cells, class_order, table.path, table.fail)
+    if pair and classes is None:
+        classes, told = class_names(labels, table.columns[pair[1]], pair[1])
+        warnings += told
+        if classes:
+            del table.columns[pair[1]]
+            class_order = CLASS_ORDERS[-1]
+    return (labels, classes, warnings), class_order
 
 
 def _splits(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from iofast.containers.container_suffixes import OPENED, TAR, TFRECORD
+from iofast.containers.container_suffixes import LMDB, OPENED, TAR, TFRECORD
 from iofast.containers.manifest import WHOLE
+from iofast.containers.tfrecord import is_named_so
 from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
@@ -29,6 +31,8 @@ PART_FOLDERS = (
     *("segmentationclass", "segmentationclassaug", "segmentationobject"),
 )
 
+
+_NUMBERS = re.compile("[0-9]+(?=-of-[0-9])|(?<=-of-)[0-9]+")  # in the name of a shard: train-00000-of-01024
 
 Groups = dict[str, bytes]  # class folder -> paths of its images, each followed by a NUL; "" without class folders
 
@@ -90,9 +94,16 @@ class _Scan:
         return dict(self._splits())
 
     def _nothing(self) -> str:
-        """What a tree without images has."""
-        shards = next((suffix for suffix in (*TAR, *TFRECORD) if suffix in self.walk.unusual.other), None)
-        hint = "" if shards is None else f"; a pattern names shards: '{self.tree.root}/*{shards}'"
+        """What a tree without images has, and how to open containers in it."""
+        hint = ""
+        for suffix, files in self.walk.unusual.other.items():
+            folder, name = os.path.split(os.path.join(self.tree.root, files.examples[0]))
+            if suffix in (*TAR, *TFRECORD):
+                hint = f"; a pattern names shards: '{folder}/*{suffix}'"
+            elif is_named_so(name.lower()):
+                hint = f"; a pattern names shards: '{folder}/{_NUMBERS.sub('*', name)}'"
+            elif suffix == LMDB:
+                hint = f"; name the container itself: {folder}/{name}"
         return self.walk.found() + hint
 
     def _described(self, found: dict[str, Groups]) -> Listing | None:

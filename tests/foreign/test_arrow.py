@@ -191,6 +191,20 @@ def test_text_labels_become_classes_as_in_a_list(
     assert (f"{name}.txt" in dataset.manifest.fields) == (name == "label_name")
 
 
+@pytest.mark.parametrize("write", [write_parquet, write_arrow])
+def test_columns_of_class_numbers_and_their_names(tmp_path: Path, write: Any) -> None:
+    table = {"image": columns(4)["image"], "class_id": [1, 0, -1, 1], "class_name": ["cat", "dog", None, "cat"]}
+    path = write(tmp_path / f"x.{write.__name__[6:]}", pa.table(table))
+    dataset = FastDataset(path)
+    assert (dataset.targets, dataset.classes) == ([1, 0, -1, 1], ["dog", "cat"])
+    assert not dataset.reader.left_out  # type: ignore[attr-defined]
+    table["class_name"] = ["cat", "dog", None, "dog"]
+    dataset = FastDataset(write(path, pa.table(table)))
+    assert (dataset.targets, dataset.classes) == ([1, 0, -1, 1], [])
+    words = "the names in 'class_name' are not those of the classes: class 1 is 'cat' and 'dog'"
+    assert dataset.reader.left_out == (words,)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import json
 import pickle
 import sys
@@ -55,6 +56,19 @@ def test_attributes(path: Path, dataset: FastDataset) -> None:
     assert dataset.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
     assert (dataset.labels().dtype, dataset.labels().tolist()) == (np.int64, LABELS)
     assert repr(dataset) == f"FastDataset({dataset.path!r}): {N} samples"
+
+
+def test_a_mistyped_option_names_the_nearest(path: Path) -> None:
+    class Subset(FastDataset):
+        def __init__(self, path: Path, **options: object) -> None:
+            super().__init__(path, **options)  # type: ignore[call-overload]
+
+    for kind in (FastDataset, Subset):
+        with pytest.raises(OptionError, match=rf"^splitt is not an option of {kind.__name__}: did you mean split\?$"):
+            kind(path, splitt="train")
+    with pytest.raises(OptionError, match=r"^root is not an option of FastDataset: expected path, split, transform, "):
+        FastDataset(root=path)  # type: ignore[call-overload]
+    assert list(inspect.signature(FastDataset).parameters)[:2] == ["path", "split"]
 
 
 def test_targets_are_a_list_as_torchvisions(dataset: FastDataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,17 @@ from altered_index import alter
 from kernel_images import claims, jpeg, photo, save, with_size
 from PIL import Image
 
-from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
 from iofast import transforms as T
 from iofast.checking import verify
 from iofast.errors import DecodeError
 from iofast.sheet import contact_sheet
 
-LIMIT = "the image is larger than the limit on pixels or bytes "
+LIMIT, MOST = "the image is larger than the limit on ", "the limit is 268435456)"
 FILES = {
-    "a.png": (claims(b"\2", side=100_000), LIMIT + "(100000x100000 pixels)"),
-    "b.png": (claims(b"\6"), LIMIT + "(16000x16000 pixels of RGBA take up to 2304 MB)"),
-    "c.jpg": (with_size(jpeg(photo(64, 48)), 65_500, 65_500), LIMIT + "(65500x65500 pixels)"),
+    "a.png": (claims(b"\2", side=100_000), f"{LIMIT}pixels (100000x100000 pixels, {MOST}"),
+    "b.png": (claims(b"\6"), f"{LIMIT}memory (16000x16000 pixels of RGBA take up to 2304 MB, the limit is 2147 MB)"),
+    "c.jpg": (with_size(jpeg(photo(64, 48)), 65_500, 65_500), f"{LIMIT}pixels (65500x65500 pixels, {MOST}"),
 }
 
 
@@ -49,7 +50,7 @@ def test_a_dataset(folder: Path) -> None:
 )
 def test_a_loader(folder: Path, transform: list[T.Transform], more: dict[str, str]) -> None:
     wanted = {name: reason for name, (_, reason) in FILES.items()} | {
-        own: f"{LIMIT}({why})" for own, why in more.items()
+        own: f"{LIMIT}pixels ({why}, {MOST}" for own, why in more.items()
     }
     loader = FastLoader(FastDataset(folder), 5, transform=transform, ragged="list", on_error="drop", dtype=torch.uint8)
     list(loader)
@@ -71,6 +72,14 @@ def test_a_view_of_records_without_an_image(tmp_path: Path) -> None:
         writer.write({"jpg": jpeg(photo(64, 48))})
     with open_reader(tmp_path / "x.tar") as reader:
         assert contact_sheet(reader, [0, 1]).width > 5
+
+
+def test_packing_has_the_same_words(folder: Path, tmp_path: Path) -> None:
+    pack(folder, tmp_path / "x.tar", resize=64, mode="long", max_errors=3)
+    failed = [json.loads(line) for line in (tmp_path / "x.tar.errors.jsonl").read_text().splitlines()]
+    assert {each["path"] for each in failed} == set(FILES)
+    for each in failed:
+        assert each["reason"].partition(" (")[0] == FILES[each["path"]][1].partition(" (")[0]
 
 
 def test_an_index_that_says_so(tmp_path: Path) -> None:

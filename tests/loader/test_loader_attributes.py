@@ -75,6 +75,7 @@ class TestAttributes:
             ("timeout", "leave it out"),
             ("generator", "give seed="),
             ("multiprocessing_context", "leave it out"),
+            ("mesh", "give it as group="),
             ("batchsize", r"did you mean batch_size\?"),
             ("xyz", "see LoaderOptions"),
         ],

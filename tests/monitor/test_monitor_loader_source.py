@@ -12,7 +12,7 @@ from proc_folder import ProcFolder
 
 from iofast.monitor.advice import advise
 from iofast.monitor.findings import Advice, Bound, Cause, Severity, StallBounds, Verdict
-from iofast.monitor.probe.loader_source import loader_source, parsed
+from iofast.monitor.probe.loader_source import loader_source, named_paths, parsed
 from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Frame, LoaderSource, Tier, WorkerTask
 from iofast.monitor.training import Training
@@ -54,6 +54,16 @@ def test_of_a_running_script(tmp_path: Path, proc: ProcFolder) -> None:
     proc.process(10, line=b"python\0-m\0train\0")
     assert loader_source(10) is None
     assert loader_source(11) is None
+
+
+def test_paths_in_a_command(tmp_path: Path, proc: ProcFolder) -> None:
+    """The root of a data set that only the command names, as it was typed."""
+    (tmp_path / "my images").mkdir()
+    line = b"python\0train.py\0--data=my images\0-o\0.\0..\0./logs\0/elsewhere\0--lr=\0"
+    (proc.process(10, line=line) / "cwd").symlink_to(tmp_path)
+    names = ("python", "train.py", "my images", "-o", "logs")
+    assert named_paths(10) == [*(str(tmp_path / name) for name in names), "/elsewhere"]
+    assert named_paths(11) == []
 
 
 def advised(cause: Cause, source: LoaderSource | None, **changes: Any) -> list[Advice]:

@@ -123,10 +123,39 @@ def test_paths_alone_have_no_labels_and_three_columns_need_names(tmp_path: Path)
 
 
 def test_columns_that_may_be_labels_are_named_with_the_option(tmp_path: Path) -> None:
-    path = write(tmp_path, "m.csv", "path,class_id,label_name\na.jpg,1,cat\n")
-    option = "no labels: 'class_id', 'label_name' may be labels, and --label-column takes one as such"
+    path = write(tmp_path, "m.csv", "path,class_id,label_count\na.jpg,1,cat\n")
+    option = "no labels: 'class_id', 'label_count' may be labels, and --label-column takes one as such"
     assert scan(path).warnings == (option,)
     assert not scan(path, SourceOptions(label_column="class_id")).warnings
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "warning"),
+    [
+        ("0,dog 1,cat 0,dog", ("dog", "cat"), ""),
+        ("1,cat 0,dog ,", ("dog", "cat"), ""),
+        ("0,dog 1,cat 0,cat", None, "class 0 is 'dog' and 'cat'"),
+        ("0,dog 1,dog", None, "classes 0 and 1 are both 'dog'"),
+        ("1,dog 2,cat", None, "class 0 has none"),
+        ("0,dog 1,", None, "class 1 has none"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_columns_of_class_numbers_and_their_names(
+    tmp_path: Path, rows: str, classes: tuple[str, ...] | None, warning: str, suffix: str
+) -> None:
+    cells = [row.split(",") for row in rows.split(" ")]
+    text = "path,Class_ID,label_name\n" + "".join(f"{place}.jpg,{','.join(row)}\n" for place, row in enumerate(cells))
+    if suffix == "jsonl":
+        members = [{"path": f"{place}.jpg", "Class_ID": int(row[0] or -1)} for place, row in enumerate(cells)]
+        text = "".join(
+            f"{json.dumps(each | {'label_name': row[1] or None})}\n" for each, row in zip(members, cells, strict=True)
+        )
+    source = scan(write(tmp_path, f"m.{suffix}", text))
+    assert numbers(source) == [int(row[0] or -1) for row in cells]
+    assert (source.classes, source.fields) == (classes, () if classes else ("label_name.txt",))
+    told = (f"the names in 'label_name' are not those of the classes: {warning}",) if warning else ()
+    assert (source.warnings, source.class_order) == (told, "file" if classes else "lexicographic")
 
 
 def test_class_order_of_text_labels(tmp_path: Path) -> None:

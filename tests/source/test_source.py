@@ -233,6 +233,10 @@ def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
         (["a/readme"], r"found files that are no images: 1 without a suffix \(a/readme\) and 1 subfolders"),
         (["train/a/x.txt", "val/a/x.txt"], "no images in"),
         (["x-0.tar", "x-1.tar"], r"2 \.tar \(x-0\.tar, x-1\.tar\); a pattern names shards: '/.*/\*\.tar'$"),
+        (["train/x-0.tar"], r"and 1 subfolders; a pattern names shards: '/.*/train/\*\.tar'$"),
+        (["v-00000-of-00002", "v-00001-of-00002"], r"; a pattern names shards: '/.*/v-\*-of-\*'$"),
+        (["a.tfrecord-00000-of-00001"], r"; a pattern names shards: '/.*/a\.tfrecord-\*-of-\*'$"),
+        (["b/x.lmdb"], r"; name the container itself: /.*/b/x\.lmdb$"),
         (["._a.jpg"], "found 1 hidden images"),
     ],
 )

@@ -42,18 +42,17 @@ class DataFolders:
         """The folder with most of the data files; one of images, if any were seen: those can be packed."""
         return max(self._seen, key=lambda path: (path in self._roots, self._seen[path]), default=None)
 
-    def image_root(self, named: str, words: Sequence[str] = ()) -> str | None:
+    def image_root(self, named: str, given: Sequence[str] = ()) -> str | None:
         """The folder of all images, for packing; None if that is not certain.
 
-        `named`: the folder in the program's source; `words` of its command may name one, too.
+        `named`: the folder in the program's source; a path `given` in its command may be one, too.
         """
         seen = [path for path in self._seen if path in self._roots]
         if named and any(_is_in(path, named) for path in seen):
             return named
         roots = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
         found = roots.most_common(1)[0][0] if roots else None
-        given = (word for word in words if word.startswith("/") and any(_is_in(path, word) for path in seen))
-        return found or next(given, None)
+        return found or next((root for root in given if any(_is_in(path, root) for path in seen)), None)
 
     @property
     def image_bytes(self) -> int | None:

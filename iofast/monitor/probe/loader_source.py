@@ -32,6 +32,17 @@ def loader_source(pid: int) -> LoaderSource | None:
     return replace(found, root=root)
 
 
+def named_paths(pid: int) -> list[str]:
+    """The words of a process's command that may be paths, also `--data=images`: relative ones below its own folder."""
+    try:
+        here = os.path.realpath(os.readlink(folder(pid) / "cwd"))
+    except OSError:
+        return []
+    words = (word.rpartition("=")[2] for word in command_line(pid).decode(errors="replace").split("\0"))
+    paths = {word: os.path.realpath(os.path.join(here, word)) for word in words if word}  # as open files are named
+    return [path for word, path in paths.items() if word.startswith("/") or path.startswith(here.rstrip("/") + "/")]
+
+
 def parsed(text: str) -> LoaderSource | None:
     """The DataLoader in the text of a script: of several, the one for training."""
     try:
