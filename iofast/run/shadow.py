@@ -1,8 +1,8 @@
 """The self-check: the first images of a process are made a second time, by the script's own libraries.
 
-The script runs once. What it asks of a lazy image is also asked of its shadow, an ordinary image of Pillow or tensor of
-torch, and where pixels leave the lazy world both are compared. To run `dataset[i]` twice instead would draw twice from
-generators of the dataset's own, and count twice what it counts.
+The script runs once. Where pixels of a checked image leave the lazy world, Pillow repeats the calls that the script
+made; what it asks of a lazy tensor is also asked of torch's. Both are compared. To run `dataset[i]` twice instead would
+draw twice from generators of the dataset's own, and count twice what it counts.
 """
 
 from __future__ import annotations
