@@ -29,9 +29,7 @@ def open_jpeg(fp: IO[bytes], filename: Any = None) -> JpegImageFile:
     width, height, mode = size_and_mode
     notes.count("lazy")
     notes.write_sometimes()
-    checked = shadow.wanted()
-    notes.count("checked", checked)
-    source = Source(data, (width, height), _name(filename, fp), checked=checked)
+    source = Source(data, (width, height), _name(filename, fp), checked=shadow.wanted())
     image = LazyJpeg.__new__(LazyJpeg)
     image.__dict__.update(
         fields(mode, source.size, data, Part(source, Plan.whole(source.size))),

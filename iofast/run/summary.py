@@ -66,7 +66,7 @@ def _milliseconds(counts: Counter[str], nanoseconds: Counter[str]) -> dict[str, 
     """Return the time of decoding, cropping, resizing and arithmetic, by the script's libraries and by iofast."""
     found = {}
     for name, what, number in (
-        ("libraries", "shadow", "checked"),
+        ("libraries", "shadow", "timed"),
         ("iofast", "decoding for the loop", "decoded for the loop"),
     ):
         if counts[number]:
@@ -97,9 +97,9 @@ def _loader(name: str, loops: list[dict[str, Any]], processes: dict[int, dict[st
         return facts
     facts["now"] = {"images_per_s": round(len(loops) * images / time * 1e9), "wait": round(waited / time, 3)}
     makers = [processes[pid] for loop in loops for pid in loop["processes"] if pid in processes]
-    checked = sum(each["counts"].get("checked", 0) for each in makers)
-    if shadow := sum(each["nanoseconds"].get("shadow", 0) for each in makers):
-        step, image = (time - waited) / images, shadow / checked
+    timed = sum(each["counts"].get("timed", 0) for each in makers)
+    if timed and (shadow := sum(each["nanoseconds"].get("shadow", 0) for each in makers)):
+        step, image = (time - waited) / images, shadow / timed
         period = image / facts["workers"] if facts["workers"] else image + step
         rate, wait = len(loops) * 1e9 / period, max(0.0, 1 - step / period)
         facts["before"] = {"images_per_s_at_most": round(rate), "wait_at_least": round(wait, 3)}
@@ -129,8 +129,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
     times = facts["ms_per_image"]
     if len(times) == 2:
         found.append(
-            f"decode, crop, resize and arithmetic of an image: {times['libraries']} ms by Pillow and torch (checked "
-            f"images), {times['iofast']} ms by iofast"
+            f"decode, crop, resize and arithmetic of an image: {times['libraries']} ms of a processor by Pillow and "
+            f"torch (checked images), {times['iofast']} ms by iofast's threads"
         )
     found += [f"{line} needs whole images: {number:,}" for line, number in facts["decoded_whole_by_line"].items()]
     if facts["untested"]:

@@ -9,7 +9,7 @@ import pytest
 from iofast.run import summary
 
 NAME = "DataLoader(ImageFolder, 64, num_workers=2) at train.py:7"
-WORKER = {"counts": {"lazy": 400, "checked": 16}, "nanoseconds": {"shadow": 16 * 5_000_000}, "loaders": {}}
+WORKER = {"counts": {"lazy": 400, "checked": 20, "timed": 16}, "nanoseconds": {"shadow": 16 * 5_000_000}, "loaders": {}}
 
 
 def process(pid: int, workers: int, processes: list[int]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def process(pid: int, workers: int, processes: list[int]) -> dict[str, Any]:
     return {"pid": pid, "counts": {"decoded for the loop": 700}, "nanoseconds": {}, "loaders": {NAME: loop | options}}
 
 
-ALONE = process(1, 0, [1]) | {"nanoseconds": {"shadow": 5_000_000}, "counts": {"lazy": 1, "checked": 1}}
+ALONE = process(1, 0, [1]) | {"nanoseconds": {"shadow": 5_000_000}, "counts": {"lazy": 1, "checked": 5, "timed": 1}}
 
 
 @pytest.mark.parametrize(
