@@ -134,7 +134,8 @@ def page(split: str, scored: Sequence[Scored], slowed: Sequence[Beside], quiet: 
         ("direction right", "97 %", f"{right / len(scored):.0%}"),
     )
     rows = [
-        (one.program, one.prediction.change.replace("\n", " "), f"{one.prediction.low:.2f} – {one.prediction.high:.2f}",
+        (one.program, re.sub(r"^iofast pack \S+", "iofast pack FOLDER", one.prediction.change),
+         f"{one.prediction.low:.2f} – {one.prediction.high:.2f}",
          f"{one.measured:.2f}", f"{one.error:.0%}", "yes" if one.inside else "**no**")
         for one in scored
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from iofast.containers.changed import refresh
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
+from iofast.loader.beside import WARM, Beside, beside, tuned
 from iofast.loader.spec import decode_options
 from iofast.order import Population, Shuffled
 from iofast.transforms import Pipeline, Transform
@@ -34,6 +35,7 @@ MAX_WORKERS = 256
 PASSES = 3  # over the images, to time the stages
 ROWS = 32  # images per slice, as in the loader
 BUFFER = 8 * ROWS  # images in the output memory, as in a batch
+STEPS_S = 2.0  # time for the steps beside the loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class BenchOptions:
     images   number of images, or all if there are fewer
     seconds  time for the rounds; there is at least one
     workers  numbers of threads to try
+    device   where FastLoader puts its batches
+    step_ms  length of the step that is run beside the loader; None for none
     """
 
     images: int = 2048
@@ -51,6 +55,8 @@ class BenchOptions:
     workers: tuple[int, ...] = (1,)
     pixels: Literal["exact", "fast"] = "exact"
     seed: int = 0
+    device: str = "cpu"
+    step_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("images", self.images), ("batch_size", self.batch_size)):
@@ -62,6 +68,8 @@ class BenchOptions:
             raise OptionError(f"workers must be numbers of 1 to {MAX_WORKERS}, found {list(self.workers)}")
         if self.pixels not in ("exact", "fast"):
             raise OptionError(f"pixels must be exact or fast, found {self.pixels!r}")
+        if self.step_ms is not None and not 0 < self.step_ms < 60_000:
+            raise OptionError(f"step_ms must be more than 0 and less than a minute, found {self.step_ms}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,7 @@ class BenchResult:
     ways      images by the way they were decoded, without the loader
     loading   images per second through FastLoader, by number of workers
     decoding  images per second of libjpeg-turbo decoding them whole; 0 if it cannot
+    beside    a step beside the loader with the most workers; None if none was asked for
     """
 
     images: int
@@ -80,6 +89,7 @@ class BenchResult:
     ways: dict[str, int]
     loading: dict[int, float]
     decoding: dict[int, float]
+    beside: Beside | None = None
 
 
 def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, options: BenchOptions) -> BenchResult:
@@ -104,6 +114,7 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
         ways=ways,
         loading={workers: rates["loading", workers] for workers in options.workers},
         decoding={workers: rates["decoding", workers] for workers in options.workers},
+        beside=None if options.step_ms is None else _beside(dataset, pipeline, options.step_ms, options),
     )
 
 
@@ -176,6 +187,7 @@ def _loading(
         transform=pipeline,
         num_workers=workers,
         pixels=options.pixels,
+        device=options.device,
     )
     beginning = loader.state_dict()
 
@@ -189,6 +201,22 @@ def _loading(
         return images / (time.perf_counter() - start)
 
     return run
+
+
+def _beside(dataset: FastDataset, pipeline: Pipeline, step_ms: float, options: BenchOptions) -> Beside:
+    """Run steps beside FastLoader with the most threads, over the same images again and again."""
+    steps = max(3, round(1e3 * STEPS_S / step_ms))
+    some = np.random.default_rng(options.seed).permutation(len(dataset))[: options.images]
+    loader = FastLoader(
+        dataset,
+        options.batch_size,
+        order=np.resize(some, (steps + 2 * WARM) * options.batch_size),
+        transform=pipeline,
+        num_workers=max(options.workers),
+        pixels=options.pixels,
+        device=options.device,
+    )
+    return beside(loader, tuned(options.device, step_ms / 1e3), steps, options.device)
 
 
 def _decoding(sample: FirstImages, workers: int) -> Callable[[], float]:

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu.clock import on_wall, rate, wait
+from benchmarks.gpu.clock import on_wall, rate
 from benchmarks.gpu.job import Job
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -57,21 +56,26 @@ def finished(job: Job, batch: int, **options: Any) -> FastLoader:
 
 def in_memory(job: Job, batch: int) -> None:
     """From JPEGs in device memory."""
-    rate, cores = on_host(job, finished(job, batch, cache="device", num_workers=2))
+    found = rate(job, finished(job, batch, cache="device", num_workers=2), *host_seconds(job))
     asked = batch == BATCHES[-1]
-    job.figure(f"cache='device', batches of {batch}", rate, "images/s", least=IN_MEMORY if asked else None)
-    job.figure(f"cache='device', batches of {batch}: host cores", cores, "", most=HOST_CORES if asked else None)
+    job.figure(f"cache='device', batches of {batch}", found.images, "images/s", least=IN_MEMORY if asked else None)
+    job.figure(f"cache='device', batches of {batch}: host cores", found.cores, "", most=HOST_CORES if asked else None)
 
 
 def from_page_cache(job: Job, batch: int) -> None:
     """From JPEGs in the page cache, by few cores and by half of them."""
     for count in sorted({FEW, max(1, job.cores // 2)}):
         with on_cores(count):
-            rate, cores = on_host(job, finished(job, batch, decode="auto", num_workers=count))
+            found = rate(job, finished(job, batch, decode="auto", num_workers=count), *host_seconds(job))
         name = f"from the page cache, {count} cores, batches of {batch}"
         least = FROM_PAGE_CACHE if count == FEW and batch == BATCHES[-1] else None
-        job.figure(name, rate, "images/s", least=least)
-        job.figure(f"{name}: host cores", cores, "")
+        job.figure(name, found.images, "images/s", least=least)
+        job.figure(f"{name}: host cores", found.cores, "")
+
+
+def host_seconds(job: Job) -> tuple[float, int]:
+    """Seconds of a loop whose cores are counted, and batches before it."""
+    return (0.1, 2) if job.quick else (HOST_SECONDS, 12)
 
 
 @contextlib.contextmanager
@@ -83,24 +87,6 @@ def on_cores(count: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def on_host(job: Job, loader: FastLoader) -> tuple[float, float]:
-    """Images a second into nothing, and the cores that the process used."""
-    batches = iter(loader)
-    for _ in range(2 if job.quick else 12):
-        next(batches)
-    wait(job.device)
-    begun, cpu, images = time.monotonic(), time.process_time(), 0
-    for batch in batches:
-        images += len(batch[0])
-        if time.monotonic() - begun > (0.1 if job.quick else HOST_SECONDS):
-            break
-    wait(job.device)
-    wall = time.monotonic() - begun
-    cores = (time.process_time() - cpu) / wall
-    getattr(batches, "close", lambda: None)()
-    return images / wall, cores
 
 
 def alone(job: Job, name: str, decoder: Callable[[Job, list[bytes]], Callable[[], Any]]) -> None:
@@ -138,7 +124,7 @@ def by_way(job: Job, source: str) -> Rates:
             images = 64 * job.batch if job.quick else ORIGINALS
             options = {"num_workers": job.cores, "prefetch": 4, "decode": way}
             loaders[way] = job.loader(name, images, transform=transform, **options)
-        made = rate(job, loaders[way], 0.2 if job.quick else SECONDS, 2 if job.quick else 8)
+        made = rate(job, loaders[way], 0.2 if job.quick else SECONDS, 2 if job.quick else 8).images
         found.setdefault(way, []).append(made)
 
     ways = list(WAYS)

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +15,10 @@ import torch
 from benchmarks.gpu.record import Figure, Lack, append
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
+from iofast.loader.beside import Beside
 from iofast.machine import cores_of_rank
 
 ONE_LINE = 300  # characters of a reason
-
-
-class Stalls(NamedTuple):
-    """Of a loop: shares of its time in which the device waited for a batch, images and milliseconds of a step."""
-
-    by_clock: float
-    by_difference: float
-    images_per_s: float
-    step_ms: float
 
 
 @dataclass(frozen=True)
@@ -79,10 +71,10 @@ class Job:
         options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last, **options}
         return self.loader(name, images, transform=T.train(self.size), **options)
 
-    def stall_figures(self, name: str, found: Stalls, most: float | None) -> None:
+    def stall_figures(self, name: str, found: Beside, most: float | None) -> None:
         """Write down the stalls of a loop, of which at most `most` is asked."""
-        self.figure(f"{name}: exposed stall, by iofast's clock", found.by_clock, "%", most=most)
-        self.figure(f"{name}: exposed stall, beside a batch that stays", found.by_difference, "%", most=most)
+        self.figure(f"{name}: exposed stall, by iofast's clock", found.stall, "%", most=most)
+        self.figure(f"{name}: exposed stall, beside a batch that stays", found.exposed, "%", most=most)
 
     def figure(
         self, name: str, value: float, unit: str, *, least: float | None = None, most: float | None = None

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.gpu.clock import Step
 from benchmarks.gpu.job import Job
+from iofast.loader.beside import Step
 
 CLASSES = 1000
 

@@ -44,6 +44,8 @@ def loaded(job: Job, name: str, count: int, options: dict[str, Any]) -> None:
     there, differ = job.loader("packed.lmdb", count, **options), 0
     for (own, _), (other, _) in zip(there, job.loader("packed.lmdb", count, **here), strict=True):
         differ += int((own.cpu() != other).flatten(1).any(dim=1).sum())
+    if job.cuda and not there.stats.decode.startswith("on the device"):
+        raise RuntimeError(f"this compares the CPU with itself: decoded {there.stats.decode}")
     job.figure(name, differ, "", most=0)
 
 

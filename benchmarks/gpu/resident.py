@@ -41,5 +41,5 @@ def epochs(job: Job, loader: FastLoader, seconds: float) -> float:
     runs: list[tuple[int, float]] = []
     while sum(taken for _, taken in runs) < seconds:
         images = len(loader) * loader.options.batch_size
-        runs.append((images, images / rate(job, loader, float("inf"), 0)))
+        runs.append((images, images / rate(job, loader, float("inf"), 0).images))
     return sum(images for images, _ in runs) / sum(taken for _, taken in runs)

@@ -6,10 +6,10 @@ from functools import partial
 
 import torch
 
-from benchmarks.gpu.clock import wait
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.stress import WAYS
 from iofast import transforms as T
+from iofast.loader.beside import wait
 
 FEW = 2  # batches
 

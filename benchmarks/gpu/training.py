@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from benchmarks.gpu.clock import Step, rate, stalls
+from benchmarks.gpu.clock import rate
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.networks import networks, training
+from iofast.loader.beside import Step, beside
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 ALLOWED = 0.003
@@ -47,15 +48,15 @@ def trained(job: Job, name: str, network: Callable[[], Any], loader: str, make: 
     step: Step = training(job, network)
     steps, warm = (2, 1) if job.quick else (STEPS.get(name, 80), 10)
     most = ALLOWED if name == ASKED and loader in OURS else None
-    found = stalls(job, make(), step, steps, warm)
+    found = beside(make(), step, steps, job.device, warm)
     job.stall_figures(f"{name}, {loader}", found, most)
-    job.figure(f"{name}, {loader}", found.images_per_s, "images/s")
+    job.figure(f"{name}, {loader}", found.images, "images/s")
 
 
 def consumed(job: Job, name: str, make: Callable[[], Iterable[Any]]) -> None:
     """The figure of a loop that does nothing."""
     seconds, warm = (0.2, 1) if job.quick else (SECONDS, 10)
-    job.figure(f"into nothing, {name}", rate(job, make(), seconds, warm), "images/s")
+    job.figure(f"into nothing, {name}", rate(job, make(), seconds, warm).images, "images/s")
 
 
 def folder(job: Job, source: str, length: int) -> Iterable[Any]:

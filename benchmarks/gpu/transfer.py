@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.gpu.clock import Step, stalls, tuned
 from benchmarks.gpu.job import Job
+from iofast.loader.beside import Step, beside, tuned
 
 STEP, STEPS = 5e-3, 400
 ALLOWED = 0.02
@@ -19,7 +19,7 @@ SOURCES: dict[str, tuple[str, dict[str, Any]]] = {  # without and with decoding
 
 
 def run(job: Job) -> None:
-    step = tuned(job, STEP)
+    step = tuned(job.device, STEP)
     for what in SOURCES:
         job.attempt(what, partial(overlap, job, step, what))
 
@@ -29,10 +29,10 @@ def overlap(job: Job, step: Step, what: str) -> None:
     steps, warm = (3, 2) if job.quick else (STEPS, 40)
     name, options = SOURCES[what]
     loader = job.training_loader(name, (steps + warm + 8) * job.batch, **options)
-    found = stalls(job, loader, step, steps, warm)
+    found = beside(loader, step, steps, job.device, warm)
     job.stall_figures(what, found, ALLOWED)
-    job.figure(f"{what}: a step", found.step_ms, "ms")
-    job.figure(f"{what}: images", found.images_per_s, "images/s")
+    job.figure(f"{what}: a step", 1e3 * found.beside_s, "ms")
+    job.figure(f"{what}: images", found.images, "images/s")
     copied = loader.stats.stages.get("transfer")
     if copied is not None and copied.work_s:
         job.figure(f"{what}: copies over the bus", copied.bytes / copied.work_s / 1e9, "GB/s")

@@ -32,6 +32,7 @@ _DISK_BYTES_PER_S: Final = 60 << 20
 _WEB_BYTES_PER_S, _ANSWER_S = 8 << 20, 0.03
 _START_S: Final = 0.5  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
+_SHARDS = 64  # that webdataset sees: it wants more than there are workers
 
 
 def loader_of(program: Program, folder: Path) -> Iterable[Any]:
@@ -101,7 +102,8 @@ def _webdataset(program: Program, folder: Path) -> Iterable[Any]:
         import webdataset
     except ImportError:
         raise UnavailableError("webdataset is not installed") from None
-    samples = webdataset.WebDataset(str(timed_datasets.shard(folder)), shardshuffle=False).repeat()
+    shards = [str(timed_datasets.shard(folder))] * _SHARDS
+    samples = webdataset.WebDataset(shards, shardshuffle=False).repeat()
     pairs = samples.map(_decoded)
     return webdataset.WebLoader(pairs, batch_size=program.batch, num_workers=program.workers)  # type: ignore[no-any-return]
 

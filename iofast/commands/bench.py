@@ -8,13 +8,14 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iofast.bench import BenchResult
     from iofast.monitor.snapshot import SystemFigures
 
 VERSION = 1  # of the JSON
+STEP_MS = 5.0
 _NOTICED = 0.1  # of the cores, used by other programs
 
 HELP = "measure how fast a dataset loads on this machine"
@@ -27,6 +28,7 @@ examples:
   iofast bench out.lmdb                         with RandomResizedCrop(224) + flip, 1 worker up to one per core
   iofast bench ./images --workers 1,2,4,8       a plain folder
   iofast bench out.lmdb --transform evaluate    Resize(256) + CenterCrop(224)
+  iofast bench out.lmdb --device cuda           onto a GPU, and how much longer a step of 5 ms takes beside the loader
   iofast bench out.lmdb --json | jq .loading    for programs
 
 "full decode" is libjpeg-turbo decoding the same images whole with as many threads, without reading: the upper bound
@@ -67,6 +69,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, default=256, metavar="N", help="images in a batch (default: 256)")
     add("--images", type=int, default=2048, metavar="N", help="images to measure with (default: 2048)")
     add("--seconds", type=float, default=10.0, metavar="S", help="time for all rounds (default: 10)")
+    add("--device", default="cpu", metavar="DEVICE", help="where batches go, such as cuda (default: cpu)")
+    add("--step", type=float, metavar="MS", help="a step to run beside the loader (default: 5 with a GPU)")
     add("--pixels", choices=("exact", "fast"), default="exact", help="as FastLoader's (default: exact)")
     add("--json", action="store_true", help="print JSON")
     add("--quiet", action="store_true", help="print images/s only, one line for each number of workers")
@@ -91,19 +95,29 @@ def run(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         workers=args.workers or _default_workers(),
         pixels=args.pixels,
+        device=args.device,
+        step_ms=STEP_MS if args.step is None and args.device != "cpu" else args.step,
     )
     machine, since = SystemProbe(Job(os.getpid(), 0, ""), scan_s=0.0), time.monotonic()
     result = bench(FastDataset(args.path, args.split), transform, options)
     meanwhile = machine.take(time.monotonic() - since)
     if args.json:
         about = {"version": VERSION, "path": args.path, "transform": args.transform}
-        print(json.dumps({**about, **asdict(result), "other_cores": meanwhile.other_cores}))
+        print(json.dumps({**about, **_facts(result), "other_cores": meanwhile.other_cores}))
     elif args.quiet:
         print("\n".join(f"{rate:.0f}" for rate in result.loading.values()))
     else:
         _show(args, result)
     _note_others(meanwhile)
     return 0
+
+
+def _facts(result: BenchResult) -> dict[str, Any]:
+    """The result's members."""
+    facts = asdict(result)
+    if result.beside is not None:
+        facts["beside"] |= {"interference": result.beside.interference}
+    return facts
 
 
 def _note_others(meanwhile: SystemFigures) -> None:
@@ -152,3 +166,8 @@ def _show(args: argparse.Namespace, result: BenchResult) -> None:
         for workers, rate, full in zip(result.loading, result.loading.values(), result.decoding.values(), strict=True)
     ]
     console.print(table(("workers", "images/s", "full decode", ""), rates, right=(0, 1, 2)))
+    if (beside := result.beside) is not None:
+        console.print()
+        lasts = f"a step of {1e3 * beside.step_s:.2f} ms takes {1e3 * beside.beside_s:.2f} ms beside the loader"
+        parts = f"{beside.stall:.1%} of that it waits for a batch, and it is {beside.interference:+.1%} as long itself"
+        console.print(Text(plain(f"{args.device}: {lasts}: {parts} ({count(round(beside.images), 'image')}/s)")))

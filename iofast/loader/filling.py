@@ -20,7 +20,7 @@ from iofast.errors import OptionError
 from iofast.gpu import AHEAD, Bus, Direct, Transfer
 from iofast.gpu.batch_memory import BatchMemory
 from iofast.kernel.contract import Payloads
-from iofast.loader.decoding import decodes_most
+from iofast.loader.decoding import decodes_most, spread
 from iofast.loader.finishing import Store, made_there
 from iofast.loader.loader_stats import Contexts, Epoch, Tally
 from iofast.loader.resident import KeptJpegs, Resident
@@ -200,6 +200,7 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
     kept = _checked(transfer, data, layout) if isinstance(transfer, Transfer) and layout.files is not None else None
+    resources.decoding.description = "on the CPU, once" if kept is None else "on the device, which has the JPEGs"
     return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
 
 
@@ -207,7 +208,7 @@ def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
     """Whether the device can decode the dataset's images, and saves memory by that; judged by some of them."""
     from iofast.gpu.jpegs import room
 
-    some = located.rows(np.unique(np.linspace(0, len(located.length) - 1, TRIED).astype(np.int64)))
+    some = located.rows(spread(len(located.length), TRIED))
     pixels = 3 * some.width.astype(np.int64) * some.height
     return decodes_most(spec.dataset.reader, some) and bool(GAIN * room(some.length)[-1] < pixels.sum())
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from statistics import median
-from threading import get_ident
+from threading import get_ident, get_native_id
 from typing import Any, Final
 
 from iofast.errors import OptionError, shown
@@ -33,7 +33,7 @@ END_NS: Final = 100_000_000  # the same at the end of an epoch; writing a page t
 MAX_PHASES: Final = 64
 OTHER: Final = "other"  # further phases: a new name for each step must not fill the memory
 
-_EPOCHS, _BATCHES, _STEPS, _IMAGES, _UNKNOWN, _STEP_NS, _WAIT_NS, _START_NS = range(8)
+_EPOCHS, _BATCHES, _STEPS, _IMAGES, _UNKNOWN, _STEP_NS, _WAIT_NS, _START_NS, _QUEUED_NS, _SEEN_NS = range(10)
 
 
 class StallClock:
@@ -56,7 +56,7 @@ class StallClock:
         self.stages = stages
         self.slot = Slot(info)
         self.now = now
-        self.sums = Cells(8)
+        self.sums = Cells(10)
         self.recent: deque[int] = deque(maxlen=RECENT)
         self.device = device
         self._cuda = cuda
@@ -100,7 +100,7 @@ class StallClock:
     def publish(self, epoch: int, batch: int, now: int) -> None:
         """Write the telemetry page."""
         self.publish_at = now + PUBLISH_NS
-        _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()
+        _, _, steps, images, _, step_ns, wait_ns, start_ns, *_ = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
         figures = Totals(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
@@ -112,7 +112,7 @@ class StallClock:
         times = self._times
         if times is not None:
             times.collect()
-        epochs, batches, steps, images, unknown, step_ns, wait_ns, start_ns = self.sums.sums()
+        epochs, batches, steps, images, unknown, step_ns, wait_ns, start_ns, queued_ns, seen_ns = self.sums.sums()
         measured = times is not None and times.steps > 0
         recent, count, total = self.recent, steps, step_ns
         stall = Stall(0.0, 1.0)
@@ -139,6 +139,7 @@ class StallClock:
             transfer=transfer,
             epoch_start_s=start_ns / epochs / 1e9 if epochs else None,
             phases=self._phase_stats(batches, mean),
+            queued=queued_ns / seen_ns if seen_ns else None,
         )
 
     def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, StepPhase]:
@@ -180,7 +181,9 @@ def _anew(info: LoaderInfo, device: str | None, stages: Stages | None) -> StallC
 class Pass:
     """One pass over a loader, in the consumer's thread."""
 
-    __slots__ = ("_batch", "_before_ns", "_clock", "_epoch", "_last", "_marks", "_now", "_row", "_since", "_thread")
+    __slots__ = (
+        "_batch", "_before_ns", "_clock", "_epoch", "_last", "_marks", "_now", "_queued", "_row", "_since", "_thread",
+    )  # fmt: skip
 
     def __init__(self, clock: StallClock, epoch: int, times: DeviceTimes | None) -> None:
         self._clock, self._epoch, self._batch = clock, epoch, 0
@@ -189,6 +192,7 @@ class Pass:
         self._since: int | None = None  # the current entry of next()
         self._before_ns = 0  # spent in iter()
         self._last: int | None = None
+        self._queued = _queued_ns()
 
     def waiting(self) -> None:
         """Note the entry of next() or iter()."""
@@ -233,6 +237,7 @@ class Pass:
         if self._marks is not None:
             self._marks.got()
         if now >= clock.publish_at:
+            self._see_queue()
             clock.publish(self._epoch, self._batch, now)
 
     def left(self) -> None:
@@ -243,14 +248,32 @@ class Pass:
         if self._batch:
             now = self._now()  # behind a next() without a batch, in which a DataLoader ends its workers
             clock.sums.mine()[_START_NS] += self._waited(now)
+            self._see_queue()
             if now >= clock.publish_at - PUBLISH_NS + END_NS:
                 clock.publish(self._epoch, self._batch, now)
         self._last = self._since = None
+
+    def _see_queue(self) -> None:
+        """Add the time since the last look, of the thread that began the pass."""
+        if get_ident() != self._thread or self._queued is None or (found := _queued_ns()) is None:
+            return
+        for number, before, now in zip((_QUEUED_NS, _SEEN_NS), self._queued, found, strict=True):
+            self._row[number] += now - before
+        self._queued = found
 
     def _waited(self, now: int) -> int:
         """Return the nanoseconds since the entry of next(), once."""
         since, self._since = self._since, None
         return 0 if since is None else now - since
+
+
+def _queued_ns() -> tuple[int, int] | None:
+    """How long this thread has been ready to run without a processor, and now; None if that is not counted."""
+    try:
+        with open(f"/proc/self/task/{get_native_id()}/schedstat", "rb") as file:
+            return int(file.read().split()[1]), time.monotonic_ns()
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def cuda_device(device: object) -> str | None:

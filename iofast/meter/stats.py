@@ -43,6 +43,8 @@ class MeterStats:
     epoch_start_s mean seconds from iter() to the first batch, and of the last next(), in which a DataLoader ends its
                   workers; not a part of `host_wait` or `stall`
     phases        by the name given to `step`
+    queued        share of the loop's time that its thread was ready to run and had no processor, by Linux's count: so
+                  much longer are its steps because threads of the loader, or other programs, had the processors
     """
 
     device: str
@@ -57,6 +59,7 @@ class MeterStats:
     transfer: float | None
     epoch_start_s: float | None
     phases: Mapping[str, StepPhase]
+    queued: float | None = None
 
     @property
     def images_per_s(self) -> float | None:
@@ -73,6 +76,8 @@ class MeterStats:
             parts.append(f"host wait {self.host_wait:.1%}")
         else:
             parts.append(f"stall {self.stall.high:.1%} on {self.device} (host wait {self.host_wait:.1%})")
+        if self.queued:
+            parts.append(f"queued {self.queued:.1%}")
         if self.transfer:
             parts.append(f"transfer {self.transfer:.1%}")
         if self.epoch_start_s is not None:

@@ -13,10 +13,9 @@ Wilson's interval), else the states of the thread in /proc. Without a device, th
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import fsum, sqrt
 
-from iofast.monitor.findings import StallBounds
+from iofast.monitor.findings import Band, StallBounds
 from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, clamped
 from iofast.monitor.training import Training
 
@@ -28,23 +27,15 @@ _WITHIN = frozenset({WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES
 _ALIKE = 0.06
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Bounds of a share."""
-
-    low: float
-    high: float
-
-
-def wilson(share: float, looks: float, z: float) -> Share:
+def wilson(share: float, looks: float, z: float) -> Band:
     """Wilson's interval at `z` standard errors of a share of `looks` samples; 0 to 1 without samples."""
     if looks <= 0:
-        return Share(0.0, 1.0)
+        return Band(0.0, 1.0)
     share = clamped(share)
     scale = 1 + z * z / looks
     middle = (share + z * z / (2 * looks)) / scale
     half = z / scale * sqrt(share * (1 - share) / looks + z * z / (4 * looks * looks))
-    return Share(max(0.0, middle - half), min(1.0, middle + half))
+    return Band(max(0.0, middle - half), min(1.0, middle + half))
 
 
 def exposed(training: Training) -> StallBounds | None:
@@ -58,7 +49,7 @@ def exposed(training: Training) -> StallBounds | None:
     if waited is not None:
         if idle is None:
             return StallBounds(waited, waited, Tier.INSIDE, host_wait=True)
-        tier, loader = Tier.INSIDE, Share(max(0.0, waited - _INSIDE_ERROR), min(1.0, waited + _INSIDE_ERROR))
+        tier, loader = Tier.INSIDE, Band(max(0.0, waited - _INSIDE_ERROR), min(1.0, waited + _INSIDE_ERROR))
         host = min(1.0 - loader.low, _by_states(training)[1], _by_stacks(training)[1])
     elif training.stacks:
         tier, (loader, host) = Tier.STACKS, _by_stacks(training)
@@ -72,22 +63,22 @@ def exposed(training: Training) -> StallBounds | None:
     return StallBounds(min(low, high), clamped(high), tier)
 
 
-def _by_stacks(training: Training) -> tuple[Share, float]:
+def _by_stacks(training: Training) -> tuple[Band, float]:
     """Bounds of L, and the upper bound of H. A wait that may be for the loader counts in the upper bound of both."""
     loader = _frames(training, LOADER)
     waiting = LOADER | {Frame.WAITING}
     own = _frames(training, set(Frame) - LOADER - {Frame.SYNC}).high
     unknown = _frames(training, {Frame.WAITING}).high if training.frames(Frame.WAITING) else 0.0
-    return Share(loader.low, _frames(training, waiting).high), min(
+    return Band(loader.low, _frames(training, waiting).high), min(
         own, 1.0 - loader.low, _by_states(training)[1] + unknown
     )
 
 
-def _frames(training: Training, which: Collection[Frame]) -> Share:
+def _frames(training: Training, which: Collection[Frame]) -> Band:
     """Bounds of the share of stack samples in `which`. Samples of a burst are correlated and count for less."""
     share = training.frames(*which)
     if share is None:
-        return Share(0.0, 1.0)
+        return Band(0.0, 1.0)
     bursts = training.stacks
     looks = training.frame_looks / (1.0 + _ALIKE * (training.frame_looks / len(bursts) - 1.0))
     if len(bursts) >= 3 and 0 < share < 1:
@@ -99,7 +90,7 @@ def _frames(training: Training, which: Collection[Frame]) -> Share:
     return wilson(share, looks, training.thresholds.z)
 
 
-def _by_states(training: Training) -> tuple[Share, float]:
+def _by_states(training: Training) -> tuple[Band, float]:
     """The same by /proc. Sleep on a lock may be a wait for a device, or for a queue within the process."""
     doing, z = training.doing, training.thresholds.z
     within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
@@ -115,4 +106,4 @@ def _by_states(training: Training) -> tuple[Share, float]:
     if training.running is not None:  # exact, so only the rest is a sample
         high = min(high, training.running + wilson(host - doing[Doing.RUNNING], training.looks, z).high)
     high = min(1.0, high + (training.thread_cpu("pt_autograd") or 0.0))
-    return Share(wilson(sure, training.looks, z).low, wilson(min(1.0, maybe), training.looks, z).high), high
+    return Band(wilson(sure, training.looks, z).low, wilson(min(1.0, maybe), training.looks, z).high), high

@@ -12,10 +12,8 @@ from math import fsum
 
 from iofast.monitor.findings import Cause, Evidence
 from iofast.monitor.snapshot import Doing, Frame, WaitSite, WaitSource, WorkerTask, traffic_of
-from iofast.monitor.training import Training, Workers
+from iofast.monitor.training import FEW, TWICE, Training, Workers
 
-_FEW = 8  # stack samples below which an absence means nothing
-_TWICE = 1.5  # stack samples: something seen once may be chance
 _BUSY = 0.85  # of a worker's time: it never rests
 _CACHED = 0.9  # hit rate of an object store's cache above which the cache's disk is what is slow
 _CPU_WORK = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT)
@@ -74,7 +72,7 @@ def _single(training: Training) -> Found:
     """The training thread loads its samples itself."""
     thresholds, doing = training.thresholds, training.doing
     loading, waits = training.frames(Frame.LOADER_INLINE), training.frames(Frame.LOADER_WAIT) or 0.0
-    if loading is not None and (loading or waits or training.frame_looks >= _FEW):
+    if loading is not None and (loading or waits or training.frame_looks >= FEW):
         if loading < thresholds.notice or loading <= waits:
             return _NOTHING
         seen = f"{loading:.0%} of {training.frame_looks} stack samples"
@@ -99,7 +97,7 @@ def _pin(training: Training) -> Found:
     if cpu is None:
         return _NOTHING
     pinning = training.work.get(WorkerTask.PIN, 0.0)
-    if pinning >= thresholds.work and pinning * training.work_looks >= _TWICE:
+    if pinning >= thresholds.work and pinning * training.work_looks >= TWICE:
         return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of stack samples"),)
     if workers is not None and workers.busy >= _BUSY:
         return _NOTHING
@@ -173,7 +171,7 @@ def _worker_processes(training: Training) -> Found:
     cpu = Evidence("worker_cpu", workers.cpu, text)
     read, handing = work.get(WorkerTask.READ, 0.0), work.get(WorkerTask.COLLATE, 0.0) + work.get(WorkerTask.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
-    met = handing * training.work_looks >= _TWICE
+    met = handing * training.work_looks >= TWICE
     if met and handing >= thresholds.work and handing > max(computing, read):
         text = f"workers spend {handing:.0%} of their work on collating and handing over"
         return Cause.COLLATE, (cpu, Evidence("collate", handing, text))

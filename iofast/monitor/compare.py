@@ -61,15 +61,14 @@ def compare(before: Path, after: Path) -> Comparison:
     """Compare two files of `iofast monitor --json`. Raises `SourceError` if one cannot be read or is not one."""
     one, other = _read(before), _read(after)
     rows = [("verdict", _verdict(one), _verdict(other), ""), ("stall", _stall(one), _stall(other), "")]
-    means = {name: (_mean(one, name), _mean(other, name)) for name in _FIGURES}
-    for name, (old, new) in means.items():
+    changes: dict[str, Mean | None] = {}
+    for name, (title, factor, unit) in _FIGURES.items():
+        old, new = _mean(one, name), _mean(other, name)
         if old is not None and new is not None:
-            title, factor, unit = _FIGURES[name]
-            change = _change(old, new)
+            changes[name] = change = _change(old, new)
             shown = "" if change is None else f"{change.value:+.1%}"
             rows.append((title, _shown(old, factor, unit), _shown(new, factor, unit), shown))
-    old, new = means["images_per_s"]
-    return Comparison(tuple(rows), None if old is None or new is None else _change(old, new))
+    return Comparison(tuple(rows), changes.get("images_per_s"))
 
 
 def share_of(text: str) -> float:

@@ -14,7 +14,17 @@ from iofast.errors import IofastError
 from iofast.meter import page_of, pages
 from iofast.monitor.probe.family import WORKER, Family, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
-from iofast.monitor.probe.states import TICKS, Gone, Stat, command_line, folder, interpreted, process_ids, read_stat
+from iofast.monitor.probe.states import (
+    TICKS,
+    Gone,
+    Stat,
+    below,
+    command_line,
+    folder,
+    interpreted,
+    process_ids,
+    read_stat,
+)
 from iofast.monitor.snapshot import Job
 
 _NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py may train
@@ -45,11 +55,14 @@ class _Candidate:
         return self.stat.name == WORKER
 
     @property
+    def is_python(self) -> bool:
+        program = os.path.basename(self.line.split(b"\0", 1)[0])
+        return b"python" in program or self.stat.name.startswith(("python", "pt_"))
+
+    @property
     def may_train(self) -> bool:
         """Whether it is a Python program that may be a training."""
-        program = os.path.basename(self.line.split(b"\0", 1)[0])
-        python = b"python" in program or self.stat.name.startswith(("python", "pt_"))
-        return python and not self.never_trains
+        return self.is_python and not self.never_trains
 
     @property
     def never_trains(self) -> bool:
@@ -96,11 +109,7 @@ class ProcessTable:
 
     def below(self, pid: int) -> set[int]:
         """All descendants of a process."""
-        found, grown = set[int](), {pid}
-        while grown:
-            grown = {other for other, each in self.processes.items() if each.stat.parent in grown} - found
-            found |= grown
-        return found
+        return below({other: each.stat for other, each in self.processes.items()}, {pid})
 
     def above(self, pid: int) -> set[int]:
         """A process and its ancestors."""
@@ -175,10 +184,15 @@ def job_of(pid: int) -> Job:
         raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
     trainer = table.trainer(pid)
     if trainer == pid and not table.trains(pid):
-        ranks = sorted({table.trainer(other) for other in table.below(pid) if table.trains(other)} - {pid})
+        started = table.below(pid)
+        ranks = sorted({table.trainer(other) for other in started if table.trains(other)} - {pid})
         if len(ranks) > 1:
             listed = ", ".join(map(str, ranks[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")
+        own = table.processes.get(pid)
+        programs = {table.trainer(one) for one in started if table.processes[one].may_train}
+        if not ranks and len(programs) == 1 and own is not None and not own.is_python:
+            ranks = list(programs)  # of `timeout`, or of a shell: it may train later
         trainer = ranks[0] if ranks else pid
     job = table.job(trainer)
     if job is None:

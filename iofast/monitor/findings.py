@@ -67,13 +67,11 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StallBounds:
-    """Bounds of the exposed stall: the share of training time that the device idles because a batch is late."""
+class Band:
+    """Bounds of a figure."""
 
     low: float
     high: float
-    tier: Tier
-    host_wait: bool = False  # no device can be seen: it is the wait of the host
 
     @property
     def width(self) -> float:
@@ -85,15 +83,16 @@ class StallBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Interference:
+class StallBounds(Band):
+    """Bounds of the exposed stall: the share of training time that the device idles because a batch is late."""
+
+    tier: Tier
+    host_wait: bool = False  # no device can be seen: it is the wait of the host
+
+
+@dataclass(frozen=True, slots=True)
+class Interference(Band):
     """How much longer a step takes because the loader works beside it: 0.25 is a quarter longer."""
-
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        return (self.low + self.high) / 2
 
     @property
     def text(self) -> str:
@@ -107,7 +106,7 @@ class Evidence:
     """One figure that a verdict rests on; `text` is a line with the number in it."""
 
     name: str  # stable: worker_cpu, device_busy, ...
-    value: float | None
+    value: float
     text: str
 
 
@@ -155,3 +154,8 @@ class Verdict:
     seconds: float = 0.0  # of training, that the verdict rests on
     steps: int | None = None
     waits: WaitSite | None = None  # line where the training thread waits longest, or makes a batch
+
+    def figure(self, *names: str) -> Evidence | None:
+        """The first of these that is in the evidence; None without any."""
+        known = {one.name: one for one in self.evidence}
+        return next((known[name] for name in names if name in known), None)

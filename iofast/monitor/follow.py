@@ -12,7 +12,8 @@ from typing import TextIO
 
 from iofast.monitor.live import WINDOW, Jobs, Sources
 from iofast.monitor.render.json_view import print_object
-from iofast.monitor.render.lines import Lines, paragraphs
+from iofast.monitor.render.layout import whole
+from iofast.monitor.render.lines import Lines
 from iofast.monitor.render.moment import MomentView
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
@@ -21,8 +22,7 @@ FAILED_ON = 4  # exit status: the verdict is one of --fail-on
 NOBODY = "no training process of yours found"
 _ONCE_S = 40.0  # 30 s of training, enough if steps cannot be counted, and what comes before
 _ONCE_LEAST_S = 5.0  # steps are counted sooner, but one second may be unusual
-_WAIT_S = 0.2  # for news, between checks of the keyboard or of the started program
-_ALONE_S = 1.0  # the same without either: waking up costs 100 us
+_WAIT_S = 0.2  # for news, between looks at the clock, the keyboard and the started program; waking up costs 100 us
 
 
 class Follow:
@@ -73,19 +73,12 @@ class Follow:
         view.close(self._jobs.moments())
 
     def _step(self) -> None:
-        moment = self._jobs.next(self._patience())
+        moment = self._jobs.next(_WAIT_S)
         for view in self._views:
             if moment is not None:
                 view.update(moment)
             elif not len(self._jobs) and self._jobs.searches:
                 view.waiting(f"{NOBODY}; waiting" if self._running is None else "waiting for the program to train")
-
-    def _patience(self) -> float:
-        """Seconds to wait for news."""
-        if self._screen is not None or self._running is not None:
-            return _WAIT_S
-        left = math.inf if self._request.seconds is None else self._request.seconds - time.monotonic() + self._started
-        return max(0.0, min(_ALONE_S, left))
 
     def _over(self) -> bool:
         elapsed = time.monotonic() - self._started
@@ -119,7 +112,7 @@ class Follow:
             if self._request.json:
                 print_object(moment, self._out)
             else:
-                self._out.write("\n".join(paragraphs(moment)) + "\n")
+                self._out.writelines(f"{line.plain.rstrip()}\n" for line in whole(moment))
         self._out.flush()
 
     def _status(self) -> int:

@@ -12,23 +12,13 @@ D and the device idles N, so max(0, D + N - T) to min(D, N) is lost to the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from iofast.monitor.findings import Evidence, Interference, StallBounds
+from iofast.monitor.findings import Band, Evidence, Interference, StallBounds
 from iofast.monitor.snapshot import Doing, Frame
 from iofast.monitor.training import Training
 
 _OWN = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.TRANSFER, Frame.OTHER)
 _SHORTEST = 0.02  # of the time, that a step takes at least
 _TAKING = (0.15, 0.05)  # of state R: waking up in next() and taking a batch over, by the share of waits and always
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """Bounds of the share of time that the training thread loses to the loader."""
-
-    low: float
-    high: float
 
 
 def interference(training: Training, stall: StallBounds | None) -> Interference | None:
@@ -71,7 +61,8 @@ def _taking(training: Training) -> float:
     return min(1.0, by_wait * training.doing[Doing.QUEUE] + always)
 
 
-def _lost(training: Training) -> _Lost | None:
+def _lost(training: Training) -> Band | None:
+    """Bounds of the share of time that the training thread loses to the loader."""
     loader, queued, running = training.loader_cores, training.queued, training.running
     cores, idle = training.system(lambda one: one.system.cores), training.system(lambda one: one.system.idle_cores)
     if loader is None or queued is None or running is None or cores is None or idle is None:
@@ -82,7 +73,7 @@ def _lost(training: Training) -> _Lost | None:
     others = max(0.0, cores - idle - training.cpu) if others is None else others
     beside = training.cpu - (running - queued) + others
     charged = min(1.0, loader / beside) if beside > 0 else 0.0
-    return _Lost(charged * queued * (1.0 - _taking(training)), charged * queued + _behind_lock(training, running))
+    return Band(charged * queued * (1.0 - _taking(training)), charged * queued + _behind_lock(training, running))
 
 
 def _behind_lock(training: Training, running: float) -> float:

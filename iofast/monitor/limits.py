@@ -8,13 +8,11 @@ from statistics import median
 
 from iofast.monitor.findings import Bound, Cause, Evidence, StallBounds
 from iofast.monitor.snapshot import Doing, Frame, idle_of
-from iofast.monitor.training import Training
+from iofast.monitor.step_phases import phases_of
+from iofast.monitor.training import FEW, TWICE, Training
 
 _LAUNCHING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.OTHER)
-_FEW = 8  # stack samples, below which /proc decides
-_TWICE = 1.5  # stack samples: something seen once may be chance
 _BY_PHASE = frozenset({Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.SYNC})  # limits within the program's own step
-_PHASES = 4  # named in the evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +28,9 @@ class Finding:
 def other_than_input(training: Training, stall: StallBounds) -> Finding:
     """Judge a training that is not proved to be input-bound. The bounds of its stall may leave that open."""
     found = _communication(training) or _throttled(training) or _by_device(training, stall)
-    if found.bound not in _BY_PHASE or (phases := _step_phases(training)) is None:
+    if found.bound not in _BY_PHASE or (phases := phases_of(training)) is None:
         return found
     return replace(found, evidence=(*found.evidence, phases))
-
-
-def _step_phases(training: Training) -> Evidence | None:
-    """Time by phase of a step: as the program names them, else by stacks. Those show none of a device's time."""
-    shares, _, on_device = training.step_phases()
-    named = [(name, share) for name, share in shares.items() if share >= 0.005][:_PHASES]
-    if named:
-        (first, most), *others = named
-        rest = "".join(f", {name} {share:.0%}" for name, share in others)
-        clock = " (by the device's clock)" if on_device else ""
-        return Evidence("step_phases", most, f"{first} takes {most:.0%} of a step{rest}{clock}")
-    frames = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER)
-    seen = sorted(((training.frames(frame) or 0.0, frame.value) for frame in frames), reverse=True)
-    seen = [(share, name) for share, name in seen if share >= training.thresholds.notice]
-    if not seen or training.frame_looks < _FEW or training.devices:
-        return None
-    text = ", ".join(f"{name} in {share:.0%}" for share, name in seen)
-    text = f"the training thread is in {text} of {training.frame_looks} stack samples"
-    return Evidence("stack_phases", seen[0][0], text)
 
 
 def _by_device(training: Training, stall: StallBounds) -> Finding:
@@ -112,7 +91,7 @@ def _communication(training: Training) -> Finding | None:
     if slowest is not None and late >= thresholds.bound and peers[slowest] >= thresholds.severe:
         text = f"rank {slowest} waits {peers[slowest]:.0%} of the time for its data, and this one for rank {slowest}"
         evidence.append(Evidence("rank_gap", late, text))
-    if talking is not None and talking >= max(thresholds.bound, _TWICE / max(1, training.frame_looks)):
+    if talking is not None and talking >= max(thresholds.bound, TWICE / max(1, training.frame_looks)):
         text = f"the training thread was waiting for other ranks in {talking:.0%} of stack samples"
         evidence.append(Evidence("communication", talking, text))
     return Finding(Bound.COMMUNICATION, tuple(evidence)) if evidence else None
@@ -145,12 +124,9 @@ def _by_host(training: Training, host: float) -> Finding | None:
     if copying >= thresholds.bound and copying >= (training.frames(Frame.SYNC) or 0.0):
         text = f"the training thread was copying to the device in {copying:.0%} of stack samples"
         return Finding(Bound.TRANSFER, (Evidence("transfer", copying, text),))
-    syncing, launching, how = (
-        doing[Doing.FUTEX],
-        doing[Doing.RUNNING],
-        "slept on a lock that no loader of its own holds",
-    )
-    if training.frame_looks >= _FEW:
+    syncing, launching = doing[Doing.FUTEX], doing[Doing.RUNNING]
+    how = "slept on a lock that no loader of its own holds"
+    if training.frame_looks >= FEW:
         syncing = training.frames(Frame.SYNC) or 0.0
         launching = fsum(training.frames(frame) or 0.0 for frame in _LAUNCHING)
         launching = min(launching, 1.0 - (training.asleep or 0.0))

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from iofast.monitor.findings import Verdict
 from iofast.monitor.render.figures import figures
-from iofast.monitor.render.history import History
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.moment import History, Moment
 from iofast.monitor.snapshot import Job, Snapshot
 from iofast.monitor.sums import Ledger
 
@@ -63,8 +62,7 @@ class _Watched:
     snapshots: deque[Snapshot]
     history: History | None = None
     moment: Moment | None = None
-    judged: Snapshot | None = None  # newest snapshot in the last verdict
-    since: int = 0  # snapshots after that
+    since: int = 0  # snapshots after the last verdict
     ledger: Ledger = field(default_factory=Ledger)
 
 
@@ -137,13 +135,11 @@ class Jobs:
         verdict = None if watched.moment is None else watched.moment.verdict
         young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
         watched.since += 1
-        if verdict is None or young or watched.since >= _STANDS:
-            verdict = self._sources.judge(list(watched.snapshots), verdict)
-            watched.judged, watched.since = snapshot, 0
         if watched.history is None:
             watched.history = History(snapshot.time_s - snapshot.seconds)
-        if watched.judged is snapshot:
-            watched.history.sums = watched.ledger.sums(watched.snapshots)
+        if verdict is None or young or watched.since >= _STANDS:
+            verdict = self._sources.judge(list(watched.snapshots), verdict)
+            watched.since, watched.history.sums = 0, watched.ledger.sums(watched.snapshots)
         now = figures(snapshot)
         watched.history.add(snapshot, now, verdict)
         watched.moment = Moment(snapshot.job, snapshot, now, verdict, watched.history)
@@ -171,9 +167,9 @@ class Jobs:
                 watched.moment = self._settled(watched, watched.moment)
 
     def _settled(self, watched: _Watched, moment: Moment) -> Moment:
-        if watched.judged is moment.snapshot:
+        if not watched.since:
             return moment
-        watched.judged = moment.snapshot
+        watched.since = 0
         moment.history.sums = watched.ledger.sums(watched.snapshots)
         return replace(moment, verdict=self._sources.judge(list(watched.snapshots), moment.verdict))
 

@@ -11,7 +11,7 @@ from math import fsum
 from statistics import median
 
 from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, workers_of
 from iofast.monitor.thresholds import Thresholds
 
 _BY_FRAMES = (
@@ -29,7 +29,7 @@ WorkerSet = frozenset[tuple[int, int]]
 def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase, ...]:
     """The phase of each snapshot, in order."""
     found = [_alone(one, thresholds) for one in snapshots]
-    sets = [_workers(one) for one in snapshots]
+    sets = [workers_of(one) for one in snapshots]
     for at, phase in enumerate(found):
         if phase is Phase.TRAINING and _new_workers(sets, at):
             found[at] = Phase.BETWEEN
@@ -59,10 +59,6 @@ def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
         if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.part:
             return phase
     return Phase.TRAINING
-
-
-def _workers(snapshot: Snapshot) -> WorkerSet:
-    return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
 
 
 def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
@@ -100,12 +96,17 @@ def _warm(
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
         count += 1
-    starting = _before_workers(sets, found)
+    starting = _before_workers(snapshots, sets, found)
     return count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else starting
 
 
-def _before_workers(sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
-    """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine."""
+def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+    """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine.
+
+    0 if a loader without workers has handed over batches in them: then the workers are those of a validation.
+    """
     first = next((at for at, workers in enumerate(sets) if workers), 0)
+    if any(loader.batches for at in range(first) for loader in snapshots[at].loaders):
+        return 0
     training = [at for at in range(first, len(sets)) if found[at] is Phase.TRAINING]
     return first if len(training) >= _STAY and all(sets[at] for at in training) else 0

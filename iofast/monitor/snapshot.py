@@ -273,6 +273,11 @@ class Snapshot:
     source: LoaderSource | None = None  # None if the program's script cannot be read, or makes no DataLoader
 
 
+def workers_of(snapshot: Snapshot) -> frozenset[tuple[int, int]]:
+    """Pids and start times of the loader's workers."""
+    return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
+
+
 def own_devices(devices: Iterable[DeviceFigures]) -> list[DeviceFigures]:
     """Devices on which the job was seen; if it was seen on none, those whose processes the driver does not name."""
     every = [device for device in devices if device.own is not False]

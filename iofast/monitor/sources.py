@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from iofast.monitor.find import LEAST_AGE_S, MonitorError, find_jobs, job_of
+from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.live import Sources
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.request import Request
@@ -39,12 +40,7 @@ def _on_gpu(gpu: int | None, nvml: NvmlProbe | None, least_age_s: float = LEAST_
 
 def _started(program: int, nvml: NvmlProbe | None, since: float) -> Sequence[Job]:
     """The trainings of a started program: it may be a launcher, with the training in a process far below."""
-    import psutil
-
-    try:
-        family = {program, *(child.pid for child in psutil.Process(program).children(recursive=True))}
-    except psutil.Error:
-        return []  # it has ended
+    family = {program} | ProcessTable(os.geteuid()).below(program)
     found = [job for job in _on_gpu(None, nvml, least_age_s=0.0) if job.pid in family]
     if found or time.monotonic() - since < _PROVES_ITSELF_S:
         return found

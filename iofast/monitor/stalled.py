@@ -1,4 +1,4 @@
-"""A training that hangs: for 30 seconds no batch came, nothing was computed and nothing was read."""
+"""A training that hangs: for 30 seconds no batch came, nothing was read, and nothing computed but a loop that waits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from math import fsum
 
 from iofast.monitor.findings import Bound
 from iofast.monitor.limits import Finding
-from iofast.monitor.snapshot import Doing, Frame, Snapshot
-from iofast.monitor.training import Training
+from iofast.monitor.snapshot import LOADER, Doing, Frame, Snapshot
+from iofast.monitor.training import FEW, Training
 
 _STATES = {"T": "stopped (state T)", "t": "stopped by a debugger", "D": "waiting for a disk (state D)"}
 _AT_REST = 0.0005  # cores of a process that hangs, at most: waits with a timeout use a tenth of it
+_TICKS = 0.02  # seconds by which the times of a process and of its thread differ
 _NAMED = 4  # workers at one place; of more, the number is given
 
 
@@ -19,17 +20,27 @@ def stalled(every: Training) -> Finding | None:
 
     UNKNOWN after a third of the time: the waits of a hang look like those for a slow storage.
     """
+    return _hanging(every, spins=False) or _hanging(every, spins=True)
+
+
+def _hanging(every: Training, *, spins: bool) -> Finding | None:
+    """The same for a training thread that sleeps, or one that `spins`: it asks its loader again and again."""
     thresholds = every.thresholds
     silent: list[Snapshot] = []
     for one in reversed(every.snapshots):
-        if not _silent(one, thresholds.idle_cpu):
+        if not _silent(one, thresholds.idle_cpu, spins=spins):
             break
         silent.insert(0, one)
     quiet = Training(silent, thresholds)
     reports = any(loader.live for one in silent for loader in one.loaders)
+    # Of a thread that works in its loader only the loader's own report says that no batch comes.
+    waiting = LOADER if reports else (Frame.LOADER_WAIT,)
+    if spins and (quiet.frame_looks < FEW or quiet.frames(*waiting) != 1.0):
+        return None
     if quiet.seconds < thresholds.min_seconds / 3 or quiet.doing[Doing.STOPPED] >= thresholds.half:
         return None
-    if not reports and fsum(map(_cpu, silent)) >= _AT_REST * quiet.seconds * (1 + quiet.worker_count):
+    used = fsum(_cpu(one, spins=spins) for one in silent) - _TICKS * spins
+    if not reports and used >= _AT_REST * quiet.seconds * (1 + quiet.worker_count):
         return None  # a slow loop, whose batches nobody counts
     waits = quiet.trains or bool(quiet.frames(Frame.COMMUNICATION)) or (quiet.worker_count and not quiet.stacks)
     if not (reports or waits):
@@ -38,16 +49,19 @@ def stalled(every: Training) -> Finding | None:
     return Finding(bound, reason=f"no batch for {quiet.seconds:.0f} s: {_places(quiet)}")
 
 
-def _silent(one: Snapshot, least_cpu: float) -> bool:
+def _silent(one: Snapshot, least_cpu: float, *, spins: bool) -> bool:
     """Whether an interval has no batch, next to no work, and no byte read."""
     job = [process for process in one.processes if process.role != "other"]
     read = sum((process.read_bytes or 0) + (process.read_calls_bytes or 0) for process in job)
     busy = any((device.busy or 0.0) > 0 for device in one.devices if device.own is not False)
-    return not (read or busy or any(loader.batches for loader in one.loaders)) and _cpu(one) <= least_cpu * one.seconds
+    idle = _cpu(one, spins=spins) <= least_cpu * one.seconds
+    return idle and not (read or busy or any(loader.batches for loader in one.loaders))
 
 
-def _cpu(one: Snapshot) -> float:
-    return fsum(process.cpu_s for process in one.processes if process.role != "other")
+def _cpu(one: Snapshot, *, spins: bool) -> float:
+    """Processor time of the job, without that of a training thread that spins."""
+    used = fsum(process.cpu_s for process in one.processes if process.role != "other")
+    return used - (one.main.cpu_s or 0.0) * spins
 
 
 def _places(quiet: Training) -> str:

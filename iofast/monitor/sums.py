@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
-from iofast.monitor.bounds import Share, exposed
-from iofast.monitor.findings import Phase
+from iofast.monitor.bounds import exposed
+from iofast.monitor.findings import Band, Phase
 from iofast.monitor.phases import phases
 from iofast.monitor.snapshot import Snapshot, own_devices
 from iofast.monitor.thresholds import THRESHOLDS
@@ -24,92 +24,88 @@ class RunSums:
     """Where the time since watching began went: parts of `seconds`, as shares.
 
     `computed` is training without the wait for batches, `waited` that wait. `lost_gpu_hours` counts the job's devices
-    while they waited for batches, for a start, or for a checkpoint; None without a device.
+    while they waited for batches, for a start, or for a checkpoint, or were paused; None without a device.
     """
 
     seconds: float
-    computed: Share
-    waited: Share
+    computed: Band
+    waited: Band
     start_up: float
     epoch_starts: float
     validation: float
     checkpoints: float
     paused: float
     devices: int
-    lost_gpu_hours: Share | None
+    lost_gpu_hours: Band | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Seconds of some intervals: of training, by the bounds of its wait for batches, and of other phases."""
-
-    training: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    others: dict[Phase, float] = field(default_factory=dict)
-    devices: int = 0
-
-    def plus(self, later: _Part) -> _Part:
-        others = {
-            phase: self.others.get(phase, 0.0) + later.others.get(phase, 0.0) for phase in self.others | later.others
-        }
-        training, low, high = self.training + later.training, self.low + later.low, self.high + later.high
-        return _Part(training, low, high, others, max(self.devices, later.devices))
+_Seconds = dict[str, float]  # by phase; of the wait in training the _LEAST and the _MOST
+_LEAST, _MOST = "least", "most"
 
 
 @dataclass(slots=True)
 class Ledger:
     """Sums of one job. Of the newest snapshots, which are in a window, `unsummed` are not in `past` yet."""
 
-    past: _Part = field(default_factory=_Part)
+    past: _Seconds = field(default_factory=dict)
     unsummed: int = 0
 
     def before_adding(self, window: deque[Snapshot]) -> None:
         """Must be called before each snapshot is added to `window`: its oldest snapshot may then fall out."""
         if self.unsummed == window.maxlen:
             older = (self.unsummed + 1) // 2
-            self.past = self.past.plus(_part(window, 0, older))
+            self.past = _plus(self.past, _part(window, 0, older))
             self.unsummed -= older
         self.unsummed += 1
 
     def sums(self, window: deque[Snapshot]) -> RunSums:
         """Sums since watching began."""
-        return _shares(self.past.plus(_part(window, len(window) - self.unsummed, len(window))))
+        devices = max((len(own_devices(one.devices)) for one in window), default=0)
+        return _shares(_plus(self.past, _part(window, len(window) - self.unsummed, len(window))), devices)
 
 
-def _part(window: Sequence[Snapshot], start: int, stop: int) -> _Part:
+def _plus(one: _Seconds, other: _Seconds) -> _Seconds:
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in one | other}
+
+
+def _part(window: Sequence[Snapshot], start: int, stop: int) -> _Seconds:
     """Sums of the snapshots from `start` to `stop`, by the phases that the whole window shows."""
     found = list(zip(window, phases(window, THRESHOLDS), strict=True))[start:stop]
     trained = [one for one, phase in found if phase is Phase.TRAINING]
-    others = {phase: fsum(one.seconds for one, its in found if its is phase) for _, phase in found}
-    others.pop(Phase.TRAINING, None)
+    spent: _Seconds = {phase: fsum(one.seconds for one, its in found if its is phase) for _, phase in found}
     training, reported = Training(trained), Training([one for one, _ in found])
-    # A loader that reports says how long the starts of epochs took, in which intervals soever.
-    begun = 0.0 if reported.starts is None else reported.starts * reported.seconds
-    others[Phase.BETWEEN] = max(begun, others.get(Phase.BETWEEN, 0.0) if reported.starts is None else 0.0)
-    rest = max(0.0, fsum(one.seconds for one, _ in found) - fsum(others.values()))
+    seconds = fsum(one.seconds for one, _ in found)
+    if reported.starts is not None:  # how long the starts of epochs took, in which intervals soever
+        spent[Phase.WARM_UP] = max(0.0, spent.get(Phase.WARM_UP, 0.0) - _first_start(reported))
+        others = fsum(its for phase, its in spent.items() if phase not in (Phase.TRAINING, Phase.BETWEEN))
+        spent[Phase.BETWEEN] = min(reported.starts * reported.seconds, seconds - others)
+    rest = max(0.0, seconds - fsum(its for phase, its in spent.items() if phase != Phase.TRAINING))
     stall = exposed(training) if trained else None
-    low, high = (0.0, 1.0) if stall is None else (stall.low, stall.high)
-    devices = max((len(own_devices(one.devices)) for one, _ in found), default=0)
-    return _Part(rest, rest * low, rest * high, others, devices)
+    least, most = (0.0, rest) if stall is None else (rest * stall.low, rest * stall.high)
+    return {**spent, Phase.TRAINING: rest, _LEAST: least, _MOST: most}
 
 
-def _shares(run: _Part) -> RunSums:
-    seconds = run.training + fsum(run.others.values())
-    whole = max(seconds, 1e-9)
-    other = {phase: run.others.get(phase, 0.0) / whole for phase in Phase}
-    waited = Share(run.low / whole, run.high / whole)
-    idle = other[Phase.WARM_UP] + other[Phase.BETWEEN] + other[Phase.CHECKPOINT] + other[Phase.PAUSED]
-    hours = run.devices * seconds / 3600
+def _first_start(reported: Training) -> float:
+    """Seconds before the interval in which the first start of an epoch was reported: they looked like warm-up."""
+    starts = ((fsum(loader.epoch_start_s for loader in one.loaders), one.seconds) for one in reported.snapshots)
+    return next((max(0.0, start - length) for start, length in starts if start), 0.0)
+
+
+def _shares(spent: _Seconds, devices: int) -> RunSums:
+    seconds = fsum(spent.get(phase, 0.0) for phase in Phase)
+    share = {name: spent.get(name, 0.0) / max(seconds, 1e-9) for name in (*Phase, _LEAST, _MOST)}
+    waited, training = Band(share[_LEAST], share[_MOST]), share[Phase.TRAINING]
+    idle = share[Phase.WARM_UP] + share[Phase.BETWEEN] + share[Phase.CHECKPOINT] + share[Phase.PAUSED]
+    hours = devices * seconds / 3600
     return RunSums(
         seconds=seconds,
-        computed=Share(run.training / whole - waited.high, run.training / whole - waited.low),
+        computed=Band(training - waited.high, training - waited.low),
         waited=waited,
-        start_up=other[Phase.WARM_UP],
-        epoch_starts=other[Phase.BETWEEN],
-        validation=other[Phase.VALIDATION],
-        checkpoints=other[Phase.CHECKPOINT],
-        paused=other[Phase.PAUSED],
-        devices=run.devices,
-        lost_gpu_hours=Share(hours * (idle + waited.low), hours * (idle + waited.high)) if run.devices else None,
+        start_up=share[Phase.WARM_UP],
+        epoch_starts=share[Phase.BETWEEN],
+        validation=share[Phase.VALIDATION],
+        checkpoints=share[Phase.CHECKPOINT],
+        paused=share[Phase.PAUSED],
+        devices=devices,
+        lost_gpu_hours=Band(hours * (idle + waited.low), hours * (idle + waited.high)) if devices else None,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
-from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from operator import itemgetter
+from typing import TypeVar
 
 from iofast.monitor.probe.family import WORKER
 from iofast.monitor.probe.proc import LOADER_THREADS
@@ -27,12 +28,15 @@ from iofast.monitor.snapshot import (
     clamped,
     idle_of,
     own_devices,
+    workers_of,
 )
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 
 _Part = tuple[float, ProcessFigures]  # seconds of an interval, and a process in it
 Site = TypeVar("Site", SyncSite, WaitSite)
-_CPU_S = attrgetter("cpu_s")
+Key = TypeVar("Key", int, tuple[str, int])
+FEW = 8  # stack samples below which an absence means nothing
+TWICE = 1.5  # stack samples: something seen once may be chance
 _UNUSED = 0.99  # idle share above which a device that is not known to be this job's does not count
 
 
@@ -55,14 +59,6 @@ class Workers:
     def busy(self) -> float:
         """Share of time on a processor or queued for one."""
         return self.cpu + (self.runnable or 0.0)
-
-
-class StepPhases(NamedTuple):
-    """Phases of `meter.step` of one loader: shares of a step, the largest first; {} without phases."""
-
-    shares: dict[str, float]
-    step_s: float  # mean
-    on_device: bool  # timed by the device's clock
 
 
 class Training:
@@ -104,12 +100,12 @@ class Training:
 
     def syncs(self) -> list[SyncSite]:
         """Lines that wait for the device, the largest share of all stack samples first."""
-        return pooled([(one.syncs, one.looks) for one in self.stacks])
+        return _pooled([(one.syncs, one.looks) for one in self.stacks])
 
     @cached_property
     def waits(self) -> list[WaitSite]:
         """Lines at which the training thread waits or makes a batch, the largest share of stack samples first."""
-        return pooled([(one.waits, one.looks) for one in self.stacks])
+        return _pooled([(one.waits, one.looks) for one in self.stacks])
 
     @property
     def trains(self) -> bool:
@@ -162,28 +158,30 @@ class Training:
         """Processes of that role, each with the seconds of its interval."""
         return [(one.seconds, process) for one in self.snapshots for process in one.processes if process.role == role]
 
+    def _cores(self, used_s: Iterable[float]) -> float:
+        """Seconds of processor time as cores in use."""
+        return fsum(used_s) / self.seconds if self.seconds else 0.0
+
     @cached_property
     def cpu(self) -> float:
         """Cores in use by all processes of the job."""
-        used = fsum(process.cpu_s for one in self.snapshots for process in one.processes)
-        return used / self.seconds if self.seconds else 0.0
+        return self._cores(process.cpu_s for one in self.snapshots for process in one.processes)
 
     @cached_property
     def main_cpu(self) -> float:
-        used = fsum(process.cpu_s for _, process in self.processes("main"))
-        return used / self.seconds if self.seconds else 0.0
+        return self._cores(process.cpu_s for _, process in self.processes("main"))
 
     @cached_property
     def other_threads(self) -> float:
         """Cores in use by threads of the training process other than the training thread; 0 if unknown."""
         own = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
-        return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
+        return max(0.0, self.main_cpu - self._cores(own)) if own else 0.0
 
     @cached_property
     def queued(self) -> float | None:
         """Share of time in which the training thread was queued for a processor; None if unknown."""
         waits = [one.main.runnable_s for one in self.snapshots if one.main.runnable_s is not None]
-        return clamped(fsum(waits) / self.seconds) if waits else None
+        return clamped(self._cores(waits)) if waits else None
 
     @cached_property
     def running(self) -> float | None:
@@ -191,7 +189,7 @@ class Training:
         ran = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
         if self.queued is None or len(ran) < len(self.snapshots):
             return None
-        return clamped(fsum(ran) / self.seconds + self.queued)
+        return clamped(self._cores(ran) + self.queued)
 
     @property
     def asleep(self) -> float | None:
@@ -201,19 +199,19 @@ class Training:
     @cached_property
     def workers(self) -> Workers | None:
         """Workers of the training loader; those of a second loader that only wait are left out. None without any."""
-        lives: dict[tuple[int, int], list[_Part]] = {}
+        lives = defaultdict[tuple[int, int], list[_Part]](list)
         for seconds, process in self.processes("worker"):
-            lives.setdefault((process.pid, process.start_time), []).append((seconds, process))
+            lives[process.pid, process.start_time].append((seconds, process))
         if not lives:
             return None
-        effort = {key: (_rate(parts, _CPU_S) or 0.0) + _mean_state(parts, "D") for key, parts in lives.items()}
+        effort = {key: _cpu(parts) + _mean_state(parts, "D") for key, parts in lives.items()}
         most = max(effort.values())
         # If no worker uses a fifth of a core, sleeping ones may be waiting for remote storage: keep all.
         chosen = [key for key in lives if most < 0.2 or effort[key] >= 0.25 * most]
         parts = [part for key in sorted(chosen) for part in lives[key]]
         return Workers(
             count=self.worker_count,
-            cpu=_rate(parts, _CPU_S) or 0.0,
+            cpu=_cpu(parts),
             runnable=_rate(parts, lambda process: process.runnable_s),
             disk=_mean_state(parts, "D"),
             reads=total(process.read_bytes for _, process in parts),
@@ -224,17 +222,23 @@ class Training:
     @cached_property
     def worker_count(self) -> int:
         """Most workers alive in one interval."""
-        return max((sum(process.role == "worker" for process in one.processes) for one in self.snapshots), default=0)
+        return max((len(workers_of(one)) for one in self.snapshots), default=0)
 
     @cached_property
     def busiest_child(self) -> tuple[str, float]:
         """Name and cores in use of the busiest child process that is no worker; ("", 0.0) without any."""
-        used: dict[tuple[str, int], list[float]] = {}
-        for _, process in self.processes("other"):
-            used.setdefault((process.name, process.pid), []).append(process.cpu_s)
-        cores = {key: fsum(times) / self.seconds for key, times in used.items()}
-        busiest = max(sorted(cores), key=cores.__getitem__, default=("", 0))
-        return busiest[0], cores.get(busiest, 0.0)
+        (name, _), cores = self._busiest(
+            ((process.name, process.pid), process.cpu_s) for _, process in self.processes("other")
+        ) or (("", 0), 0.0)
+        return name, cores
+
+    def _busiest(self, used_s: Iterable[tuple[Key, float]]) -> tuple[Key, float] | None:
+        """The process or thread with most processor time, and the cores that it uses; None without any."""
+        times = defaultdict[Key, list[float]](list)
+        for key, seconds in used_s:
+            times[key].append(seconds)
+        cores = {key: self._cores(each) for key, each in times.items()}
+        return max(sorted(cores.items()), key=itemgetter(1), default=None)
 
     @cached_property
     def named_workers(self) -> bool:
@@ -247,22 +251,19 @@ class Training:
         threads = (thread for one in self.snapshots for thread in one.threads)
         own = [thread.cpu_s for thread in threads if thread.name.startswith(LOADER_THREADS)]
         fed = any(site.loader and site.source is WaitSource.THREADS for site in self.waits)
-        return fsum(own) / self.seconds if own else self.other_threads if fed else None
+        return self._cores(own) if own else self.other_threads if fed else None
 
     @cached_property
     def loader_cores(self) -> float | None:
         """Cores in use by worker processes and threads of loaders; None without any."""
         used, threads = [process.cpu_s for _, process in self.processes("worker")], self.loader_thread_cores
-        return None if threads is None and not used else fsum(used) / self.seconds + (threads or 0.0)
+        return None if threads is None and not used else self._cores(used) + (threads or 0.0)
 
     def thread_cpu(self, prefix: str) -> float | None:
         """Cores in use by the busiest thread with that name prefix; None without such a thread."""
-        used: dict[int, list[float]] = {}
-        for one in self.snapshots:
-            for thread in one.threads:
-                if thread.name.startswith(prefix):
-                    used.setdefault(thread.tid, []).append(thread.cpu_s)
-        return max((fsum(times) / self.seconds for times in used.values()), default=None)
+        threads = (thread for one in self.snapshots for thread in one.threads if thread.name.startswith(prefix))
+        busiest = self._busiest((thread.tid, thread.cpu_s) for thread in threads)
+        return None if busiest is None else busiest[1]
 
     def system(self, figure: Callable[[Snapshot], float | None]) -> float | None:
         """Mean of a figure over intervals."""
@@ -300,29 +301,12 @@ class Training:
         whole = max(starts + fsum(_stepped(one) for one in self.loaders), self.seconds if starts else 0.0)
         return clamped(starts / whole) if whole else None
 
-    def step_phases(self) -> StepPhases:
-        """Phases of a step. Of several loaders with phases, the one whose steps took most of the time counts."""
-        reports: dict[str, list[LoaderFigures]] = {}
-        for one in self.loaders:
-            if one.phases and one.step_s:
-                reports.setdefault(one.name, []).append(one)
-        times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in reports.items()}
-        if not times:
-            return StepPhases({}, 0.0, on_device=False)
-        longest = max(sorted(times), key=times.__getitem__)
-        parts = reports[longest]
-        shares = {
-            phase: fsum(one.phases.get(phase, 0.0) for one in parts) / times[longest]
-            for phase in {phase for one in parts for phase in one.phases}
-        }
-        order = sorted(shares, key=lambda phase: (-shares[phase], phase))
-        step_s = times[longest] / sum(one.batches for one in parts)
-        shares = {phase: shares[phase] for phase in order}
-        return StepPhases(shares, step_s, on_device=any(one.phases_on_device for one in parts))
-
     def exposed(self) -> float | None:
         """Stall measured by the device's clock, as a share of step time; None if no loader measures it."""
-        return self.per_step(lambda one: one.exposed_s, _device_time)
+        return self.per_step(
+            lambda one: one.exposed_s,
+            lambda one: _stepped(one) if one.device_step_s is None else one.device_step_s,
+        )
 
     @cached_property
     def copied(self) -> float | None:
@@ -357,13 +341,13 @@ class Training:
         return clamped(fsum(value for value, _ in known) / whole)
 
 
-def pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
+def _pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
     """Sites of several bursts as one list, the largest share first. `parts`: sites of a burst and its stack samples."""
     looks = sum(count for _, count in parts)
-    shares: dict[Site, list[float]] = {}
+    shares = defaultdict[Site, list[float]](list)
     for sites, count in parts:
         for site in sites:
-            shares.setdefault(replace(site, share=0.0), []).append(site.share * count)
+            shares[replace(site, share=0.0)].append(site.share * count)
     found = [replace(place, share=fsum(counts) / max(1, looks)) for place, counts in shares.items()]
     return sorted(found, key=lambda site: (-site.share, site.file, site.line, site.call))
 
@@ -384,15 +368,15 @@ def _stepped(loader: LoaderFigures) -> float:
     return (loader.step_s or 0.0) * (loader.steps or loader.batches)
 
 
-def _device_time(loader: LoaderFigures) -> float:
-    return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
-
-
 def _rate(parts: Collection[_Part], figure: Callable[[ProcessFigures], float | None]) -> float | None:
     """A figure per second, over the intervals in which it is known; None without any."""
     known = [(seconds, value) for seconds, process in parts if (value := figure(process)) is not None]
     seconds = fsum(length for length, _ in known)
     return fsum(value for _, value in known) / seconds if seconds else None
+
+
+def _cpu(parts: Collection[_Part]) -> float:
+    return _rate(parts, lambda process: process.cpu_s) or 0.0
 
 
 def _mean_state(parts: Collection[_Part], letter: str) -> float:

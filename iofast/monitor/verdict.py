@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iofast.monitor.advice import advise
-from iofast.monitor.advice.situation import Situation
 from iofast.monitor.bounds import exposed
 from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.interference import evidence_of, interference
 from iofast.monitor.limits import Finding, other_than_input
 from iofast.monitor.phases import phases, seconds_by_phase
+from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
 from iofast.monitor.stalled import stalled
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
@@ -42,8 +42,9 @@ def classify(
     case = _case(snapshots, thresholds, last)
     verdict = _decide(case)
     based_on = case.both if verdict.cause is Cause.EPOCH_START else case.training
-    predicted = what_if(Situation(case.every, based_on, verdict))
-    return replace(verdict, advice=advise(case.every, based_on, verdict, predicted), what_if=predicted)
+    now = Situation(case.every, based_on, verdict)
+    predicted = what_if(now)
+    return replace(verdict, advice=advise(now, predicted), what_if=predicted)
 
 
 def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> Severity:

@@ -22,7 +22,7 @@ from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
 from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.request import WatchOptions
-from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot
+from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, own_devices
 
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
@@ -37,7 +37,6 @@ class Watch:
     def __init__(self, job: Job, options: WatchOptions | None = None, nvml: NvmlProbe | None = None) -> None:
         self.job = job
         self.options = options or WatchOptions()
-        self.cost_s = 0.0  # processor time of this thread for looks and snapshots, so far
         self._nvml = nvml
         self._proc = ProcProbe(job)
         self._system = SystemProbe(job)
@@ -80,13 +79,7 @@ class Watch:
             self._peers.look()
         if self._bursts is not None:
             self._bursts.start_if_due(self._proc.workers)
-        self._look_s = self._count(before, self._look_s, 16)
-
-    def _count(self, before: float, mean: float, memory: int) -> float:
-        """Add the cost since `before` to the sum; return its running mean over about `memory` costs."""
-        cost = time.thread_time() - before
-        self.cost_s += cost
-        return mean + (cost - mean) / memory if mean else cost
+        self._look_s = _mean_cost(before, self._look_s, 16)
 
     def _snapshot(self) -> Snapshot:
         before, now = time.thread_time(), time.monotonic()
@@ -115,7 +108,7 @@ class Watch:
             image_root=self._files.image_root(self._source.root if self._source else "", self.job.command.split()),
             source=self._source,
         )
-        self._snapshot_s = self._count(before, self._snapshot_s, 4)
+        self._snapshot_s = _mean_cost(before, self._snapshot_s, 4)
         return snapshot
 
     def _devices(self, pids: tuple[int, ...], seconds: float) -> tuple[DeviceFigures, ...]:
@@ -125,8 +118,7 @@ class Watch:
         devices = self._nvml.devices(pids, seconds)
         if self.options.gpu is not None:
             return tuple(replace(each, own=True) for each in devices if each.index == self.options.gpu)
-        own = tuple(each for each in devices if each.own)
-        return own or tuple(each for each in devices if each.own is None)
+        return tuple(own_devices(devices))
 
     def _noted(self, devices: tuple[DeviceFigures, ...]) -> tuple[str, ...]:
         """A line for each thing that could not be looked at so far."""
@@ -150,6 +142,12 @@ class Watch:
             stack.callback(self._peers.close)
             if self._bursts is not None:
                 stack.callback(self._bursts.close)
+
+
+def _mean_cost(before: float, mean: float, memory: int) -> float:
+    """The running mean over about `memory` costs in processor time, with the one since `before`."""
+    cost = time.thread_time() - before
+    return mean + (cost - mean) / memory if mean else cost
 
 
 def _sleep_until(at: float) -> None:

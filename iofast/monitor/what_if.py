@@ -19,23 +19,25 @@ its step is longer by the interference, which shrinks with prep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
-from iofast.monitor.advice.situation import Situation
-from iofast.monitor.findings import Bound, Cause, Prediction
+from iofast.monitor.findings import Band, Bound, Cause, Prediction
+from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import WorkerTask
 
 _LATE = 0.10  # of a batch's time, lost where step and loader are nearly equal
 _NOTABLE = 0.05  # a smaller effect is not shown
 _EXPLAINED = 0.7  # of the present time, that a loader's processors and waits must account for
 _MOST_WORKERS = 64
+_LEAST_CORES = 0.01  # that a loader can have
 _PACKED = 28_000  # bytes of an average photograph of short side 256 (benchmarks/results/load.md)
 _DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
 # A FastLoader's processor time as a part of a Pillow DataLoader's: 1/11.4 of packed files, 1/3 of originals
 # (benchmarks/results/load.md). The larger one allows for transforms that are not among those measured.
 _FASTLOADER = (1 / 11.4, 1 / 3)
+_MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE)
 Range = tuple[float, float]  # the least and the most
 
 
@@ -66,66 +68,85 @@ class Times:
         step, loader = self.stepping(end), self.loader(end)
         return max(step, loader) if self.beside else step + loader
 
+    @property
+    def rate(self) -> Band:
+        """Multiples of the present rate."""
+        short, long = sorted((self.loader(1), self.stepping(1)))
+        # 1 if equal, 0 if one is half of the other or less, or if they do not wait for each other
+        nearness = max(0.0, 2 * short / max(long, 1e-9) - 1) if self.beside else 0.0
+        return Band(1.0 / (self.batch(1) * (1 + _LATE * nearness)), 1.0 / self.batch(0))
 
-@dataclass(frozen=True, slots=True)
-class Present:
-    """The situation, its times, and the present images a second, if a loader reports them."""
+    @property
+    def notable(self) -> bool:
+        return self.rate.middle >= 1.0 + _NOTABLE
 
-    now: Situation
-    times: Times
-    images: float | None
+    @property
+    def on_cores(self) -> float:
+        """The time in which all cores make a batch, at most."""
+        return (self.prep[1] + self.host) / self.cores
+
+    @property
+    def enough(self) -> Times:
+        """The same with the fewest workers that keep up with the step, or that use all cores."""
+        wanted = 1.1 * (self.prep[1] + self.fetch[1]) / max(self.step[0], self.on_cores)
+        return replace(self, count=min(_MOST_WORKERS, ceil(wanted)), beside=True)
 
 
 def what_if(now: Situation) -> tuple[Prediction, ...]:
-    """Predictions for an input-bound job, the largest gain first; () where the model does not hold.
+    """Predictions for an input-bound job, the largest gain first; () where the model does not hold."""
+    times, found = times_of(now), []
+    reported = [one.images for one in now.training.loaders if one.images is not None]
+    changes = () if times is None else [one for change in _CHANGES for one in change(now, times)]
+    for name, change, after, assumption in changes:
+        rate = after.rate
+        if after.notable and rate.width <= rate.middle - 1.0:
+            present = sum(reported) / now.training.seconds
+            images = (present * rate.low, present * rate.high) if reported else None
+            found.append(Prediction(name, change, rate.low, rate.high, assumption, images))
+    return tuple(sorted(found, key=lambda one: -(one.low + one.high)))
+
+
+def times_of(now: Situation) -> Times | None:
+    """The times of a batch; None where the model does not hold.
 
     It does not where other programs take the processors, or another cause than the work of workers or threads makes the
     loader late.
     """
-    times = _times(now)
-    if times is None:
-        return ()
-    present = Present(now, times, _images(now))
-    found = [prediction for change in _CHANGES for prediction in change(present)]
-    return tuple(sorted(found, key=lambda one: -(one.low + one.high)))
-
-
-_MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE)
-
-
-def _times(now: Situation) -> Times | None:
     stall, cause, free = now.verdict.stall, now.verdict.cause, now.free_cores
     if now.verdict.bound is not Bound.INPUT or stall is None or cause not in _MODELLED or free is None:
         return None
     step = (max(0.02, 1.0 - stall.high), max(0.02, 1.0 - stall.low))
     if cause is Cause.SINGLE:  # the training thread makes batches itself, in the time of the stall
-        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, max(0.5, free), beside=False)
+        given = 0.0 if stall.host_wait else stall.low  # of its core, which it needs no more beside a device
+        cores = max(0.5, min(now.cores, free + given))
+        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, cores, beside=False)
     training, workers, seen = now.training, now.training.workers, None
     if workers is not None:
         prep = workers.count * workers.cpu
         # A worker that is neither on a processor, nor queued for one, nor out of work, waits for bytes.
         fetch = workers.count * max(0.0, 1.0 - workers.busy - (now.starved or 0.0))
         waits = 0.0 if now.starved is None else fetch, fetch
-        seen = Times(step, (prep, prep), waits, workers.count, free + prep)
+        seen = Times(step, (prep, prep), waits, workers.count, max(_LEAST_CORES, free + prep))
     elif threads := max((one.num_workers or 0 for one in training.loaders), default=0):
         read, decode = (
             fsum(one.stages.get(stage, 0.0) for one in training.loaders) / training.seconds
             for stage in ("read", "decode")
         )
-        seen = Times(step, (decode, decode), (read, read), threads, free + decode)
+        seen = Times(step, (decode, decode), (read, read), threads, max(_LEAST_CORES, free + decode))
     if seen is None or not (seen.prep[1] or seen.fetch[1]):
         return None
-    return _scaled(_sharing(now, seen) if now.shares_cores else seen)
+    return _scaled(_sharing(now, seen) if stall.host_wait else seen)
 
 
 def _sharing(now: Situation, times: Times) -> Times | None:
     """The times of a training that computes on the same cores; None if it is unknown how long its step is alone."""
     beside, (short, long), prep = now.verdict.interference, times.step, times.prep[1]
-    if beside is None or not prep:
+    if beside is None:
         return None
     host = max(0.0, now.training.cpu - (now.training.loader_cores or 0.0))
     alone = short / (1 + beside.high), long / (1 + beside.low)
-    return replace(times, step=alone, cores=times.cores + host, host=host, slowed=(long - alone[1]) / prep)
+    slowed = (long - alone[1]) / prep if prep else 0.0
+    return replace(times, step=alone, cores=times.cores + host, host=host, slowed=slowed)
 
 
 def _scaled(times: Times | None) -> Times | None:
@@ -136,59 +157,36 @@ def _scaled(times: Times | None) -> Times | None:
     return replace(times, prep=prep, fetch=fetch, host=times.host / taken, slowed=times.slowed * taken)
 
 
-def _images(now: Situation) -> float | None:
-    images = [one.images for one in now.training.loaders if one.images is not None]
-    return sum(images) / now.training.seconds if images and now.training.seconds else None
+_Change = tuple[str, str, Times, str]  # its name, what to do, the times after it, its assumption
 
 
-def _predict(present: Present, times: Times, name: str, change: str, assumption: str) -> Iterator[Prediction]:
-    """Predict the rate with these times, if the effect is larger than its band."""
-    short, long = sorted((times.loader(1), times.stepping(1)))
-    # 1 if equal, 0 if one is half of the other or less, or if they do not wait for each other
-    nearness = max(0.0, 2 * short / max(long, 1e-9) - 1) if times.beside else 0.0
-    low, high = 1.0 / (times.batch(1) * (1 + _LATE * nearness)), 1.0 / times.batch(0)
-    effect = (low + high) / 2 - 1.0
-    if effect >= _NOTABLE and high - low <= effect:
-        images = None if present.images is None else (present.images * low, present.images * high)
-        yield Prediction(name, change, low, high, assumption, images)
+def _workers(now: Situation, times: Times) -> Iterator[_Change]:
+    """The fewest workers that are enough, or that use all cores."""
+    after, single = times.enough, now.verdict.cause is Cause.SINGLE
+    if now.verdict.cause is Cause.CPU or (after.count <= times.count and not single):
+        return
+    enough = "enough to keep up with the step" if times.step[0] >= times.on_cores else "as many as the cores can run"
+    text = f"{enough}; {now.free_cores or 0.0:.1f} of {now.cores:g} cores are free"
+    yield "workers", f"num_workers={after.count}", after, text
 
 
-def _workers(present: Present) -> Iterator[Prediction]:
-    """Predict for the fewest workers that are enough, or that use all cores."""
-    now, times, free = present.now, present.times, present.now.free_cores or 0.0
+def _cores(now: Situation, times: Times) -> Iterator[_Change]:
     if now.verdict.cause is Cause.CPU:
-        return
-    limit = max(times.step[0], (times.prep[0] + times.host) / times.cores)
-    wanted = min(_MOST_WORKERS, ceil(1.1 * (times.prep[1] + times.fetch[1]) / limit))
-    if wanted <= times.count and now.verdict.cause is not Cause.SINGLE:
-        return
-    enough = "enough to keep up with the step" if limit == times.step[0] else "as many as the cores can run"
-    text = f"{enough}; {free:.1f} of {now.cores:g} cores are free"
-    yield from _predict(present, replace(times, count=wanted, beside=True), "workers", f"num_workers={wanted}", text)
+        grown = replace(times, cores=2 * times.cores, count=2 * times.count)
+        text = "the added cores are as fast as the present ones"
+        yield "cores", f"twice the cores, num_workers={grown.count}", grown, text
 
 
-def _cores(present: Present) -> Iterator[Prediction]:
-    if present.now.verdict.cause is Cause.CPU:
-        count = 2 * present.times.count
-        grown = replace(present.times, cores=2 * present.times.cores, count=count)
-        change, text = f"twice the cores, num_workers={count}", "the added cores are as fast as the present ones"
-        yield from _predict(present, grown, "cores", change, text)
+def _storage(now: Situation, times: Times) -> Iterator[_Change]:
+    if now.caused_by(Cause.STORAGE, Cause.PAGE_CACHE):
+        least, most = times.fetch
+        text = "rate and latency both improve, and workers wait for bytes alone"
+        yield "storage", "storage twice as fast", replace(times, fetch=(least / 2, most / 2)), text
+        text = "the data set fits into memory, and reading from there costs nothing"
+        yield "page_cache", "all data in the page cache", replace(times, fetch=(0.0, 0.0)), text
 
 
-def _storage(present: Present) -> Iterator[Prediction]:
-    if present.now.verdict.cause not in (Cause.STORAGE, Cause.PAGE_CACHE):
-        return
-    least, most = present.times.fetch
-    text = "rate and latency both improve, and workers wait for bytes alone"
-    half = replace(present.times, fetch=(least / 2, most / 2))
-    yield from _predict(present, half, "storage", "storage twice as fast", text)
-    text = "the data set fits into memory, and reading from there costs nothing"
-    none = replace(present.times, fetch=(0.0, 0.0))
-    yield from _predict(present, none, "page_cache", "all data in the page cache", text)
-
-
-def _pack(present: Present) -> Iterator[Prediction]:
-    now, times = present.now, present.times
+def _pack(now: Situation, times: Times) -> Iterator[_Change]:
     size, decoding = now.file_bytes, now.work(*_DECODING)
     if size is None or size < 2 * _PACKED or not now.training.work:
         return
@@ -196,14 +194,12 @@ def _pack(present: Present) -> Iterator[Prediction]:
     left = 1 - decoding * (1 - shrunk)
     fetch = times.fetch[0] * shrunk, times.fetch[1]  # where latency is what costs, smaller files win nothing
     smaller = replace(times, prep=(times.prep[0] * left, times.prep[1] * left), fetch=fetch)
-    change = f"iofast pack {now.images} train.lmdb --resize 256"
     kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
     text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
-    yield from _predict(present, smaller, "pack", change, text)
+    yield "pack", now.packing, smaller, text
 
 
-def _fastloader(present: Present) -> Iterator[Prediction]:
-    now, times = present.now, present.times
+def _fastloader(now: Situation, times: Times) -> Iterator[_Change]:
     tasks = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
     if now.fast_loader or now.work(*tasks) < now.thresholds.half:
         return
@@ -211,21 +207,13 @@ def _fastloader(present: Present) -> Iterator[Prediction]:
     prep = times.prep[0] * least, times.prep[1] * most
     faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)
     text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
-    yield from _predict(present, faster, "fastloader", "FastLoader with the same transforms", text)
+    yield "fastloader", "FastLoader with the same transforms", faster, text
 
 
-def _device(present: Present) -> Iterator[Prediction]:
-    if present.now.training.devices:
-        least, most = present.times.step
-        faster = replace(present.times, step=(least / 2, most / 2))
-        yield from _predict(present, faster, "device", "a device twice as fast", "every step takes half the time")
+def _device(now: Situation, times: Times) -> Iterator[_Change]:
+    if now.training.devices:
+        faster = replace(times, step=(times.step[0] / 2, times.step[1] / 2))
+        yield "device", "a device twice as fast", faster, "every step takes half the time"
 
 
-_CHANGES: tuple[Callable[[Present], Iterator[Prediction]], ...] = (
-    _workers,
-    _cores,
-    _storage,
-    _pack,
-    _fastloader,
-    _device,
-)
+_CHANGES = (_workers, _cores, _storage, _pack, _fastloader, _device)

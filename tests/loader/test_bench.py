@@ -54,6 +54,18 @@ def test_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len([int(line) for line in capsys.readouterr().out.splitlines()]) == 2
 
 
+def test_a_step_beside_the_loader(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its loop is as long as its parts: the step, its wait for batches, and what it is longer beside the loader."""
+    command = ["bench", str(folder), "--seconds", "0.01", "--workers", "1", "--size", "32", "--step", "400"]
+    assert main([*command, "--batch-size", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["beside"]
+    assert found["beside_s"] * (1 - found["stall"]) == pytest.approx(found["step_s"] * (1 + found["interference"]))
+    assert found["images"] == pytest.approx(4 / found["beside_s"])
+    assert 0 <= found["stall"] < 1
+    assert main([*command, "--batch-size", "4"]) == 0
+    assert "cpu: a step of" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("used", "said"), [(1.4, True), (0.1, False), (None, False)])
 def test_other_programs_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, used: float | None, said: bool
@@ -76,6 +88,8 @@ def test_other_programs_are_named(
         (["--images", "0"], "images must be"),
         (["--batch-size", "-1"], "--batch-size must be"),
         (["--size", "0"], "size"),
+        (["--step", "0"], "step_ms must be"),
+        (["--device", "cudo"], "device must be"),
     ],
 )
 def test_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

@@ -188,6 +188,7 @@ def test_each_image_is_decoded_once(numbered: FastDataset) -> None:
     stats = loader.stats
     assert stats.stages["decode"].items == stats.stages["read"].items == stats.images == N
     assert stats.stages["read"].bytes == sum(map(len, IMAGES))
+    assert stats.decode == "on the CPU, once"
     assert stats.stages["read"].work_s > 0
     assert stats.stages["decode"].work_s > 0
 

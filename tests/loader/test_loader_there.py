@@ -13,6 +13,7 @@ from loader_sets import photographs, with_markers, write_numbered
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
+from iofast.errors import StorageError
 from iofast.loader import filling
 from iofast.loader.resources import decode_obstacles
 
@@ -80,6 +81,17 @@ def test_the_cpu_decodes_what_a_device_would_mostly_leave_to_it(tmp_path: Path, 
         assert obstacles(path, "cpu") == []
 
 
+def test_a_store_that_fails_once_does_not_turn_the_device_off(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that an unreadable image belongs to has its error."""
+    loader = FastLoader(FastDataset(packed), 8, transform=CROP)
+
+    def late(*_: Any) -> None:
+        raise StorageError("503 slow down")
+
+    monkeypatch.setattr(loader.dataset.reader, "payloads", late)
+    assert list(decode_obstacles(loader._spec)) == []
+
+
 def broken(path: Path, packed: Path) -> FastDataset:
     """Every seventh JPEG has wrong bytes where its markers do not show it."""
     rng, files = np.random.default_rng(3), []
@@ -113,6 +125,7 @@ def test_jpegs_in_device_memory(packed: Path, case: str, monkeypatch: pytest.Mon
     own = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
     lend(own)
     same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
+    assert own.stats.decode == "on the device, which has the JPEGs"
     resident = own._resident
     assert resident is not None
     assert resident.jpegs is not None

@@ -46,6 +46,19 @@ def test_host_wait_steps_and_epoch_start(time: Time) -> None:
     assert str(stats) == ("3 steps of 80 ms (median 80); 100 images/s; host wait 25.0%; epoch start 0.10 s")
 
 
+def test_time_without_a_processor(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux's count is read where the pass begins and ends, and by its own thread alone."""
+    assert timed(time, [70, 10]).stats.queued is None
+    counts = [(5_000, 1_000_000), (5_000, 1_000_000), (65_000, 1_600_000)]  # begin, first page, end
+    monkeypatch.setattr("iofast.meter.clock._queued_ns", lambda: counts.pop(0))
+    meter = timed(time, [70, 10])
+    for _ in meter:
+        time.go(60)
+    assert not counts
+    assert meter.stats.queued == pytest.approx(0.1)
+    assert "; queued 10.0%" in str(meter.stats)
+
+
 def test_before_the_first_step() -> None:
     meter = watch([np.zeros(3)])
     for seen in (0, 1):

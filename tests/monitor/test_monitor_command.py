@@ -66,7 +66,7 @@ class TestOnce:
         given()
         assert run("--once") == 0
         text, error = capsys.readouterr()
-        assert "INPUT-BOUND: DECODE-CPU-WORKERS" in text
+        assert "INPUT-BOUND   decode-cpu-workers" in text
         assert "num_workers=4" in text
         assert error == ""
 

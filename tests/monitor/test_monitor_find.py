@@ -170,6 +170,9 @@ def test_a_spawned_rank_is_no_worker(proc: ProcFolder) -> None:
 def test_a_shell_leads_to_its_training(proc: ProcFolder) -> None:
     proc.process(5, "bash", line=SHELL)
     assert job_of(5).pid == 5
+    proc.process(4, "timeout", line=b"timeout\x0070\0python\0train.py\0")
+    proc.process(7, parent=4)
+    assert job_of(4).pid == 7, "it may begin to train"
     proc.tree((6, "uv", 5, b"uv\0run\0"), (10, PYTHON, 6, TRAIN))
     proc.thread(10, 20, "pt_data_pin")
     assert job_of(5).pid == 10

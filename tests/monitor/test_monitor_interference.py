@@ -14,7 +14,7 @@ from monitor_snapshots import DEVICE, MAIN, SYSTEM, stacks, thread, training, wo
 from iofast.monitor.findings import Interference, StallBounds
 from iofast.monitor.interference import interference
 from iofast.monitor.render.json_view import to_json
-from iofast.monitor.render.lines import paragraphs
+from iofast.monitor.render.layout import whole
 from iofast.monitor.snapshot import Doing, Frame, Looks, Tier
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
@@ -109,7 +109,7 @@ def test_a_verdict_has_it_as_its_second_figure() -> None:
 
 def test_views_show_it() -> None:
     seen = moment(last=starved(interference=Interference(0.1, 0.25)))
-    assert "  a step takes 10% to 25% longer beside the loader" in paragraphs(seen)
+    assert any("; a step takes 10% to 25% longer beside the loader" in line.plain for line in whole(seen))
     assert to_json(seen)["interference"] == {"low": 0.1, "high": 0.25}
-    assert not any("beside" in line for line in paragraphs(moment(last=starved())))
+    assert not any("beside" in line.plain for line in whole(moment(last=starved())))
     assert Interference(0.1, 0.101).text == "a step takes 10% longer beside the loader"

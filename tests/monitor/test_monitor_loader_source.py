@@ -13,6 +13,7 @@ from proc_folder import ProcFolder
 from iofast.monitor.advice import advise
 from iofast.monitor.findings import Advice, Bound, Cause, Severity, StallBounds, Verdict
 from iofast.monitor.probe.loader_source import loader_source, parsed
+from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Frame, LoaderSource, Tier, WorkerTask
 from iofast.monitor.training import Training
 
@@ -68,7 +69,7 @@ def advised(cause: Cause, source: LoaderSource | None, **changes: Any) -> list[A
         },
     )
     verdict = Verdict(Bound.INPUT, cause, StallBounds(0.4, 0.5, Tier.STACKS, host_wait=True), Severity.SEVERE)
-    return list(advise(Training(shots), Training(shots), verdict))
+    return list(advise(Situation(Training(shots), Training(shots), verdict)))
 
 
 BUSY = {"processes": (MAIN, worker(1, 0.95), worker(2, 0.95))}

@@ -88,6 +88,8 @@ def test_imports_longer_than_what_follows_are_warm_up() -> None:
     assert found([*alone, *busy(8)[:2]]) == [T] * 42, "too few to know"
     validation = [*busy(4, **of_workers(1)), *busy(2, processes=(MAIN,))]
     assert found([*alone, *validation]) == [T] * 46, "only another loader has workers"
+    threads = busy(40, processes=(MAIN,), loaders=(LOADER,))
+    assert found([*threads, *fed]) == [T] * 48, "the one without workers has made batches"
 
 
 def test_seconds_add_up_and_only_training_counts() -> None:

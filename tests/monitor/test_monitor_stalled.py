@@ -10,7 +10,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, snapshot, stacks, training, 
 
 from iofast.monitor.findings import Bound, Severity
 from iofast.monitor.render.wording import explanation
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, WaitSite, WaitSource
+from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, WaitSite, WaitSource
 from iofast.monitor.verdict import classify
 
 LOCK = WaitSite("/job/data.py", 12, "__getitem__", "lock.acquire", WaitSource.THREADS, False, 0.0)
@@ -29,6 +29,7 @@ HANGS: dict[str, Any] = {
     "processes": (process(), process(1), process(2)),
     "stacks": STACKS,
 }
+SPINS = {"processes": (process(cpu_s=1.0), process(1)), "main": Looks(20, {Doing.RUNNING: 1.0}, 0.999, 0.0)}
 PAGE = replace(LOADER, batches=0, images=0, steps=0)
 
 
@@ -54,8 +55,18 @@ def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
         ),
         ({"stacks": None, "processes": (process(cpu_s=0.01),), "loaders": (PAGE,)}, "the training thread asleep"),
         ({"stacks": stacks({Frame.COMMUNICATION: 1.0}), "processes": (process(),)}, "the training thread asleep"),
+        (
+            {**SPINS, "stacks": STACKS},
+            "the training thread in `main`, train.py:30, for `next`; "
+            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
+        ),
+        (
+            {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0}, stands={100: NEXT, 201: LOCK}), "loaders": (PAGE,)},
+            "the training thread in `main`, train.py:30, for `next`; "
+            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
+        ),
     ],
-    ids=["stacks", "states", "many", "page", "other ranks"],
+    ids=["stacks", "states", "many", "page", "other ranks", "spins", "spins in its own loader"],
 )
 def test_where_a_hang_stands(changes: Any, where: str) -> None:
     verdict = classify(shots(30, **changes))
@@ -80,8 +91,14 @@ def test_where_a_hang_stands(changes: Any, where: str) -> None:
         {"stacks": stacks({Frame.OTHER: 1.0})},  # a notebook between two cells
         {"stacks": None, "processes": (process(),)},
         {"doing": {Doing.STOPPED: 1.0}},
+        {**SPINS, "stacks": stacks({Frame.LOADER_WAIT: 0.9, Frame.FORWARD: 0.1})},
+        {**SPINS, "processes": (process(cpu_s=1.5), process(1)), "stacks": STACKS},  # its threads make batches
+        {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0})},  # it may make batches, which nobody counts
     ],
-    ids=["reads", "gets an index", "computes", "computes little", "batches", "device", "notebook", "server", "paused"],
+    ids=[
+        *("reads", "gets an index", "computes", "computes little", "batches", "device", "notebook", "server", "paused"),
+        *("steps", "threads", "works in its loader"),
+    ],
 )
 def test_what_does_not_hang(changes: Any) -> None:
     assert classify(shots(40, **changes)).bound is not Bound.STALLED

@@ -62,6 +62,18 @@ def test_the_wait_for_batches_by_a_loader_s_own_clock() -> None:
     assert found.computed.low == found.computed.high == pytest.approx(0.45)
 
 
+def test_the_first_start_of_an_epoch_is_no_warm_up_too() -> None:
+    """10 s in which the device idles, and the loader says of 8 of them that they began its epoch."""
+    start = training(10, doing=BUSY, idle=1.0, loaders=())
+    first = replace(LOADER, batches=1, steps=0, step_s=None, wait_s=0.0, exposed_s=0.0, epoch_start_s=8.0)
+    steady = replace(LOADER, batches=10, steps=10, step_s=0.1, wait_s=0.0, exposed_s=0.0)
+    found = summed([*start, *training(1, loaders=(first,)), *training(41, loaders=(steady,))])
+    assert found.seconds == pytest.approx(52)
+    assert found.epoch_starts * 52 == pytest.approx(8)
+    assert found.start_up * 52 == pytest.approx(3)  # 7 of the 8 s lie before the interval that reports them
+    assert found.computed.low * 52 == pytest.approx(41)
+
+
 def test_what_cannot_be_seen_is_either() -> None:
     blind = [replace(one, main=replace(one.main, samples=0, shares={})) for one in training(10, idle=None)]
     found = summed(blind)
@@ -70,9 +82,15 @@ def test_what_cannot_be_seen_is_either() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.sampled_from([None, *Frame]), max_size=60), st.integers(2, 20))
-def test_nothing_is_lost_or_counted_twice(frames: list[Frame | None], window: int) -> None:
-    shots = [one for frame in frames for one in (busy(1) if frame is None else seen(frame, 1))]
+@given(st.lists(st.sampled_from([None, 0.2, 5.0, *Frame]), max_size=60), st.integers(2, 20))
+def test_nothing_is_lost_or_counted_twice(frames: list[Frame | float | None], window: int) -> None:
+    """Of phases, computing, and loaders that report seconds of an epoch's start."""
+    shots = []
+    for frame in frames:
+        if isinstance(frame, float):
+            shots += training(1, loaders=(replace(LOADER, epoch_start_s=frame),))
+        else:
+            shots += busy(1) if frame is None else seen(frame, 1)
     found = summed(shots, window)
     assert found.seconds == pytest.approx(len(shots))
     others = found.start_up + found.epoch_starts + found.validation + found.checkpoints + found.paused
@@ -96,7 +114,7 @@ def test_a_watched_job_has_sums_and_views_show_them() -> None:
     assert last.history.sums.seconds == pytest.approx(12.0)
     run: dict[str, Any] = json.loads(json.dumps(to_json(last)))["run"]
     assert set(run["computed"]) == {"low", "high"}
-    assert "Where the time went" in html([last], WHEN)
+    assert "waited for batches  " in html([last], WHEN)
     assert to_json(moment())["run"] is None
 
 

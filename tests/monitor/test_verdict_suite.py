@@ -73,24 +73,21 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     cuda = Cuda(device)
     first, last = cuda.Event(), cuda.Event()
     first.record()
-    begin = time.monotonic()
     for _ in range(12):
-        device.launch(60_000_000)
-    assert time.monotonic() - begin > 0.42, "the queue holds no more than four"
+        number = device.launch(60_000_000)
+        assert number < 4 or device.completed(number - 4), "the queue holds no more than four"
     last.record()
     device.synchronize()
-    took = time.monotonic() - begin
     assert first.query() and last.query()  # noqa: PT018
-    assert 719 < first.elapsed_time(last) < 1000 * took + 1, "more where this thread was late with the first launch"
+    took_ms = first.elapsed_time(last)
     time.sleep(0.1)
     device.close()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while not (tmp_path / "busy.bin").exists() and time.monotonic() < until:
         time.sleep(0.01)
     busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
     assert truth.length(busy) == 720_000_000
-    assert len(busy) == 1 or took > 0.73, "a pause only where this thread was late with a launch"
-    assert took > 0.719
+    assert 720 <= (busy[-1, 1] - busy[0, 0]) / 1e6 <= took_ms + 1e-3, "from the event before to the event after"
     raw = (tmp_path / "ring.bin").read_bytes()
     magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
     assert (magic, period) == (b"NVMLRING", 20_000)

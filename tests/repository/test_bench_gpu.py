@@ -23,6 +23,7 @@ from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
+from iofast.loader.beside import Beside, repeats, window
 from iofast.meter import MeterStats, Stall
 
 CPU = torch.device("cpu")
@@ -78,17 +79,18 @@ class TestGpuFigures:
 
 class TestArithmetic:
     def test_stalls(self) -> None:
-        assert clock.exposed(1.0, 0.98) == pytest.approx(0.02)
-        assert clock.repeats(5e-3, 2e-4) == 25
-        assert clock.repeats(1e-4, 1.0) == 1
+        assert Beside(0.98, 1.0, 0.01, 1).exposed == pytest.approx(0.02)
+        assert Beside(1.0, 1.25, 0.12, 1).interference == pytest.approx(0.1)
+        assert repeats(5e-3, 2e-4) == 25
+        assert repeats(1e-4, 1.0) == 1
 
     def test_a_window_of_the_meter(self) -> None:
         """10 steps of 1 second, half of it waiting, then 30 of 2 seconds with 1.5 seconds of waiting in all."""
         begun = MeterStats("cuda", 1, 11, 10, None, 1.0, 1.0, 0.5, Stall(0.5, 0.5), None, None, {})
         ended = replace(begun, steps=40, step_mean_s=1.75, stall=Stall(6.5 / 70, 6.5 / 70))
-        assert clock.window(begun, ended) == pytest.approx(1.5 / 60)
+        assert window(begun, ended) == pytest.approx(1.5 / 60)
         with pytest.raises(RuntimeError, match="saw no step: 10 before, 10 after"):
-            clock.window(begun, begun)
+            window(begun, begun)
 
     @pytest.mark.parametrize(("count", "errors"), [("3 errors\n", 3), ("0 errors", 0), ("", None)])
     def test_errors_of_compute_sanitizer(self, count: str, errors: int | None) -> None:

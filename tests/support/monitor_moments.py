@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.figures import figures
-from iofast.monitor.render.history import History
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.moment import History, Moment
 from iofast.monitor.snapshot import (
     DeviceFigures,
     Doing,

@@ -328,12 +328,17 @@ image as the one with the most work needs. */
 FOR_STAGES(RUN)
 
 #ifdef __CUDACC__
+#if __CUDA_ARCH__ >= 700
+#define IN_PLACE __grid_constant__ /* the address of a parameter makes no copy; before Volta each thread has one */
+#else
+#define IN_PLACE
+#endif
 #define KERNEL(name, threads)                                                                                    \
-  extern "C" __global__ void __launch_bounds__(256) iof_##name(const __grid_constant__ iof_device_batch batch) { \
+  extern "C" __global__ void __launch_bounds__(256) iof_##name(const IN_PLACE iof_device_batch batch) { \
     run_##name(&batch, (int)blockIdx.y, (int)(blockIdx.x * blockDim.x + threadIdx.x));                           \
   }
 FOR_STAGES(KERNEL)
-extern "C" __global__ void __launch_bounds__(512) iof_steps(const __grid_constant__ iof_device_batch batch) {
+extern "C" __global__ void __launch_bounds__(512) iof_steps(const IN_PLACE iof_device_batch batch) {
   stage_steps(&batch, (int)blockIdx.y);
 }
 #else

@@ -1,8 +1,7 @@
-"""Advice: what to change, best first.
+"""Advice: what to change, best first. A rule is a function that returns one piece of advice, or None.
 
-    situation.py   the facts that rules look at, and the gain of removing a wait
-    loader.py      when advice on a late loader applies
-    table.py       the table: each rule with its condition and its texts
+    loader.py      a late loader
+    step.py        what else limits a step
 
 Predicted gains are upper bounds: removing a wait gains at most 1 / (1 - E), with the lower bound of E. No gain is
 predicted if training and an exhausted loader share the cores; then advice that frees them comes first.
@@ -10,14 +9,36 @@ predicted if training and an exhausted loader share the cores; then advice that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from iofast.monitor.advice.situation import Situation
-from iofast.monitor.advice.table import RULES
-from iofast.monitor.findings import Advice, Bound, Prediction, Verdict
-from iofast.monitor.training import Training
+from iofast.monitor.advice import loader, step
+from iofast.monitor.findings import Advice, Bound, Cause, Prediction
+from iofast.monitor.situation import Situation
 
+_DECODING = (Cause.WORKERS, Cause.CPU, Cause.TAKEN, Cause.SINGLE)
+RULES: dict[Callable[[Situation], Advice | None], tuple[Bound | Cause, ...]] = {  # on which verdicts it speaks
+    step.other_programs: (Cause.TAKEN, Bound.COMPUTE),
+    loader.first_workers: (Cause.SINGLE,),
+    loader.num_workers: (Cause.WORKERS, Cause.STORAGE),
+    loader.pack_resize: (*_DECODING, *loader.READING),
+    loader.pack: loader.READING,
+    loader.fastloader: (*_DECODING, *loader.READING, Cause.COLLATE, Cause.PIN),
+    loader.prefetch_factor: (Bound.INPUT,),  # every cause
+    loader.persistent_workers: (Cause.EPOCH_START,),
+    step.uint8: (Cause.COLLATE, Cause.PIN, Bound.TRANSFER),
+    loader.page_cache: (Cause.PAGE_CACHE,),
+    loader.stage: (Cause.REMOTE,),
+    loader.reading_ahead: (Cause.STORAGE,),
+    loader.sender: (Cause.FEEDER,),
+    step.slow_rank: (Cause.RANK_SKEW, Bound.COMMUNICATION),
+    step.cpu_quota: (Bound.INPUT, Bound.THROTTLED),
+    step.pin_memory: (Bound.TRANSFER,),
+    step.sync: (Bound.SYNC,),
+    step.graphs: (Bound.LAUNCH,),
+    step.mixed_precision: (Bound.COMPUTE, Bound.MEMORY),
+    step.clocks: (Bound.THROTTLED,),
+}
 _PACKING = ("pack_resize", "pack")
 _PREDICTED = {  # advice: the prediction of what it brings
     "num_workers": "workers",
@@ -29,17 +50,17 @@ _PREDICTED = {  # advice: the prediction of what it brings
 _FREES_CORES = (*_PACKING, "fastloader")  # advice that takes the loader's work away
 
 
-def advise(
-    every: Training, training: Training, verdict: Verdict, predicted: Sequence[Prediction] = ()
-) -> tuple[Advice, ...]:
+def advise(now: Situation, predicted: Sequence[Prediction] = ()) -> tuple[Advice, ...]:
     """Advice on a verdict: the largest gain first, then what changes no accuracy; none on unknown, idle and stalled.
 
-    `every` has all intervals, `training` those that the verdict rests on. A predicted gain replaces its upper bound.
+    A predicted gain replaces its upper bound.
     """
-    if not verdict.bound.sure or verdict.bound is Bound.STALLED:
+    bound, gains = now.verdict.bound, {one.name: one.high for one in predicted}
+    if not bound.sure or bound is Bound.STALLED:
         return ()
-    now = Situation(every, training, verdict)
-    advice = [_gaining(one, predicted) for rule in RULES if (one := rule.advice(now)) is not None]
+    judged = (bound, now.verdict.cause) if bound is Bound.INPUT else (bound,)
+    found = [one for rule, on in RULES.items() if not set(judged).isdisjoint(on) and (one := rule(now)) is not None]
+    advice = [replace(one, gain=gains.get(_PREDICTED.get(one.name, ""), one.gain)) for one in found]
     first = _FREES_CORES if now.shares_cores else ()
     advice.sort(
         key=lambda one: (one.name != "other_programs", one.name not in first, -(one.gain or 0.0), one.changes_accuracy)
@@ -51,9 +72,3 @@ def advise(
         advice = [one for one in advice if one not in pair]
         advice[at:at] = sorted(pair, key=lambda one: one.name not in _PACKING)
     return tuple(advice)
-
-
-def _gaining(advice: Advice, predicted: Sequence[Prediction]) -> Advice:
-    """Return the advice with the gain that was predicted for it, if there is one."""
-    found = next((one for one in predicted if one.name == _PREDICTED.get(advice.name)), None)
-    return advice if found is None else replace(advice, gain=found.high)

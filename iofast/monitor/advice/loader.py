@@ -1,128 +1,141 @@
-"""When advice on a late loader applies: packing, FastLoader, workers, reading ahead."""
+"""Advice on a late loader: packing, FastLoader, workers, reading ahead. Each function says when it does not apply."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import ceil, floor
 
-from iofast.monitor.advice.situation import Situation
-from iofast.monitor.findings import Cause
-from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of
+from iofast.monitor.findings import Advice, Cause
+from iofast.monitor.situation import Situation
+from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of, workers_of
+from iofast.monitor.what_if import times_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
-MOST_WORKERS = 64
-_READING = (Cause.STORAGE, Cause.PAGE_CACHE)
+READING = (Cause.STORAGE, Cause.PAGE_CACHE)
 
 
-@dataclass(frozen=True)
-class Match:
-    """A rule applies: its figure, the predicted gain, and words for its texts."""
-
-    value: float | None
-    gain: float | None = None
-    words: Mapping[str, object] = field(default_factory=dict)
-    trigger: str = ""  # the rule's trigger unless given
+def pasted(*lines: str) -> str:
+    """Lines to paste. A name of the watched process adds none."""
+    return "\n".join(line.replace("\n", "\\n") for line in lines)
 
 
-def pack_smaller(now: Situation) -> Match | None:
+def pack_resize(now: Situation) -> Advice | None:
     """Not if images are small already, and not if decoding is a small part of the work."""
     size, known = now.file_bytes, bool(now.training.work)
     decoding = now.work(WorkerTask.DECODE, WorkerTask.RESIZE)
     little = decoding < now.thresholds.work
     if size is not None and size < OVERSIZED:
         return None
-    if known and little and not now.caused_by(*_READING):
+    if known and little and not now.caused_by(*READING):
         return None
     if size is None and (not known or little or now.fast_loader):  # FastLoader reads a packed file
         return None
-    words = {
-        "what": f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes",
-        "size": "" if size is None else f", images have {size / 1000:.0f} kB",
-        "unless": ", nor where images are that small already" if size is None else "",
-    }
-    return Match(decoding if known else size, now.relief, words, "decode" if known else "file_bytes")
+    does = f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes"
+    large = "" if size is None else f", images have {size / 1000:.0f} kB"
+    unless = ", nor where images are that small already" if size is None else ""
+    return Advice(
+        name="pack_resize",
+        text=f"{does}{large}: smaller images are read and decoded in a fraction of the time.",
+        change=pasted(now.packing),
+        trigger="decode" if known else "file_bytes",
+        value=decoding if known else size,
+        gain=now.relief,
+        changes_accuracy=True,
+        risk=f"not where training crops need more than 256 pixels{unless}",
+    )
 
 
-def pack_small_files(now: Situation) -> Match | None:
+def pack(now: Situation) -> Advice | None:
     """Only for small files, and not if they should be packed smaller."""
     size = now.file_bytes
-    if size is None or size > SMALL_FILE or pack_smaller(now) is not None:
+    if size is None or size > SMALL_FILE or pack_resize(now) is not None:
         return None
-    return Match(size, now.wait_gain, {"kB": size / 1000})
+    text = f"Each sample is a file of {size / 1000:.0f} kB, opened and read on its own from a storage that is slow."
+    change = pasted(now.packing.removesuffix(" --resize 256"))
+    return Advice("pack", text, change, "file_bytes", size, now.wait_gain)
 
 
-def fast_loader(now: Situation) -> Match | None:
+def fastloader(now: Situation) -> Advice | None:
     """Not if FastLoader runs already, and not if the workers do what FastLoader does no faster."""
-    packing = pack_smaller(now) or (pack_small_files(now) if now.caused_by(*_READING) else None)
+    reading = now.caused_by(*READING)
+    packed = pack_resize(now) is not None or (reading and pack(now) is not None)
     tasks = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
-    if now.fast_loader:
+    if now.fast_loader or (reading and not packed):
         return None
-    if now.caused_by(*_READING):
+    if not reading and now.training.work and now.work(*tasks) < now.thresholds.work:
+        return None
+    if reading:
         why = f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file."
-        return None if packing is None else Match(now.low, now.wait_gain, {**_lines(now, packed=True), "why": why})
-    if now.training.work and now.work(*tasks) < now.thresholds.work:
-        return None
-    why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
-    if now.shares_cores:
+    elif now.shares_cores:
         why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
-    packed = packing is not None or now.file_bytes is None
-    return Match(now.low, now.relief, {**_lines(now, packed=packed), "why": why})
+    else:
+        why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
+    return Advice(
+        name="fastloader",
+        text=why,
+        change=_fastloader_lines(now, packed=packed or now.file_bytes is None),
+        trigger="stall",
+        value=now.low,
+        gain=now.relief,
+        risk="T.train is a random crop, a flip and ImageNet's normalisation: name your own steps",
+    )
 
 
-def _lines(now: Situation, *, packed: bool) -> dict[str, object]:
-    """Words for the lines that make a FastLoader, with the names of the program's own source."""
+def _fastloader_lines(now: Situation, *, packed: bool) -> str:
+    """The lines that make a FastLoader, with the names of the program's own source."""
     source = now.last.source if now.last is not None else None
     own = source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
-    options = ["shuffle=True"] * own.shuffle + ["drop_last=True"] * own.drop_last
-    options += ['device="cuda"'] * bool(now.last is not None and now.last.devices)
-    return {
-        "own": own,
-        "command": "COMMAND" if now.last is None else now.last.job.command,
-        "options": "".join(f", {option}" for option in options),
-        "source": json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False),
-    }
+    options = ", shuffle=True" * own.shuffle + ", drop_last=True" * own.drop_last
+    options += ', device="cuda"' * bool(now.last is not None and now.last.devices)
+    data = json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False)
+    command = "COMMAND" if now.last is None else now.last.job.command
+    return pasted(
+        "from iofast import FastDataset, FastLoader, transforms as T",
+        f"{own.dataset} = FastDataset({data})",
+        f"{own.loader} = FastLoader({own.dataset}, {own.batch_size}{options},",
+        f"    transform=T.train({own.side}), dtype=torch.float32)",
+        f"# or, without editing, where Pillow opens JPEGs: iofast run -- {command}",
+    )
 
 
-def first_workers(now: Situation) -> Match | None:
+def first_workers(now: Situation) -> Advice | None:
     """Not if a second process would have no core."""
     ours = any(one.kind == "FastLoader" and one.num_workers == 0 for one in now.training.loaders)
-    if (now.fast_loader and not ours) or now.cores < 1.5:
+    times = times_of(now)
+    if times is None or not times.enough.notable or (now.fast_loader and not ours) or now.cores < 1.5:
         return None
-    wanted = max(1, min(floor(now.cores) - 1, ceil(now.high / max(0.02, 1.0 - now.high)) + 1, MOST_WORKERS))
-    beside = 1.0 / max(1.0 - now.low, now.low / wanted, 1e-9)  # loading beside training, on so many cores
-    change = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
-    words = {"change": 'FastLoader(..., num_workers="auto")' if ours else change}
-    return Match(now.low, min(now.wait_gain, beside), words)
+    text = f"The training thread loads its samples itself, at least {now.low:.0%} of the time; nothing overlaps."
+    change = f"DataLoader(..., num_workers={times.enough.count}, persistent_workers=True)"
+    change = 'FastLoader(..., num_workers="auto")' if ours else change
+    return Advice("first_workers", text, change, "stall", now.low, min(now.wait_gain, times.enough.rate.high))
 
 
-def more_workers(now: Situation) -> Match | None:
+def num_workers(now: Situation) -> Advice | None:
     """Not without a free core, and not if no worker works."""
-    workers, free = now.training.workers, now.free_cores
-    threads = max((one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"), default=0)
-    count, waiting = workers.count if workers is not None else threads, now.caused_by(Cause.STORAGE)
-    if not count or free is None or (waiting and (workers is None or workers.busy >= now.thresholds.half)):
+    workers, times, waiting = now.training.workers, times_of(now), now.caused_by(Cause.STORAGE)
+    if times is None or times.enough.count <= times.count or not times.enough.notable:
         return None
-    # A worker that waits for storage needs no core of its own.
-    room = free / max(workers.cpu, 0.1) if waiting and workers is not None else free + 0.5
-    wanted = min(count + floor(room), ceil(count / max(0.02, 1.0 - now.high)), MOST_WORKERS)
-    if wanted <= count:
+    if waiting and (workers is None or workers.busy >= now.thresholds.half):
         return None
-    each = " for each rank" if now.ranks > 1 else ""
-    name = "FastLoader" if workers is None else "DataLoader"
-    busy = f"are busy {workers.busy:.0%} of the time" if workers is not None else "are the limit"
+    each, free = " for each rank" if now.ranks > 1 else "", now.free_cores or 0.0
+    busy = "are the limit" if workers is None else f"are busy {workers.busy:.0%} of the time"
     why = f"{busy} and {free:.1f} cores are idle{each}"
     if waiting and workers is not None:
         why = f"wait {1 - workers.busy:.0%} of the time and more of them would wait side by side"
-    words = {"count": count, "what": "workers" if workers is not None else "threads", "why": why}
-    words["change"] = f"{name}(..., num_workers={wanted})"
-    return Match(workers.busy if workers is not None else free, min(now.wait_gain, wanted / count), words)
+    what, name = ("threads", "FastLoader") if workers is None else ("workers", "DataLoader")
+    return Advice(
+        name="num_workers",
+        text=f"The {times.count} {what} {why}.",
+        change=f"{name}(..., num_workers={times.enough.count})",
+        trigger="worker_cpu",
+        value=workers.busy if workers is not None else free,
+        gain=min(now.wait_gain, times.enough.rate.high),
+        risk="each worker holds its own copy of what the data set keeps in memory",
+    )
 
 
-def prefetch(now: Situation) -> Match | None:
+def prefetch_factor(now: Situation) -> Advice | None:
     """Not if workers never rest: then they are too slow on average, and a buffer does not help."""
     workers, starved = now.training.workers, now.starved
     if workers is None or starved is None or starved < now.thresholds.part:
@@ -131,40 +144,50 @@ def prefetch(now: Situation) -> Match | None:
         return None
     known = [one.prefetch for one in now.training.loaders if one.prefetch]
     factor = 4 * max(2, max(known, default=2) // max(1, workers.count))
-    return Match(starved, now.wait_gain, {"factor": factor})
+    text = f"Workers have nothing to do {starved:.0%} of the time and are late at others: some batches take longer."
+    change, risk = f"DataLoader(..., prefetch_factor={factor})", "memory for the batches that are ready"
+    return Advice("prefetch_factor", text, change, "starved", starved, now.wait_gain, risk=risk)
 
 
-def persistent_workers(now: Situation) -> Match | None:
+def persistent_workers(now: Situation) -> Advice | None:
     """Not while the same workers go on."""
-    value = now.figure("gap")[1]
-    return None if now.fast_loader or not now.renewed_workers or value is None else Match(value, now.wait_gain)
+    gap, sets = now.verdict.figure("gap"), list(filter(None, map(workers_of, now.every.snapshots)))
+    every = frozenset[tuple[int, int]]().union(*sets)
+    if now.fast_loader or gap is None or not sets or every in (sets[0], sets[-1]):
+        return None
+    text = f"Workers are started anew for each epoch; {gap.value:.0%} of the time goes into that."
+    risk = "a data set that is changed between epochs must be changed in the workers"
+    change = "DataLoader(..., persistent_workers=True)"
+    return Advice("persistent_workers", text, change, gap.name, gap.value, now.wait_gain, risk=risk)
 
 
-def page_cache(now: Situation) -> Match | None:
+def page_cache(now: Situation) -> Advice | None:
     """Read once before training what memory can hold; where it cannot, make it smaller."""
     available = now.training.system(lambda one: one.system.memory_available)
-    trigger, value = now.figure("uncached", "major_faults", "worker_disk")
-    share = (
-        "" if value is None else f" to {value:.0%}" if trigger != "major_faults" else f" ({value:.0f} faults a second)"
-    )
+    seen = now.verdict.figure("uncached", "major_faults", "worker_disk")
+    if seen is None:
+        return None
+    faults = seen.name == "major_faults"
+    share = f" ({seen.value:.0f} faults a second)" if faults else f" to {seen.value:.0%}"
     left = "" if available is None else f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
-    short = available is not None and available < now.thresholds.memory_short
-    folder = "train.lmdb" if now.folder is None else shlex.quote(now.folder)
-    change = f"find {folder} -type f -exec cat {{}} + > /dev/null"
-    words = {"share": share, "left": left, "what": "make it smaller" if short else "read it once before training"}
-    words["change"] = f"iofast pack {now.images} train.lmdb --resize 256" if short else change
-    return Match(value, now.wait_gain, words, trigger)
+    folder = now.image_root or (now.last.data_folder if now.last is not None else None) or "train.lmdb"
+    what, change = "read it once before training", f"find {shlex.quote(folder)} -type f -exec cat {{}} + > /dev/null"
+    if available is not None and available < now.thresholds.memory_short:
+        what, change = "make it smaller", now.packing
+    text = f"The data comes from the disk{share}{left}: {what}."
+    return Advice("page_cache", text, pasted(change), seen.name, seen.value, now.wait_gain)
 
 
-def stage(now: Situation) -> Match | None:
-    """Bytes come from an object store."""
+def stage(now: Situation) -> Advice | None:
+    """Not if all bytes come from this machine's disks."""
     asked = traffic_of(now.training.snapshots)
     if asked is None or asked.hit_rate is None:
         return None
     later = any((one.epoch or 0) >= 1 for one in now.training.loaders)
     change = "export IOFAST_CACHE_SIZE=...  # in a later epoch it is too small" if later else "iofast stage URL"
     rate = asked.bytes / now.training.seconds / 1e6
-    return Match(asked.hit_rate, now.wait_gain, {"rate": rate, "change": change})
+    text = f"{asked.hit_rate:.0%} of the bytes read are in the cache, and the store delivers {rate:.0f} MB/s."
+    return Advice("stage", text, change, "store_hits", asked.hit_rate, now.wait_gain)
 
 
 _BESIDE = {  # by what the loader is made of: why reading is slow, and the change
@@ -179,16 +202,21 @@ _BESIDE = {  # by what the loader is made of: why reading is slow, and the chang
 }
 
 
-def reading_ahead(now: Situation) -> Match | None:
+def reading_ahead(now: Situation) -> Advice | None:
     """Not if processes or another program read."""
     site = now.verdict.waits
     if site is None or not site.loader or site.source not in _BESIDE or now.training.workers is not None:
         return None
     why, change = _BESIDE[site.source]
-    return Match(site.share, now.wait_gain, {"site": site, "why": why, "change": change})
+    text = f"Training waits in `{site.function}` {site.share:.0%} of the time: {why}."
+    return Advice("reading_ahead", text, change, "waits_at", site.share, now.wait_gain)
 
 
-def sender(now: Situation) -> Match | None:
-    """The line that waits is known."""
+def sender(now: Situation) -> Advice | None:
+    """Not if the line that waits is unknown."""
     site = now.verdict.waits
-    return None if site is None else Match(site.share, now.wait_gain, {"site": site})
+    if site is None:
+        return None
+    text = f"Another program sends the batches; training waits {site.share:.0%} of the time in `{site.call}`."
+    change = "look at that program where it runs: its processors, its storage, and the network between"
+    return Advice("sender", text, change, "waits_at", site.share, now.wait_gain)

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.loops import called
@@ -28,7 +29,7 @@ def loader_source(pid: int) -> LoaderSource | None:
     if found is None or not found.root:
         return found
     root = os.path.realpath(os.path.join(here, os.path.expanduser(found.root)))  # as open files are named
-    return LoaderSource(found.loader, found.dataset, found.batch_size, found.shuffle, found.drop_last, found.side, root)
+    return replace(found, root=root)
 
 
 def parsed(text: str) -> LoaderSource | None:

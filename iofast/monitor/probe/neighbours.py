@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from iofast.monitor.probe.states import Gone, Stat, process_ids, read_stat
+from iofast.monitor.probe.states import Gone, Stat, below, process_ids, read_stat
 from iofast.monitor.snapshot import Job
 
 _BUDGET: Final = 0.002  # of one core; a scan of a thousand processes takes 20 to 50 ms
@@ -25,42 +25,45 @@ class Neighbours:
 
     def __init__(self, job: Job, scan_s: float) -> None:
         self._job, self._scan_s = job, scan_s
-        self._found: tuple[float | None, str | None] = None, None
+        self._others: float | None = None
+        self._busiest = 0, ""  # its pid, and what it is called
         self._table = self._scan()
 
     def take(
-        self, seconds: float, cores: float, idle: float | None, allowed: Collection[int]
+        self, seconds: float, cores: float, idle: float, allowed: Collection[int]
     ) -> tuple[float | None, str | None]:
         """Cores that others use, and the busiest process, by the last scan; None before the second one.
 
         In these `seconds`, `idle` of the `cores` that the job may use had nothing to do; `allowed` has their numbers.
         """
-        if idle is None:
-            return None, None
         self._used_s += seconds * max(0.0, cores - idle)
         self._seconds += seconds
         if time.monotonic() >= self._due_at:
-            self._found = self._between(self._used_s, self._seconds, allowed)
-        return self._found
+            self._compare(self._used_s, self._seconds, allowed)
+        pid, called = self._busiest
+        with contextlib.suppress(Gone):  # it may have ended since the last scan
+            if called and read_stat(pid).start_time == self._table[pid].start_time:
+                return self._others, called
+        return self._others, None
 
-    def _between(self, used_s: float, seconds: float, allowed: Collection[int]) -> tuple[float | None, str | None]:
-        """The difference between the last scan and a new one."""
+    def _compare(self, used_s: float, seconds: float, allowed: Collection[int]) -> None:
+        """Compare the last scan with a new one."""
         before, now = self._table, self._scan()
         self._table = now
         own_before, own = self._own(before), self._own(now)
         # A worker that has ended is counted by its parent, with all that it ever used.
         own_s = sum(_with_children(now[pid]) for pid in own) - sum(_with_children(before[pid]) for pid in own_before)
-        others = max(0.0, used_s - max(0.0, own_s)) / seconds
+        self._others = others = max(0.0, used_s - max(0.0, own_s)) / seconds
         rates = {
             pid: (stat.cpu_s - before[pid].cpu_s) / seconds
             for pid, stat in now.items()
             if pid in before and pid not in own and (stat.processor is None or stat.processor in allowed)
         }
         busiest = max(rates, key=rates.__getitem__, default=0)
-        if rates.get(busiest, 0.0) < _NAMED * others or not others:
-            return others, None
-        more = ", and others" if rates[busiest] < _ALONE * others else ""
-        return others, f"pid {busiest}, {now[busiest].name}{more}"
+        rate = rates.get(busiest, 0.0)
+        more = ", and others" if rate < _ALONE * others else ""
+        named = others and rate >= _NAMED * others
+        self._busiest = busiest, f"pid {busiest}, {now[busiest].name}{more}" if named else ""
 
     def _scan(self) -> dict[int, Stat]:
         self._used_s = self._seconds = 0.0  # since this scan
@@ -76,16 +79,8 @@ class Neighbours:
         """The job's processes, those of its launcher if it is one of several ranks, and the monitor's."""
         found = {self._job.pid, os.getpid()} & table.keys()
         if self._job.pid in found and (self._job.world_size or 1) > 1:
-            found.add(table[self._job.pid].parent)
-        children: dict[int, list[int]] = {}
-        for pid, stat in table.items():
-            children.setdefault(stat.parent, []).append(pid)
-        queue = list(found)
-        while queue:
-            below = children.get(queue.pop(), [])
-            queue += below
-            found.update(below)
-        return found & table.keys()
+            found |= {table[self._job.pid].parent} & table.keys()
+        return found | below(table, found)
 
 
 def _with_children(stat: Stat) -> float:

@@ -25,7 +25,6 @@ _APART_S = 0.105  # GPM samples need 100 ms by the driver's clock, and some for 
 _INITIAL_NAMESPACE = 0xEFFFFFFC  # inode of the machine's own pid namespace (PROC_PID_INIT_INO in the kernel)
 # Bits of the clock event reasons that slow a GPU down unintentionally: not idling, nor clocks set by an application.
 _THROTTLED = ((0x04 | 0x80, "power"), (0x20 | 0x40, "thermal"), (0x08, "hardware"))
-_NOT_SUPPORTED = {3, 13}  # by this GPU, or by this driver: such a question is asked once
 _NO_ANSWER_YET = {6, 21}  # not found, no data: an idle GPU has no samples
 _DRIVER_GONE = {1, 9, 18}  # uninitialised, not loaded, another version than the library's
 _LATE_S = 3.0  # a driver hands samples over in lots
@@ -49,7 +48,6 @@ class NvmlProbe:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._notes: dict[tuple[str, str], str] = {}  # (GPU, figure): reason
-        self._refused: set[tuple[str, str]] = set()  # (GPU, function) that need not be asked again
         self._seen_us: dict[tuple[str, int], int] = {}  # wall clock of the newest sample, by GPU and by who asked
         self._gpm: dict[str, tuple[Any, float, dict[int, float]]] = {}  # last sample, its time, last figures
         self._gone, self._retry_at = False, 0.0
@@ -121,22 +119,17 @@ class NvmlProbe:
                 self._nvml.nvmlInit()
                 self._gone = False
                 self._notes.clear()
-                self._refused.clear()
         count = 0 if self._gone else self._ask("the driver", "list of GPUs", "nvmlDeviceGetCount") or 0
         found = {at: self._ask(f"GPU {at}", "handle", "nvmlDeviceGetHandleByIndex", at) for at in range(count)}
         return {index: handle for index, handle in found.items() if handle is not None}
 
     def _ask(self, label: str, figure: str, function: str, *arguments: Any) -> Any:
         """The answer of a function of nvidia-ml-py, or None. `figure` names it in a note."""
-        if (label, function) in self._refused:
-            return None
         try:
             answer = getattr(self._nvml, function)(*arguments)
         except self._nvml.NVMLError as error:
             if error.value not in _NO_ANSWER_YET:
                 self._notes[label, figure] = _reason(error)
-            if error.value in _NOT_SUPPORTED:
-                self._refused.add((label, function))
             self._gone |= error.value in _DRIVER_GONE
             return None
         except (AttributeError, ValueError):  # an older nvidia-ml-py; text that is not UTF-8

@@ -10,7 +10,7 @@ import contextlib
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -88,6 +88,15 @@ def read_stat(pid: int) -> Stat:
 def process_ids() -> Iterator[int]:
     """All processes, of every user."""
     return (int(name) for name in os.listdir(PROC) if name.isdigit())
+
+
+def below(table: Mapping[int, Stat], roots: Collection[int]) -> set[int]:
+    """All descendants of these processes."""
+    found, grown = set[int](), set(roots)
+    while grown:
+        grown = {pid for pid, stat in table.items() if stat.parent in grown} - found
+        found |= grown
+    return found
 
 
 def command_line(pid: int) -> bytes:

@@ -1,12 +1,11 @@
-"""Text of watched processes (command lines, paths, names of GPUs and loaders), made harmless for each kind of view.
+"""Text of watched processes (command lines, paths, names of GPUs and loaders), made harmless.
 
-The name of a program may contain an escape sequence that rewrites the terminal, that of a file a `<script>`. `plain`
-returns one line of visible characters; the other functions add the escapes of their view.
+The name of a program may contain an escape sequence that rewrites the terminal. `plain` returns one line of visible
+characters; `label` adds the escapes of Prometheus, and rich those of HTML.
 """
 
 from __future__ import annotations
 
-import html
 import unicodedata
 
 LONGEST = 400  # characters; longer text is cut
@@ -36,11 +35,6 @@ def _written_out(code: int) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def page(text: str, longest: int = LONGEST) -> str:
-    """`text` for HTML and SVG, between tags or in a quoted attribute."""
-    return html.escape(plain(text, longest), quote=True)
 
 
 def label(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.bounds import exposed
@@ -13,7 +13,7 @@ from iofast.monitor.training import Training, mean, total
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A point of the timelines. Shares are 0 to 1; of several GPUs of a job, their mean."""
+    """Figures of an interval, or of a stretch of several. Shares are 0 to 1; of several GPUs of a job, their mean."""
 
     device_busy: float | None
     sm_active: float | None
@@ -25,7 +25,6 @@ class Figures:
     main_cores: float | None
 
 
-NAMES = tuple(field.name for field in fields(Figures))
 _EXACT = replace(THRESHOLDS, z=0.0)
 _LOT_S = 1.5 * PUBLISH_NS / 1e9  # a loader's page is written so often, or at the end of a step
 

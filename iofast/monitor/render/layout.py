@@ -1,4 +1,4 @@
-"""Lines of the live screen: a function of the moments and of the terminal's size.
+"""Lines of the live screen, of `--once` and of the report: a function of the moments and of the terminal's size.
 
 Parts get rows in the order of their worth, so a terminal of 60×20 shows what matters and a large one everything.
 """
@@ -13,16 +13,22 @@ from rich.text import Text
 
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.figures import Figures
+from iofast.monitor.render.moment import History, Moment
 
 Lines = list[Text]
+WIDTH = 120  # columns where there is no screen
+_SPANS = 40  # verdicts over time
 _MOST_ADVICE = 5
 _MOST_CHANGED = 5  # lines of one piece of advice
 _WIDEST = 0.4  # width of bounds beyond which a timeline shows nothing and a verdict abstains
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _FIGURE = 16  # columns of a timeline's present figure
-_ORDER = ("job", "verdict", "timelines", "gpus", "advice", "what if", "evidence", "step", "phases", "notes")
+_ORDER = (
+    *("job", "verdict", "timelines", "gpus", "advice", "what if", "evidence", "step", "phases"),
+    *("run", "verdicts", "notes"),
+)
 
 
 def drawn(
@@ -60,35 +66,28 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
     return [*lines, Text(f"  and {hidden} more", "dim")] if hidden else lines
 
 
+def whole(moment: Moment) -> Lines:
+    """All parts of one job in full, with timelines of the whole run, for `--once` and for the report."""
+    parts = dict(_wishes(moment, WIDTH, moment.history.timeline.stretches, most=None))
+    sums = wording.sums(moment.history.sums)
+    parts["run"] = _part("run", [f"{part:<20}{time:>20}{share:>12}" for part, time, share in sums])
+    parts["verdicts"] = _part("verdicts", _spans(moment.history))
+    return [line for name in _ORDER if parts.get(name) for line in (*parts[name], Text(""))]
+
+
+def _spans(history: History) -> list[str]:
+    lines = [
+        f"{wording.clock(one.start_s)} to {wording.clock(one.end_s)}  {wording.headline(one)}"
+        f"  {'' if one.stall is None else wording.bounds(one.stall.low, one.stall.high)}"
+        for one in reversed(history.spans)
+    ]
+    return [*lines[:_SPANS], *([f"and {len(lines) - _SPANS} earlier"] if len(lines) > _SPANS else [])]
+
+
 def _fitted(moment: Moment, width: int, height: int) -> Lines:
     """The parts of one job that fit: each wish replaces what its part has so far, if there is room for it."""
-    verdict, room = _verdict(moment, width), max(1, width - _TITLE - 1)
-    advice = [_advice(moment, number, room) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
-    evidence = _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence])
-    notes = [line for note in moment.snapshot.notes for line in textwrap.wrap(plain(note), room)[:2]]
-    gpus = [
-        Text.assemble((f"{title:<{_TITLE}} ", "bold"), f"{name}  {figures}")
-        for title, name, figures in wording.devices(moment.snapshot)
-    ]
-    wishes: list[tuple[str, Lines]] = [
-        ("verdict", verdict[:2]),
-        ("timelines", _timelines(moment, width)),
-        *((("advice", advice[0]),) if advice else ()),
-        ("job", [Text(wording.name(moment.job, 200), "dim")]),
-        ("advice", [*chain(*advice[:2])]),
-        ("evidence", evidence[:2]),
-        ("verdict", verdict),
-        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [])),
-        ("phases", _part("phases", [text] if (text := wording.phases(moment.verdict)) else [])),
-        ("what if", _part("what if", [plain(wording.prediction(one)) for one in moment.verdict.what_if[:3]])),
-        ("notes", _part("note", notes[:1], "dim")),
-        ("evidence", evidence),
-        ("notes", _part("note", notes, "dim")),
-        ("gpus", gpus),
-        ("advice", [*chain(*advice)]),
-    ]
     shown: dict[str, Lines] = {name: [] for name in _ORDER}
-    for name, lines in wishes:
+    for name, lines in _wishes(moment, width, list(moment.history.recent), most=3):
         if sum(map(len, shown.values())) - len(shown[name]) + len(lines) <= height:
             shown[name] = lines
     spare = height - sum(map(len, shown.values()))
@@ -97,7 +96,38 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
     return [line for gap, part in zip(gaps, parts, strict=True) for line in (*gap, *part)]
 
 
-def _verdict(moment: Moment, width: int) -> Lines:
+def _wishes(moment: Moment, width: int, run: Sequence[Figures], *, most: int | None) -> list[tuple[str, Lines]]:
+    """Parts in the order of their worth; the last wish for a part has all of it. `most`: lines of one text."""
+    verdict, room = _verdict(moment, width, most), max(1, width - _TITLE - 1)
+    advice = [_advice(moment, number, room, most) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
+    evidence = _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence])
+    notes = [line for note in moment.snapshot.notes for line in textwrap.wrap(plain(note), room)[:most]]
+    predicted = _part("what if", [plain(wording.prediction(one)) for one in moment.verdict.what_if])
+    gpus = [
+        Text.assemble((f"{title:<{_TITLE}} ", "bold"), f"{name}  {figures}")
+        for title, name, figures in wording.devices(moment.snapshot)
+    ]
+    return [
+        ("verdict", verdict[:2]),
+        ("timelines", _timelines(moment, width, run)),
+        *((("advice", advice[0]),) if advice else ()),
+        ("job", [Text(wording.name(moment.job, 200), "dim")]),
+        ("advice", [*chain(*advice[:2])]),
+        ("evidence", evidence[:2]),
+        ("verdict", verdict),
+        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [])),
+        ("phases", _part("phases", [text] if (text := wording.phases(moment.verdict)) else [])),
+        ("what if", predicted[:3]),
+        ("notes", _part("note", notes[:1], "dim")),
+        ("evidence", evidence),
+        ("notes", _part("note", notes, "dim")),
+        ("gpus", gpus),
+        ("advice", [*chain(*advice)]),
+        ("what if", predicted),
+    ]
+
+
+def _verdict(moment: Moment, width: int, most: int | None) -> Lines:
     verdict, style = moment.verdict, wording.style(moment.verdict)
     severity = verdict.severity.value if verdict.bound.sure and verdict.severity.value != "none" else ""
     badge = Text.assemble((f" {verdict.bound.value.upper()} ", f"bold reverse {style}"))
@@ -106,13 +136,13 @@ def _verdict(moment: Moment, width: int) -> Lines:
     badge.append("  the program has ended" if moment.ended else "", "bold")
     figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), wording.beside(verdict))))
     lines = [badge, Text(figures, "" if verdict.bound.sure else "dim")]
-    lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:3]]
+    lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:most]]
     return [*lines, Text(wording.basis(verdict), "dim")]
 
 
-def _timelines(moment: Moment, width: int) -> Lines:
+def _timelines(moment: Moment, width: int, run: Sequence[Figures]) -> Lines:
     room = max(8, width - _TITLE - 2 - _FIGURE)
-    recent = list(moment.history.recent)[-room:]
+    recent = run[-room:]
     lines: Lines = []
     for row in wording.rows(moment):
         if all(getattr(now, row.low) is None for now in recent):
@@ -140,13 +170,15 @@ def sparkline(values: Sequence[float | None], width: int, scale: float) -> str:
     return "".join(_BLOCKS[level] for level in levels).rjust(width)
 
 
-def _advice(moment: Moment, number: int, room: int) -> Lines:
+def _advice(moment: Moment, number: int, room: int, most: int | None) -> Lines:
     advice = moment.verdict.advice[number]
     promise = wording.gain(advice)
     text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
-    lines = _part("" if number else "advice", textwrap.wrap(text, room)[:3])
-    change = [part for line in wording.change(advice) for part in _folded(line, room)]
-    return lines + _part("", change[:_MOST_CHANGED], "green")
+    lines = _part("" if number else "advice", textwrap.wrap(text, room)[:most])
+    change = wording.change(advice)
+    if most is not None:  # a screen cuts what is too long
+        change = [part for line in change for part in _folded(line, room)][:_MOST_CHANGED]
+    return lines + _part("", change, "green")
 
 
 def _folded(line: str, room: int) -> list[str]:

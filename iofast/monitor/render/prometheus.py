@@ -37,16 +37,16 @@ HELP = {
 }
 
 
-Metric = tuple[str, tuple[tuple[str, str], ...], float]  # name, labels, value
+Metric = tuple[str, tuple[tuple[str, str], ...], float | None]  # name, labels, value
 
 
 def exposition(moments: Sequence[Moment]) -> str:
     """Metrics of live jobs in the text format; a figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
-    samples = [("iofast_jobs", (), float(len(live))), *(sample for moment in live for sample in _samples(moment))]
+    samples: list[Metric] = [("iofast_jobs", (), len(live)), *(one for moment in live for one in _samples(moment))]
     lines = []
     for name, words in HELP.items():
-        series = [(labels, value) for known, labels, value in samples if known == name]
+        series = [(labels, float(value)) for known, labels, value in samples if known == name and value is not None]
         lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if series else []
         for labels, value in series:
             text = ",".join(f'{key}="{label(each)}"' for key, each in labels)
@@ -60,7 +60,7 @@ def _samples(moment: Moment) -> Iterator[Metric]:
     own = (("pid", str(job.pid)), ("rank", rank), ("command", job.command[:_LONGEST]))
     cause = "" if verdict.cause is None else verdict.cause.value
     judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
-    yield "iofast_verdict", own + judged, 1.0
+    yield "iofast_verdict", own + judged, 1
     if verdict.stall is not None:
         tier = (*own, ("tier", verdict.stall.tier.value))
         yield "iofast_stall_low_ratio", tier, verdict.stall.low
@@ -71,27 +71,19 @@ def _samples(moment: Moment) -> Iterator[Metric]:
     if (site := verdict.waits) is not None:
         place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
         yield "iofast_wait_ratio", (*own, *place, ("call", site.call[:_LONGEST]), ("source", site.source)), site.share
+    yield "iofast_images_per_second", own, now.images_per_s
+    yield "iofast_loader_cpu_cores", own, now.loader_cores
+    yield "iofast_main_cpu_cores", own, now.main_cores
+    yield "iofast_disk_read_bytes_per_second", own, now.disk_bytes_per_s
     total = sum(verdict.phases.values())
-    values: list[tuple[str, tuple[tuple[str, str], ...], float | None]] = [
-        ("iofast_images_per_second", own, now.images_per_s),
-        ("iofast_loader_cpu_cores", own, now.loader_cores),
-        ("iofast_main_cpu_cores", own, now.main_cores),
-        ("iofast_disk_read_bytes_per_second", own, now.disk_bytes_per_s),
-        *(
-            ("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
-            for phase, seconds in verdict.phases.items()
-            if total
-        ),
-    ]
+    for phase, seconds in verdict.phases.items() if total else ():
+        yield "iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total
     for device in own_devices(moment.snapshot.devices):
         labels = (*own, ("gpu", str(device.index)), ("uuid", device.uuid), ("name", device.name))
-        values += [
-            ("iofast_device_busy_ratio", labels, device.busy),
-            ("iofast_device_sm_active_ratio", labels, device.sm_active),
-            ("iofast_device_memory_used_bytes", labels, device.memory_used),
-            ("iofast_device_power_watts", labels, device.power_w),
-        ]
-    yield from ((name, labels, float(value)) for name, labels, value in values if value is not None)
+        yield "iofast_device_busy_ratio", labels, device.busy
+        yield "iofast_device_sm_active_ratio", labels, device.sm_active
+        yield "iofast_device_memory_used_bytes", labels, device.memory_used
+        yield "iofast_device_power_watts", labels, device.power_w
 
 
 def address(text: str) -> tuple[str, int]:

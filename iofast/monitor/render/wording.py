@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.moment import Moment, Span
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
+from iofast.monitor.step_phases import step_phases
 from iofast.monitor.sums import RunSums
-from iofast.monitor.training import Training
 
 MEANING = {
     Bound.INPUT: "The device waits for batches.",
@@ -48,27 +48,22 @@ TIERS = {
     Tier.STACKS: "seen from outside, Python stacks too",
     Tier.INSIDE: "measured inside the process",
 }
-STYLES = {"none": "green", "notice": "cyan", "bound": "yellow", "severe": "red", "abstained": "dim"}
+_STYLES = dict(zip(Severity, ("green", "cyan", "yellow", "red"), strict=True))
 NONE = "–"
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 
 
-def headline(verdict: Verdict) -> str:
+def headline(verdict: Verdict | Span) -> str:
     """Verdict and cause by their names."""
     return verdict.bound.value if verdict.cause is None else f"{verdict.bound.value}: {verdict.cause.value}"
 
 
-def tone(verdict: Verdict) -> str:
-    """Key of `STYLES`: the severity; "bound" for another limit than the input, "abstained" for unknown and idle."""
-    if not verdict.bound.sure:
-        return "abstained"
-    quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
-    return "bound" if quiet else verdict.severity.value
-
-
 def style(verdict: Verdict) -> str:
-    """Name of a terminal's colour."""
-    return STYLES[tone(verdict)]
+    """Name of a terminal's colour: by the severity; another limit than the input is as bad as `bound`."""
+    if not verdict.bound.sure:
+        return "dim"
+    quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
+    return _STYLES[Severity.BOUND if quiet else verdict.severity]
 
 
 def explanation(verdict: Verdict) -> str:
@@ -119,15 +114,10 @@ def basis(verdict: Verdict) -> str:
 
 
 def prediction(one: Prediction) -> str:
-    """A prediction as one line."""
-    return f"{one.change}: {predicted(one)}; {one.assumption}"
-
-
-def predicted(one: Prediction) -> str:
-    """The band of a predicted rate."""
+    """A prediction as one line: the change, the band of the rate, the assumption."""
     images = "" if one.images is None else f" ({one.images[0]:,.0f} to {one.images[1]:,.0f} images/s)"
-    low, high = f"{one.low:.1f}", f"{one.high:.1f}"
-    return f"{low if low == high else f'{low} to {high}'} times as fast{images}"
+    times = span(one.low, one.high, lambda rate: f"{rate:.1f}")
+    return f"{one.change}: {times} times as fast{images}; {one.assumption}"
 
 
 def gain(advice: Advice) -> str:
@@ -181,7 +171,7 @@ def span(low: float, high: float, text: Callable[[float], str]) -> str:
 
 def step(snapshot: Snapshot) -> str:
     """Phases of a step with their shares; "" if the program names none."""
-    shares = Training([snapshot]).step_phases().shares
+    shares = step_phases(snapshot.loaders).shares
     return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in shares.items())
 
 

@@ -1,4 +1,4 @@
-"""Facts that rules of advice look at: the intervals, the verdict on them, and the gain of removing a wait."""
+"""Facts that predictions and advice look at: the intervals, the verdict on them, and the gain of removing a wait."""
 
 from __future__ import annotations
 
@@ -27,16 +27,13 @@ class Situation:
 
     @property
     def last(self) -> Snapshot | None:
+        """The newest interval, which knows most of the program and its files."""
         return self.every.snapshots[-1] if self.every.snapshots else None
 
     @property
     def low(self) -> float:
         """Lower bound of the stall: the part that is proved."""
         return self.verdict.stall.low if self.verdict.stall is not None else 0.0
-
-    @property
-    def high(self) -> float:
-        return self.verdict.stall.high if self.verdict.stall is not None else 1.0
 
     @property
     def wait_gain(self) -> float:
@@ -67,10 +64,6 @@ class Situation:
         return threads or any(loader.kind == "FastLoader" for loader in self.every.loaders)
 
     @property
-    def pinned(self) -> bool:
-        return self.fast_loader or self.every.thread_cpu("pt_data_pin") is not None
-
-    @property
     def ranks(self) -> int:
         """Ranks of this job on this machine. They share its cores, and each gets the same advice."""
         return 1 + (len(self.last.peers) if self.last is not None else 0)
@@ -85,23 +78,6 @@ class Situation:
         """Idle cores that this rank may take; None if unknown."""
         idle = self.training.system(lambda one: one.system.idle_cores)
         return None if idle is None else idle / self.ranks
-
-    def figure(self, *names: str) -> tuple[str, float | None]:
-        """Name and value of the first of these figures in the verdict's evidence; the first name and None without."""
-        known = {one.name: one.value for one in self.verdict.evidence}
-        name = next((name for name in names if name in known), names[0])
-        return name, known.get(name)
-
-    @property
-    def renewed_workers(self) -> bool:
-        """Whether some workers ended and others began."""
-        alive = [
-            {(each.pid, each.start_time) for each in one.processes if each.role == "worker"}
-            for one in self.every.snapshots
-        ]
-        sets = [workers for workers in alive if workers]
-        every = set().union(*sets)
-        return bool(sets) and bool(every - sets[0]) and bool(every - sets[-1])
 
     @property
     def starved(self) -> float | None:
@@ -120,28 +96,15 @@ class Situation:
         return known[len(known) // 2] if known else None
 
     @property
-    def folder(self) -> str | None:
-        """Folder of the data: of all images if that is known, else that of most data files that were open."""
-        return self.image_root or (self.last.data_folder if self.last is not None else None)
-
-    @property
     def image_root(self) -> str | None:
-        """Folder of all images; None if that is not certain. The newest interval knows most."""
+        """Folder of all images; None if that is not certain."""
         return self.last.image_root if self.last is not None else None
 
     @property
-    def images(self) -> str:
-        """Folder of all images, quoted for a shell; the word FOLDER if it is not certain."""
-        return "FOLDER" if self.image_root is None else shlex.quote(self.image_root)
-
-    @property
-    def host_idle(self) -> float:
-        """Share of time in which the device idles, and not for want of a batch."""
-        return max(0.0, (self.training.idle or 0.0) - self.high)
-
-    @property
-    def compiled(self) -> bool:
-        return any(one.compiled for one in self.every.stacks)
+    def packing(self) -> str:
+        """The command that packs all images smaller; the word FOLDER stands for their folder if it is not certain."""
+        folder = "FOLDER" if self.image_root is None else shlex.quote(self.image_root)
+        return f"iofast pack {folder} train.lmdb --resize 256"
 
 
 def gain(removed: float) -> float:

@@ -1,0 +1,146 @@
+"""Advice on what else limits a step: other programs, quotas, copies, synchronisations, launches, ranks, clocks."""
+
+from __future__ import annotations
+
+from iofast.monitor.advice.loader import pasted
+from iofast.monitor.findings import Advice, Bound, Cause, Evidence
+from iofast.monitor.situation import Situation, gain
+from iofast.monitor.snapshot import Frame
+
+
+def other_programs(now: Situation) -> Advice | None:
+    """Also where training computes on the CPU."""
+    taken = now.training.taken
+    if taken is None or now.verdict.cause is not Cause.TAKEN:
+        return None
+    busiest = now.training.snapshots[-1].system.busiest
+    who, change = "", "run it on cores of its own: taskset -c, docker run --cpuset-cpus, srun --exclusive"
+    if busiest is not None:
+        pid = busiest.split()[1].rstrip(",")
+        who = f" ({busiest})"
+        change = f"taskset -acp 0 {pid}  # keeps it on one core; or stop it, or train on other cores"
+    cores = now.cores * now.ranks
+    text = f"Other programs use {taken:.1f} of {cores:g} cores{who}, and training gets what they leave."
+    return Advice("other_programs", text, change, "other_cores", taken)
+
+
+def cpu_quota(now: Situation) -> Advice | None:
+    """Not if no thread waits for it."""
+    waited, cores = now.training.throttled, now.training.system(lambda one: one.system.cores) or 1.0
+    if waited < now.thresholds.bound:
+        return None
+    text = f"The cgroup's quota of {cores:g} cores kept threads waiting {waited:.0%} of the time."
+    change = "raise the container's limit (docker update --cpus N ID; resources.limits.cpu), or use fewer workers"
+    return Advice("cpu_quota", text, change, "throttled", waited, now.wait_gain if now.caused_by(Cause.CPU) else None)
+
+
+def uint8(now: Situation) -> Advice | None:
+    """Of copies to the device, only if they cost much."""
+    copied, copies = _copied(now), now.verdict.bound is Bound.TRANSFER
+    seen = Evidence("transfer", copied, "") if copies else now.verdict.figure("pin_cpu", "pin", "collate")
+    if seen is None or (copies and copied < now.thresholds.bound):
+        return None
+    why = "One thread that copies each batch to page-locked memory is late"
+    if copies:
+        why = f"Copies to the device cost {copied:.0%} of the time"
+    elif now.caused_by(Cause.COLLATE):
+        why = "Putting batches together and handing them over is what workers do most"
+    return Advice(
+        name="uint8",
+        text=f"{why}: as uint8 a batch has a quarter of the bytes of float32.",
+        change="return uint8 tensors from __getitem__, then images.to(device).float().div_(255), and normalise there",
+        trigger=seen.name,
+        value=seen.value,
+        gain=gain(0.75 * copied) if copies else now.wait_gain,
+        risk="nothing to win where batches are uint8 already",
+    )
+
+
+def _copied(now: Situation) -> float:
+    """Share of time that copies cost: measured, or bounded by stacks and the device's idle time."""
+    if now.training.copied is not None:
+        return now.training.copied
+    return min(now.training.frames(Frame.TRANSFER) or 0.0, 1.0 if now.training.idle is None else now.training.idle)
+
+
+def pin_memory(now: Situation) -> Advice | None:
+    """Not for FastLoader, which does both already."""
+    copied = _copied(now)
+    if now.fast_loader or copied < now.thresholds.notice:
+        return None
+    pinned = now.every.thread_cpu("pt_data_pin") is not None
+    how = "although batches are page-locked" if pinned else "from memory that is not page-locked"
+    change = "images = images.to(device, non_blocking=True)"
+    change = change if pinned else f"DataLoader(..., pin_memory=True), and {change}"
+    text = f"Copies to the device cost {copied:.0%} of the time, {how}."
+    risk = "page-locked memory for the batches that are ready"
+    return Advice("pin_memory", text, change, "transfer", copied, gain(copied), risk=risk)
+
+
+def sync(now: Situation) -> Advice | None:
+    """Not if the line is unknown."""
+    site = next(iter(now.training.syncs()), None)
+    if site is None:
+        return None
+    place = f"{site.file}:{site.line}"
+    text = f"{place} waits for the device ({site.call}) in {site.share:.0%} of stack samples."
+    change = pasted(f"{place}: keep the tensor (total += loss.detach()) and read it every 100 steps")
+    return Advice("sync", text, change, "sync", site.share, gain(_host_idle(now)))
+
+
+def graphs(now: Situation) -> Advice | None:
+    """Not for a network that is compiled."""
+    if any(one.compiled for one in now.every.stacks):
+        return None
+    idle = _host_idle(now)
+    return Advice(
+        name="compile",
+        text=f"The device idles {idle:.0%} of the time while the host launches: its kernels are short.",
+        change='model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs',
+        trigger="device_idle",
+        value=idle,
+        gain=gain(idle),
+        risk="shapes must not change from step to step; the first steps take minutes",
+    )
+
+
+def _host_idle(now: Situation) -> float:
+    """Share of time in which the device idles, and not for want of a batch."""
+    stall = now.verdict.stall
+    return max(0.0, (now.training.idle or 0.0) - (1.0 if stall is None else stall.high))
+
+
+def mixed_precision(now: Situation) -> Advice | None:
+    """Only if SMs are at work while tensor cores rest."""
+    tensor = now.training.device(lambda device: device.tensor_active)
+    active = now.training.device(lambda device: device.sm_active) or 0.0
+    if tensor is None or tensor >= 0.05 or active < now.thresholds.half:
+        return None
+    text = f"{active:.0%} of the SMs are at work and the tensor cores rest."
+    change = 'with torch.autocast("cuda", torch.bfloat16): ...'
+    risk = "losses and norms stay in float32; watch the first epochs"
+    return Advice("mixed_precision", text, change, "sm_active", active, changes_accuracy=True, risk=risk)
+
+
+def clocks(now: Situation) -> Advice | None:
+    """Not if no clock is held back."""
+    devices = now.training.devices
+    slowed = [device for device in devices if device.throttle_reasons]
+    if not slowed:
+        return None
+    reasons = ", ".join(sorted({reason for device in slowed for reason in device.throttle_reasons}))
+    text = f"The device runs below its clock {len(slowed) / len(devices):.0%} of the time: {reasons}."
+    change = "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE  # and look at power supply, limit and air"
+    return Advice("clocks", text, change, "clocks", len(slowed) / len(devices))
+
+
+def slow_rank(now: Situation) -> Advice | None:
+    """Not if no rank is later than the others."""
+    late = now.verdict.figure("rank_gap")
+    if late is None:
+        return None
+    own = now.verdict.bound is Bound.INPUT
+    change = "compare its storage, its cores and its share of the samples with another rank's"
+    change = change if own else "iofast monitor --pid PID  # of that rank"
+    text = f"{late.text[0].upper()}{late.text[1:]}."
+    return Advice("slow_rank", text, change, "rank_gap", late.value, now.wait_gain if own else None)
