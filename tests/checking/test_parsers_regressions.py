@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -38,11 +37,11 @@ def test_an_error_is_one_short_line_whatever_names_are_in_it() -> None:
     assert str(TargetError("no\nspace")) == "no\\nspace"
 
 
-def test_names_of_a_million_slashes_take_no_time() -> None:
-    start = time.perf_counter()
-    for name in ("/" * (1 << 20), "a/" * (1 << 19), "." * (1 << 20), "/" * (1 << 20) + ".jpg"):
-        key_and_name(name)
-    assert time.perf_counter() - start < 1
+def test_names_of_a_million_slashes_are_split() -> None:
+    """In one pass: with a step for each pair of slashes it would take hours."""
+    slashes = "/" * (1 << 20)
+    assert [key_and_name(name) for name in (slashes, "a/" * (1 << 19), "." * (1 << 20))] == [None] * 3
+    assert key_and_name(slashes + ".jpg") == (slashes, "jpg")
 
 
 @pytest.mark.parametrize(
@@ -163,10 +162,9 @@ def test_annotations_with_half_a_surrogate_pair() -> None:
     assert found == b'{"boxes":[[1,2,3,4]],"a":"\\ud800"}'
 
 
-def test_exif_of_nothing_but_its_name_takes_no_time() -> None:
-    start = time.thread_time()
+def test_exif_of_nothing_but_its_name_is_read() -> None:
+    """In 0.1 s; looking at each from the start would take hours."""
     assert exif.orientation(b"Exif\0\0" * 300_000) == 1
-    assert time.thread_time() - start < 5  # 0.1 s; hours where each is looked at from the start
 
 
 def test_reading_takes_the_memory_of_the_file_not_of_the_limit(tmp_path: Path) -> None:

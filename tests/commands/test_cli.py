@@ -116,34 +116,6 @@ class TestPack:
         assert status == 3
         assert f"1 image, listed in {target}.errors.jsonl" in text
 
-    @pytest.mark.parametrize("kind", ["missing", "empty", "no images", "a file"])
-    def test_no_source(self, kind: str, tmp_path: Path, iofast: CommandLine) -> None:
-        source = tmp_path / "source"
-        if kind == "a file":
-            source.write_bytes(b"")
-        elif kind != "missing":
-            source.mkdir()
-        if kind == "no images":
-            (source / "notes.txt").write_text("no image")
-        iofast("pack", source, tmp_path / "out.lmdb", "--resize", 256).fails(1, str(source))
-        assert set(os.listdir(tmp_path)) <= {"source", "cache"}
-
-    def test_targets(self, images: Path, target: Path, iofast: CommandLine) -> None:
-        target.write_bytes(b"precious")
-        iofast("pack", images, target).fails(1, "exists", "--overwrite")
-        assert target.read_bytes() == b"precious"
-        assert iofast("pack", images, target, "--overwrite", "--quiet") == (0, "", "")
-        iofast("pack", images, target.parent / "nowhere" / "deeper" / "out.lmdb").fails(1, "nowhere")
-        target.with_name("folder.lmdb").mkdir()
-        iofast("pack", images, target.with_name("folder.lmdb")).fails(1, "folder")
-
-    @pytest.mark.parametrize(
-        "option", ["--mode upside-down", "--filter gauss", "--workers 0", "--max-errors x", "--quality 0"]
-    )
-    def test_wrong_options(self, option: str, images: Path, target: Path, iofast: CommandLine) -> None:
-        iofast("pack", images, target, "--resize", 256, *option.split()).fails(2, option.split()[0])
-        assert set(os.listdir(target.parent)) <= {"images", "cache"}
-
     def test_every_option_reaches_the_packer(self, images: Path, target: Path, iofast: CommandLine) -> None:
         options = "--resize 20 --mode long --only-shrink --filter box --quality 70 --format webp --reducing-gap 3"
         more = "--shuffle 5 --class-order natural --max-pixels 5000 --workers 1 --max-errors 2% --quiet"

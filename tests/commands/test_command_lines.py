@@ -14,7 +14,7 @@ from PIL import Image
 from iofast import open_reader, open_writer, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
-from iofast.errors import ErrorBudgetError, OptionError, SourceError
+from iofast.errors import OptionError, SourceError
 from iofast.sheet import SheetOptions
 
 
@@ -171,39 +171,3 @@ class TestWords:
         iofast("pack", images, tmp_path / name, "--workers", 1).fails(1, "give --overwrite")
         with pytest.raises(OSError, match="give overwrite=True"):
             pack(images, tmp_path / name, workers=1)
-
-    def test_of_a_run_with_other_options(
-        self, images: Path, tmp_path: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupted(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("iofast.containers.writer.Writer.finish", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            pack(images, tmp_path / "out.lmdb", workers=1, resize=16)
-        result = iofast("pack", images, tmp_path / "out.lmdb", "--resize", 8, "--workers", 1)
-        assert "holds the work of a run with --resize 16, not 8" in result.err
-
-
-class TestErrorBudget:
-    def test_one_bad_file_among_a_few(self, tmp_path: Path) -> None:
-        report = pack(make(tmp_path / "images", 5, bad=1), tmp_path / "out.lmdb", workers=1)
-        assert (report.packed, report.failed, report.status) == (5, 1, 3)
-
-    @pytest.mark.parametrize(("good", "bad"), [(0, 1), (1, 2), (2, 4)])
-    def test_a_set_that_is_mostly_bad_is_an_error(
-        self, tmp_path: Path, iofast: CommandLine, good: int, bad: int
-    ) -> None:
-        source = make(tmp_path / "images", good, bad)
-        with pytest.raises(ErrorBudgetError):
-            pack(source, tmp_path / "out.lmdb", workers=1)
-        assert not (tmp_path / "out.lmdb").exists()
-        iofast("pack", source, tmp_path / "out.lmdb", "--workers", 1).fails(
-            1,
-            f" of {good + bad} images failed: expected at most {(good + bad) // 2}, found ",
-            "mend or delete them, or give a larger --max-errors, and the same command goes on from there",
-        )
-
-    def test_all_bad_is_an_error_whatever_is_allowed(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match="no image of 3"):
-            pack(make(tmp_path / "images", 0, bad=3), tmp_path / "out.lmdb", workers=1, max_errors="100%")

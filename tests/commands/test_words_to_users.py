@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from PIL import Image
 from tar_sets import foreign
 
 from iofast import FastDataset, open_reader, pack
-from iofast.errors import OptionError, TargetError
+from iofast.errors import OptionError
 
 
 def images(folder: Path, count: int = 3, kind: str = "jpeg") -> Path:
@@ -105,23 +104,6 @@ def test_boxes_that_end_before_they_begin(tmp_path: Path, box: list[int], box_fo
         assert report.failed == 0
 
 
-def test_a_source_that_has_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    source, target = images(tmp_path / "set", 30), tmp_path / "out.lmdb"
-    monkeypatch.setattr("iofast.containers.writer.Writer.finish", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        pack(source, target, workers=1)
-    monkeypatch.undo()
-    (source / "0.jpg").rename(source / "x.jpg")
-    with pytest.raises(TargetError, match="the source as it was before it changed"):
-        pack(source, target, workers=1)
-    (source / "y.jpg").write_bytes((source / "1.jpg").read_bytes())
-    with pytest.raises(TargetError, match="a run with 30 images, not 31"):
-        pack(source, target, workers=1)
-
-
 def test_a_mistyped_suffix(tmp_path: Path, iofast: CommandLine) -> None:
     source = images(tmp_path / "set")
     for wrong, right in ((".lmbd", ".lmdb"), (".tfrecrods", ".tfrecords"), (".tarr", ".tar")):
@@ -138,12 +120,3 @@ def test_a_pattern_that_the_shell_has_expanded(tmp_path: Path, iofast: CommandLi
         iofast(*line).fails(2, "put a pattern of shards into quotes")
     for line in (["info", "a", "b"], ["info", "a", "--nothing"]):
         assert "into quotes" not in iofast(*line).err
-
-
-def test_images_that_become_pngs_lose_nothing(tmp_path: Path) -> None:
-    source = images(tmp_path / "set", kind="tiff")
-    pack(source, tmp_path / "out.lmdb", workers=1)
-    with open_reader(tmp_path / "out.lmdb") as reader:
-        for number in range(3):
-            found = np.asarray(Image.open(io.BytesIO(reader.record(number).fields["png"])))
-            assert np.array_equal(found, np.asarray(Image.open(source / f"{number}.tiff")))

@@ -81,13 +81,6 @@ def test_index_files_of_another_size(tmp_path: Path) -> None:
             reader.locate(np.arange(40))
 
 
-def test_a_set_without_records(tmp_path: Path) -> None:
-    manifest = build(tmp_path / "x.tar", [])
-    assert manifest.shards == ()
-    with TarReader(tmp_path / "x.tar") as reader:
-        assert len(reader) == 0
-
-
 # Targets.
 
 

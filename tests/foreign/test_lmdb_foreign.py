@@ -91,16 +91,6 @@ def test_own_and_unfinished_files_are_not_foreign(tmp_path: Path) -> None:
         FastDataset(foreign(tmp_path / "p.tar", {"a.jpg": picture(1)}), foreign={"nonsense": 1})
 
 
-def test_writes_to_an_open_file_are_noticed(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", plain())
-    first = open_reader(path)
-    first.locate(np.arange(1))
-    write(path, {b"n00/image 0.JPEG": picture(50)})
-    with pytest.raises(ContainerError, match="was written to since it was indexed: open it again"):
-        first.locate(np.arange(1))
-    assert open_reader(path).values(np.arange(1)) == [picture(50)]
-
-
 def test_a_tree_whose_pages_multiply(tmp_path: Path) -> None:
     """Thirty pages with two children each, both the next page: a milliard steps, if pages were not counted."""
     whole = bytearray(write(tmp_path / "x", {b"k": picture(1)}).read_bytes())

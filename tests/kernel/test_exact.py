@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernel_images import KINDS, Pixels, batch_of, jpeg, photo, upright
 from numpy.typing import NDArray
 from PIL import Image
+from raw_images import raw_batch
 
 from iofast.errors import OptionError
 from iofast.kernel import native
@@ -99,14 +100,7 @@ def test_a_window_of_an_oriented_image_is_pillows(filter: str, orientation: int)
 @pytest.mark.parametrize("filter", FILTERS)
 def test_decoded_pixels_are_resampled_in_the_same_way(filter: str) -> None:
     pixels = photo(300, 220)
-    source = Payloads(
-        np.array([-1], np.int32),
-        np.array([pixels.ctypes.data], np.uint64),
-        np.array([pixels.size], np.uint64),
-        None,
-        np.array([1], np.uint8),
-        np.array([[Kind.RGB, 300, 220]], np.int32),
-    )
+    source, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(300, 220)])
     for size in ((64, 48), (299, 220), (300, 201), (611, 447)):
         made = decoded(source, (0, 0, 300, 220, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)
         wanted = Image.fromarray(pixels).resize(size, Image.Resampling[filter.upper()])
@@ -127,14 +121,7 @@ def test_levels_at_both_ends_are_clipped_like_pillows() -> None:
     """Rows and columns of black and white: filters with negative lobes leave the range in both passes."""
     rng = np.random.default_rng(1)
     pixels = np.repeat((rng.integers(0, 2, (120, 90, 1)) * 255).astype(np.uint8), 3, 2)
-    payload = Payloads(
-        np.array([-1], np.int32),
-        np.array([pixels.ctypes.data], np.uint64),
-        np.array([pixels.size], np.uint64),
-        None,
-        np.array([1], np.uint8),
-        np.array([[Kind.RGB, 90, 120]], np.int32),
-    )
+    payload, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(90, 120)])
     for filter in FILTERS:
         for size in ((180, 240), (97, 131), (89, 50), (45, 60), (45, 200)):
             made = decoded(payload, (0, 0, 90, 120, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)

@@ -18,9 +18,7 @@ from kernel_images import (
     jpeg,
     photo,
     save,
-    segment,
     upright,
-    with_size,
     worst,
 )
 from PIL import Image
@@ -190,23 +188,6 @@ def test_keep_stores_other_formats_as_png(name: str) -> None:
     assert np.array_equal(np.asarray(pixels_of(result)), photo(120, 90))
     smaller = kernel.transcode(data, TranscodeRecipe(format="keep", size=60, mode="short", **FINE))
     assert smaller[1:] == ("jpg", 80, 60, 1, 120, 90)  # these pixels were never in a file
-
-
-@pytest.mark.parametrize("format", ["jpeg", "png", "keep"])
-def test_what_cannot_be_decoded_is_refused(format: str) -> None:
-    whole = KINDS["420"](photo(120, 90))
-    recipe = TranscodeRecipe(format=format, max_pixels=120 * 90)
-    for data, reason in (
-        (whole[: len(whole) // 2], "truncated"),
-        (whole[: segment(whole, 0xC4)], "truncated|corrupt"),
-        (b"", "is empty"),
-        (b"no image at all, whatever its name says", "not an image"),
-        (with_size(whole, 121, 90), "larger than the limit"),
-        (save(Image.fromarray(photo(121, 90)), "PNG"), "larger than the limit"),
-    ):
-        with pytest.raises(DecodeError, match=reason) as caught:
-            kernel.transcode(data, recipe)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "trailing bytes"])

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_images import exif, jpeg, save
-from numpy.typing import NDArray
+from kernel_images import exif, extent, jpeg, save
 from PIL import Image
 from places import ROOT
 from torch.utils.data import DataLoader
@@ -74,12 +73,6 @@ def moved(sample: Sample, rng: np.random.Generator) -> Sample:
     mask = Image.fromarray(sample["seg.png"]).resize(crop.size, Image.Resampling.NEAREST, crop.box)
     mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else mask
     return boxes_follow(sample, rng) | {"seg.png": torch.from_numpy(np.array(mask))}
-
-
-def extent(bright: NDArray[np.bool_]) -> list[int]:
-    """The box of what is bright."""
-    rows, columns = np.flatnonzero(bright.any(axis=1)), np.flatnonzero(bright.any(axis=0))
-    return [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
 
 
 class TestCrop:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import jpeg, save
+from kernel_images import extent, jpeg, save
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_writer
@@ -50,11 +50,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 }
             )
     return place
-
-
-def extent(bright: Any) -> list[int]:
-    rows, columns = np.flatnonzero(bright.any(axis=1)), np.flatnonzero(bright.any(axis=0))
-    return [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
 
 
 def test_points_are_corners_of_the_box(path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from container_sets import in_shards, records
-from pack_kills import kill
 from packing_runs import digests, interrupt
 from PIL import Image
 from tfrecord_messages import Example
@@ -176,11 +175,6 @@ class TestContainerResume:
         (tmp_path / "whole").mkdir()
         pack(images, tmp_path / "whole" / name, **options)
         assert digests(tmp_path) == digests(tmp_path / "whole")
-
-    def test_killed_at_some_moment(self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str) -> None:
-        kill(images, tmp_path / name, 5, resize=32, **in_shards(name, SHARD))
-        pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
-        assert digests(tmp_path) == whole[name]
 
     def test_failures_of_finished_sections_count(self, images: Path, tmp_path: Path, name: str) -> None:
         """They are not tried again, and are those of the run that goes on."""

@@ -21,7 +21,6 @@ from iofast.packing import estimate
 from iofast.packing.origin import read_file
 from tools.torture import _packs
 from tools.torture._packs import Case
-from tools.torture.kills import Rounds
 
 
 @pytest.fixture(scope="module")
@@ -149,15 +148,3 @@ def test_the_estimate_of_each_container(images: Path, tmp_path: Path) -> None:
         pack(images, tmp_path / name / name, **in_shards(name, 1_000_000))
         size = sum(path.stat().st_size for path in (tmp_path / name).iterdir())
         assert 0.7 < estimate.container_size(Path(name).suffix, 40, payloads) / size < 1.6
-
-
-@pytest.mark.slow
-def test_some_rounds_of_the_torture(tmp_path: Path, faults: Path) -> None:
-    rounds = Rounds(tmp_path)
-    for number in range(6):
-        rounds.kill(number)
-        rounds.fail(2 * number, faults)
-        rounds.fail(2 * number + 1, faults)
-        rounds.unreadable(number, faults)
-    assert rounds.done["rounds"] == 6
-    assert rounds.done["unreadable"] == 6

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import forked
 import pytest
 from command_line import CommandLine
-from packing_runs import Interrupt, digests
-from PIL import Image
+from packing_runs import Interrupt, digests, repeated_images
 from places import ROOT
 from ray_here import free_port, own_ray_folders, running_ray
 
@@ -55,16 +54,7 @@ finally:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of 60 pictures, some of them equal, and two damaged files."""
-    root = tmp_path_factory.mktemp("on-ray") / "images"
-    rng = np.random.default_rng(5)
-    for number in range(60):
-        path = root / "ab"[number % 2] / f"{number:03d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
-    for number in (14, 15):
-        path = root / "ab"[number % 2] / f"{number:03d}.png"
-        path.write_bytes(path.read_bytes()[:40])
-    return root
+    return repeated_images(tmp_path_factory.mktemp("on-ray") / "images", 60, "ab", (14, 15))
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +183,7 @@ def test_ray_is_imported_only_when_used(images: Path, tmp_path: Path) -> None:
         "import iofast.packing.on_ray\n"
         "assert 'ray' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    forked.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 @pytest.mark.slow

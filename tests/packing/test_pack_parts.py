@@ -299,8 +299,3 @@ class TestInfo:
         assert "parts 2, 3 and 5 of 5 are missing" in capsys.readouterr().out
         assert main(["info", "--json", str(tmp_path / "t.tar")]) == 1
         assert json.loads(capsys.readouterr().out)["unfinished"] == {"images": 100, "parts": 5, "missing": [2, 3, 5]}
-
-    def test_of_a_plain_run(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        interrupt(images, tmp_path / "t.tar", 2, **{**options_of("t.tar"), "workers": None})
-        assert main(["info", str(tmp_path / "t.tar")]) == 1
-        assert "was not finished" in capsys.readouterr().err

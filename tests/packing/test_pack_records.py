@@ -206,7 +206,7 @@ class TestPackFields:
     def test_options_for_foreign_files(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         members = [(f"{n}.{kind}", data) for n in range(3) for kind, data in (("foto", picture(n)), ("k", b"%d" % n))]
         source = os.fspath(foreign(tmp_path / "their.tar", members))
-        names = "image=foto,label=k"
+        names = "image = foto, label=k"
         assert main(["pack", source, str(tmp_path / "a.lmdb"), "--resize", "24", "--names", names, "--quiet"]) == 0
         pack(source, tmp_path / "b.lmdb", foreign={"names": {"image": "foto", "label": "k"}}, **SMALL)
         assert sha256(tmp_path / "a.lmdb") == sha256(tmp_path / "b.lmdb")

@@ -18,7 +18,6 @@ from PIL import Image as Pictures
 from tar_sets import foreign
 
 from iofast import open_reader, open_writer, pack
-from iofast.cli import main
 from iofast.errors import ContainerError, DecodeError, ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, origin
 from iofast.packing import inputs as listing
@@ -100,12 +99,6 @@ class TestWhatItSays:
         report = pack(source, tmp_path / "out.lmdb", max_errors=1, **SMALL)
         assert dict(report.errors) == {"two fields of the record would be seg.png: choose with fields": 1}
         assert pack(source, tmp_path / "chosen.lmdb", fields="seg.png", **SMALL).packed == 2
-
-    def test_names_may_have_spaces_between(self, tmp_path: Path) -> None:
-        source = foreign(tmp_path / "their.tar", [("1.foto", picture(1)), ("1.k", b"3")])
-        words = ["--names", "image = foto, label = k", "--quiet"]
-        assert main(["pack", str(source), str(tmp_path / "out.lmdb"), *words]) == 0
-        assert records(tmp_path / "out.lmdb")[0].fields["cls"] == b"3"
 
     def test_keys_are_never_all_objects(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A list of them was 65 bytes each, and the ends of the strings 40: of 10^7 records 1.1 GB."""

@@ -75,14 +75,6 @@ def test_class_folders_become_labelled_records(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb"]
 
 
-def test_the_bytes_do_not_depend_on_the_run(tmp_path: Path) -> None:
-    source = make_classes(tmp_path / "images")
-    pack(source, tmp_path / "1.lmdb", resize=16, workers=1)
-    source.rename(tmp_path / "pictures")
-    pack(tmp_path / "pictures", tmp_path / "2.lmdb", resize=16, workers=2, max_errors=2)
-    assert sha256(tmp_path / "1.lmdb") == sha256(tmp_path / "2.lmdb")
-
-
 def test_without_a_size_files_are_kept_byte_by_byte(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
@@ -104,17 +96,6 @@ def test_without_a_size_files_are_kept_byte_by_byte(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(records[3].fields["png"]))), np.asarray(picture(4)))
         located = reader.locate(np.array([0]), "jpg")
         assert (located.orientation[0], located.width[0], located.height[0]) == (6, 32, 48)
-
-
-def test_orientation_is_applied(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[ORIENTATION] = 6  # shown turned by 90 degrees clockwise
-    save(tmp_path / "images" / "a.jpg", picture(1), quality=95, exif=exif)
-    pack(tmp_path / "images", tmp_path / "out.lmdb", resize=16)
-    with LmdbReader(tmp_path / "out.lmdb") as reader:
-        payload = reader.record(0).fields["jpg"]
-        assert Image.open(io.BytesIO(payload)).getexif().get(ORIENTATION, 1) == 1
-        assert difference(payload, tmp_path / "images" / "a.jpg", (16, 24)) < 3
 
 
 @pytest.mark.parametrize(

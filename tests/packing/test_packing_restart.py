@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from kernel_images import Pixels, exif, jpeg, photo, save
+from kernel_images import exif, jpeg, photo, save
 from PIL import Image
 
 from iofast import kernel
 from iofast.cli import main
 from iofast.commands import info
 from iofast.containers.lmdb import LmdbReader
-from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
 
 WIDTHS = (352, 320, 344, 256, 240, 80)  # at 4:2:0: 22, 20, 21.5, 16, 15 and 5 MCUs per row
@@ -42,10 +39,6 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, bytes]]]:
         return dict(reader.manifest.recipe), [dict(record.fields) for record in reader]
 
 
-def shown(payload: bytes) -> Pixels:
-    return np.asarray(Image.open(io.BytesIO(payload)).convert("RGB"))
-
-
 @pytest.mark.parametrize(
     ("keywords", "recorded"),
     [
@@ -62,46 +55,6 @@ def shown(payload: bytes) -> Pixels:
 def test_the_recipe(keywords: dict[str, Any], recorded: object) -> None:
     assert PackOptions(**keywords).shaping().get("restart") == recorded
     assert PackOptions(**keywords).recipe().restart == recorded
-
-
-def test_encoded_jpegs_have_markers_by_default(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out.lmdb", resize=64)
-    recipe, records = read(tmp_path / "out.lmdb")
-    assert recipe["restart"] == "auto"
-    for fields in records:
-        header = kernel.read_header(fields["jpg"])
-        assert header.restart == restart_interval(header.mcus)
-    pack(images, tmp_path / "plain.lmdb", resize=64, restart="none")
-    recipe, plain = read(tmp_path / "plain.lmdb")
-    assert recipe["restart"] == 0
-    for with_markers, without in zip(records, plain, strict=True):
-        assert kernel.read_header(without["jpg"]).restart == 0
-        assert np.array_equal(shown(with_markers["jpg"]), shown(without["jpg"]))
-
-
-def test_kept_jpegs_stay_as_they_are_unless_markers_are_asked_for(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out.lmdb")
-    recipe, records = read(tmp_path / "out.lmdb")
-    assert "restart" not in recipe
-    assert [fields["jpg"] for fields in records[:6]] == [path.read_bytes() for path in sorted(images.glob("*.jpg"))]
-    assert "png" in records[7]  # the BMP
-
-
-def test_kept_jpegs_get_markers_and_lose_nothing(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out.lmdb", restart="auto")
-    _, records = read(tmp_path / "out.lmdb")
-    for fields, path in zip(records[:6], sorted(images.glob("*.jpg")), strict=True):
-        header, original = kernel.read_header(fields["jpg"]), kernel.read_header(path.read_bytes())
-        assert header[:5] == original[:5]
-        assert not header.progressive
-        assert header.restart == restart_interval(header.mcus)
-        assert np.array_equal(shown(fields["jpg"]), shown(path.read_bytes()))
-        kept, before = (Image.open(io.BytesIO(data)).info for data in (fields["jpg"], path.read_bytes()))
-        assert kept["comment"] == b"hello"
-        assert kept["exif"] == before["exif"]
-        assert json.loads(fields["json"])["packed"] == "rewritten"
-    assert records[6]["png"] == (images / "x.png").read_bytes()
-    assert [json.loads(fields["json"])["packed"] for fields in records[6:]] == ["kept", "encoded"]
 
 
 class TestCommands:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_images import extent
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, kernel
@@ -79,12 +79,6 @@ def opened(payload: bytes) -> np.ndarray[Any, Any]:
 
 def boxed(payload: bytes) -> Any:
     return json.loads(payload)["objects"][0]["bbox"]
-
-
-def extent(mark: np.ndarray[Any, Any]) -> list[int]:
-    """The box of what is not 0."""
-    rows, columns = np.nonzero(mark)
-    return [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
 
 
 @pytest.mark.parametrize("keywords", MODES, ids=lambda each: f"{each.get('mode', 'short')}{each.get('resize', '')}")
@@ -310,18 +304,6 @@ def test_dataset_and_loader_give_the_fields(tmp_path: Path) -> None:
     assert tuple(batch["image"].shape[-2:]) == tuple(batch["seg.png"].shape[-2:]) == (20, 30)
     assert batch["txt"] == ["a spot", "a spot"]
     assert kernel.simd not in ("avx2", "avx512") or loader.stats.ways["segments"] == 2  # else libjpeg is faster
-
-
-def test_samples_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    for number in range(70):
-        make_sample(source, orientation=1 + number % 8, name=f"{number:02d}")
-    digests = set()
-    for workers in (1, 2):
-        target = tmp_path / f"{workers}.lmdb"
-        pack(source, target, workers=workers, resize=24, mode="pad", min_size=40, **SIDES)
-        digests.add(hashlib.sha256(target.read_bytes()).hexdigest())
-    assert len(digests) == 1
 
 
 def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:

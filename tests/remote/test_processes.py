@@ -11,6 +11,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from loader_sets import eventually
 from object_store import Bucket, Fault, FaultProxy
 from test_pack_remote import photos, write
 from todays import todays
@@ -105,19 +106,13 @@ def test_the_command_forks_before_stores_are_used(bucket: Bucket, tmp_path: Path
 
 @pytest.mark.parametrize("during", ["listing", "reading"])
 def test_an_interrupt_ends_a_wait(bucket: Bucket, proxy: FaultProxy, tmp_path: Path, during: str) -> None:
-    import time
-
     url = bucket.upload(write(tmp_path / "images", photos(70)), "p")
-    proxy.plan = lambda request: Fault(delay=15) if during == "listing" or "/p/03" in request.path else None
+    proxy.plan = lambda request: Fault(delay=300) if during == "listing" or "/p/03" in request.path else None
     run = _pack(url, tmp_path / "out.lmdb")
     part = "list-type" if during == "listing" else "/p/03"
-    end = time.monotonic() + 60
-    while not proxy.count("GET", part) and time.monotonic() < end:
-        time.sleep(0.05)
-    start = time.monotonic()
+    assert eventually(lambda: proxy.count("GET", part) > 0, 60)
     os.kill(run.pid, signal.SIGINT)
-    _, errors = run.communicate(timeout=60)
-    assert time.monotonic() - start < 8
+    _, errors = run.communicate(timeout=60)  # long before the answer
     assert run.returncode == 130
     assert "Traceback" not in errors
 
@@ -140,6 +135,6 @@ def test_local_work_does_not_import_obstore(tmp_path: Path) -> None:
 def test_without_obstore(tmp_path: Path) -> None:
     program = "import sys\nsys.modules['obstore'] = None\nfrom iofast.cli import main\nsys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "pack", "s3://bucket/p", str(tmp_path / "out.lmdb")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = forked.run(command)
     assert run.returncode == 2
     assert "s3://bucket needs obstore: pip install 'iofast[remote]'" in run.stderr

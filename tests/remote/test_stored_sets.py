@@ -284,6 +284,7 @@ class TestFaults:
 
 @pytest.mark.usefixtures("folder")
 class TestProcesses:
+    @pytest.mark.slow  # a fresh interpreter takes seconds to import torch; above, a reader crosses by pickle
     def test_workers_of_torch_by_spawn(self, sets: Path, site: str) -> None:
         made = DataLoader(Pixels(f"{site}/train.lmdb"), 40, num_workers=1, multiprocessing_context="spawn")
         assert equal(list(made), list(DataLoader(Pixels(str(sets / "train.lmdb")), 40)))

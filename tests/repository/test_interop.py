@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast import FastDataset, open_reader, open_writer, pack
+from iofast import FastDataset, pack
 
 pytestmark = pytest.mark.interop
 COUNT = 30
@@ -38,17 +38,6 @@ def payloads(packed: Path) -> list[bytes]:
     """Every JPEG, by the LMDB library alone."""
     with lmdb.open(str(packed), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
         return [bytes(value) for key, value in transaction.cursor() if key.endswith(b".jpg")]
-
-
-def test_plain_lmdb_and_pillow(packed: Path) -> None:
-    found = payloads(packed)
-    assert len(found) == COUNT
-    with open_reader(packed) as reader:
-        assert found == [record.fields["jpg"] for record in reader]
-    for payload in found:
-        with Image.open(io.BytesIO(payload)) as image:
-            image.load()
-            assert min(image.size) == 128
 
 
 def test_opencv_and_simplejpeg_see_our_pixels(packed: Path) -> None:
@@ -116,28 +105,3 @@ def test_lmdbs_own_tools(packed: Path, program: str) -> None:
     run = subprocess.run([program, "-n", str(packed)], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     assert "Entries:" in run.stdout if program == "mdb_stat" else "HEADER=END" in run.stdout
-
-
-def test_tensorflow_reads_our_tfrecords_and_we_read_its(packed: Path, tmp_path: Path) -> None:
-    tensorflow = pytest.importorskip("tensorflow")
-    path, theirs = tmp_path / "out.tfrecord", tmp_path / "theirs.tfrecord"
-    wanted = []
-    with open_writer(path, classes=["even", "odd"], shard_size=50_000) as writer:
-        for number, payload in enumerate(payloads(packed)):
-            writer.write({"jpg": payload, "cls": number % 2})
-            wanted.append((payload, number % 2))
-    features = {
-        "image/encoded": tensorflow.io.FixedLenFeature([], tensorflow.string),
-        "image/class/label": tensorflow.io.FixedLenFeature([], tensorflow.int64),
-    }
-    shards = [str(tmp_path / shard.name) for shard in open_reader(path).manifest.shards]
-    found = []
-    with tensorflow.io.TFRecordWriter(str(theirs)) as copy:
-        for record in tensorflow.data.TFRecordDataset(shards):
-            parsed = tensorflow.io.parse_single_example(record, features)
-            found.append((parsed["image/encoded"].numpy(), int(parsed["image/class/label"])))
-            copy.write(tensorflow.train.Example.FromString(record.numpy()).SerializeToString())
-    assert found == wanted
-    with open_reader(theirs) as reader:
-        read = zip(reader.values(np.arange(COUNT)), reader.columns(np.arange(COUNT)).label.tolist(), strict=True)
-        assert list(read) == wanted

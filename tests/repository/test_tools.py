@@ -68,7 +68,9 @@ def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
 def test_each_long_run_states_what_must_hold() -> None:
     assert "kills" in PARTS
     assert not [name for name in PARTS if name.startswith("_")]
+    table = (ROOT / "CONTRIBUTING.md").read_text()
     for name in PARTS:
+        assert f"`{name}`" in table
         text = (ROOT / "tools" / "torture" / f"{name}.py").read_text()
         assert text.startswith('"""')
         assert "\ndef run() -> list[str]:" in text

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from listings import make, numbers, paths
 
 from iofast.errors import OptionError, SourceError
-from iofast.source.listing import Listing, SourceOptions
+from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
-
-
-def make(root: Path, paths: Iterable[str]) -> Path:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).touch()
-    return root
-
-
-def paths(source: Listing) -> list[str]:
-    return [source.path(index).decode() for index in range(len(source))]
-
-
-def numbers(source: Listing) -> list[int]:
-    return [source.label(index) for index in range(len(source))]
 
 
 def test_natural_order_puts_9_before_10_and_both_orders_warn(tmp_path: Path) -> None:

@@ -214,9 +214,3 @@ def test_a_path_that_is_not_utf8_reads(tmp_path: Path) -> None:
         assert decode(reader, [0])[1] == [0]
         assert reader.name(0).endswith("caf\\xe9.jpg")
         assert json.loads(bytes(reader.view(0, "json"))) == {"path": "caf\\xe9.jpg"}
-
-
-def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="no images in"):
-        FolderReader(tmp_path / "empty")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listings import numbers
 
 from iofast.errors import SourceError
 from iofast.source import arrays
@@ -34,10 +35,6 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
 
 def paths(source: Listing) -> list[bytes]:
     return [source.path(index) for index in range(len(source))]
-
-
-def numbers(source: Listing) -> list[int]:
-    return [source.label(index) for index in range(len(source))]
 
 
 def test_csv_gives_paths_labels_and_fields(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import tracemalloc
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listings import make, numbers, paths
 
 from iofast.errors import SourceError
 from iofast.source import arrays
@@ -23,23 +23,6 @@ from iofast.source.listing import Listing, Watched
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-
-
-def make(root: Path, paths: Iterable[str | bytes]) -> Path:
-    for path in paths:
-        file = os.path.join(os.fsencode(root), os.fsencode(path))
-        os.makedirs(os.path.dirname(file), exist_ok=True)
-        with open(file, "wb"):
-            pass
-    return root
-
-
-def paths(source: object) -> list[str]:
-    return [os.fsdecode(source.path(index)) for index in range(len(source))]  # type: ignore[attr-defined,arg-type]
-
-
-def numbers(source: Listing) -> list[int]:
-    return [source.label(index) for index in range(len(source))]
 
 
 def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:

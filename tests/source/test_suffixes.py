@@ -9,18 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listings import paths
 from PIL import Image
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, SourceError
 from iofast.source.folder import FolderReader
-from iofast.source.listing import Listing
 from iofast.source.scan import scan
-
-
-def paths(source: Listing) -> list[str]:
-    return [os.fsdecode(path) for path in source.paths]
 
 
 def picture(kind: str) -> bytes:

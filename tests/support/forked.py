@@ -142,7 +142,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         status = 1
     threading._shutdown()
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)

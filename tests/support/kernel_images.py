@@ -29,6 +29,12 @@ PILLOW = tuple(int(part) for part in pillow_version.split(".")[:2])
 Pixels = NDArray[np.uint8]
 
 
+def extent(mark: NDArray[np.generic]) -> list[int]:
+    """The box (left, top, right, bottom) of what is not 0."""
+    rows, columns = np.nonzero(mark)
+    return [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
+
+
 @lru_cache(64)
 def photo(width: int, height: int, seed: int = 0) -> Pixels:
     """Photograph-like pixels (height, width, 3): slow colours, texture, and a few hard edges."""

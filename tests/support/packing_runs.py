@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,13 @@ def contents(path: Path) -> str:
         return hashlib.sha256(repr((told, [(each.key, each.fields) for each in reader])).encode()).hexdigest()
 
 
-def repeated_images(root: Path) -> Path:
-    """Three classes of 100 pictures, many of them equal, some in another class, and three damaged files."""
+def repeated_images(root: Path, count: int = 100, classes: str = "abc", damaged: Sequence[int] = (4, 50, 99)) -> Path:
+    """`count` pictures in classes, many of them equal, some in another class, and damaged files."""
     rng = np.random.default_rng(5)
-    for number in range(100):
-        path = root / "abc"[number % 3] / f"{number:03d}.png"
+    for number in range(count):
+        path = root / classes[number % len(classes)] / f"{number:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 16), (int(rng.integers(40)) * 6, 0, 0)).save(path)
-        if number in (4, 50, 99):
+        if number in damaged:
             path.write_bytes(path.read_bytes()[:40])
     return root
