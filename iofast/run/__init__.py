@@ -13,6 +13,6 @@ deferred.py   lazy tensors: an image that has become a tensor, or a batch of the
 pointwise.py  arithmetic on lazy tensors, done on 256 levels instead of all pixels
 shipping.py   lazy tensors on their way from a worker to the training process
 decoding.py   rows to pixels, by threads where there are many
-loaders.py    the training process decodes batches between DataLoader's workers and the loop
+loaders.py    the training process decodes the batches of a DataLoader, and counts rates and waits
 notes.py      what a process did; summary.py shows it at the end of a run
 """

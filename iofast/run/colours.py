@@ -1,13 +1,15 @@
 """Pillow's operations on colours and its affine transforms, as steps of the kernel that equal them to the last bit.
 
 A step is a code of `iofast.work` with its numbers. It may follow any crop and resize of a lazy RGB image; crops and
-resizes after it are Pillow's.
+resizes after it are Pillow's. A call is the same by Pillow.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from iofast.kernel.contract import Finish
 from iofast.work import NUMBERS, PillowStep, Step, no_work
 
 Colour = tuple[int, tuple[float, ...]]
+Call = Callable[[Image.Image], Image.Image]  # picklable: an `operator.methodcaller`, or what `calling` returns
 _MOST_SIGMA = 10_000  # of the kernel's blur
 _MOST_FIXED = 1 << 14  # coordinates up to which Pillow's nearest affine transform surely uses its fixed point
 
@@ -26,26 +29,30 @@ _AFFINE = {
     Image.Resampling.BICUBIC: PillowStep.AFFINE_BICUBIC,
 }
 
-ENHANCERS = {  # of ImageEnhance; whether the result has the `info` of the image
-    "Brightness": (PillowStep.BRIGHTNESS, False),
-    "Contrast": (PillowStep.CONTRAST, False),
-    "Color": (PillowStep.COLOR, True),
-    "Sharpness": (PillowStep.SHARPNESS, True),
-}
-# Functions of ImageOps, with the step for their arguments after the image; None: Pillow does it.
-OPERATIONS: dict[str, Callable[..., Colour | None]] = {
-    "autocontrast": lambda: (PillowStep.AUTOCONTRAST, ()),
-    "equalize": lambda: (Step.EQUALIZE, ()),
-    "invert": lambda: (Step.SOLARIZE, (0.0,)),
-    "posterize": lambda bits: (Step.POSTERIZE, (bits,)) if type(bits) is int and 1 <= bits <= 8 else None,
-    "solarize": lambda threshold=128: (Step.SOLARIZE, (float(threshold),)) if 0 <= threshold <= 256 else None,
+# By name: whether the result has the image's `info`, and their step.
+ENHANCERS = {  # of ImageEnhance
+    "Brightness": (False, PillowStep.BRIGHTNESS),
+    "Contrast": (False, PillowStep.CONTRAST),
+    "Color": (True, PillowStep.COLOR),
+    "Sharpness": (True, PillowStep.SHARPNESS),
 }
 LUMA: Colour = Step.LUMA, ()
-
-
-def hue(factor: float) -> Colour:
-    """Return the step of torchvision's `adjust_hue`, for -0.5 to 0.5."""
-    return PillowStep.HUE, (float(int(factor * 255)),)
+# Of ImageOps, and two of torchvision; the step for their arguments after the image, None: Pillow does it.
+OPERATIONS: dict[str, tuple[bool, Callable[..., Colour | None]]] = {
+    "autocontrast": (True, lambda: (PillowStep.AUTOCONTRAST, ())),
+    "equalize": (True, lambda: (Step.EQUALIZE, ())),
+    "invert": (True, lambda: (Step.SOLARIZE, (0.0,))),
+    "posterize": (True, lambda bits: (Step.POSTERIZE, (bits,)) if type(bits) is int and 1 <= bits <= 8 else None),
+    "solarize": (
+        True,
+        lambda threshold=128: (Step.SOLARIZE, (float(threshold),)) if 0 <= threshold <= 256 else None,
+    ),
+    "adjust_hue": (
+        False,
+        lambda hue_factor: (PillowStep.HUE, (float(int(hue_factor * 255)),)) if abs(hue_factor) <= 0.5 else None,
+    ),
+    "to_grayscale": (False, lambda num_output_channels: LUMA if num_output_channels == 3 else None),
+}
 
 
 def flip(*, across: bool) -> Colour:
@@ -109,73 +116,19 @@ def finish(steps: Sequence[tuple[Colour, ...]]) -> Finish | None:
     return Finish(work, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
 
 
-def by_pillow(image: Image.Image, steps: Sequence[Colour]) -> Image.Image:
-    """Do the steps to a decoded RGB image, by Pillow."""
-    for code, numbers in steps:
-        image = _BY_PILLOW[code](image, *numbers)
-    return image
+def calling(module: str, name: str, *given: Any, **named: Any) -> Call:
+    """Return the call of a function with an image and more arguments. By name: a patched function cannot be pickled."""
+    return partial(_call, module, name, given, named)
 
 
-def _enhanced(name: str) -> Callable[[Image.Image, float], Image.Image]:
-    def do(image: Image.Image, factor: float) -> Image.Image:
-        from PIL import ImageEnhance
-
-        enhancer: Image.Image = getattr(ImageEnhance, name)(image).enhance(factor)
-        return enhancer
-
-    return do
+def _call(module: str, name: str, given: tuple[Any, ...], named: dict[str, Any], image: Image.Image) -> Image.Image:
+    done: Image.Image = getattr(importlib.import_module(module), name)(image, *given, **named)
+    return done
 
 
-def _operated(name: str) -> Callable[..., Image.Image]:
-    def do(image: Image.Image, *numbers: float) -> Image.Image:
-        from PIL import ImageOps
+def enhanced(image: Image.Image, name: str, factor: float) -> Image.Image:
+    """Do what a class of ImageEnhance does."""
+    from PIL import ImageEnhance
 
-        done: Image.Image = getattr(ImageOps, name)(image, *map(int, numbers))
-        return done
-
-    return do
-
-
-def _flipped(image: Image.Image, across: float, down: float) -> Image.Image:
-    del down
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM)
-
-
-def _turned(image: Image.Image, shift: float) -> Image.Image:
-    hue, *rest = image.convert("HSV").split()
-    return Image.merge("HSV", (hue.point(lambda level: int(level + shift) % 256), *rest)).convert("RGB")
-
-
-def _blurred(image: Image.Image, x: float, y: float) -> Image.Image:
-    from PIL import ImageFilter
-
-    return image.filter(ImageFilter.GaussianBlur((x, y)))
-
-
-def _transformed(filter: Image.Resampling) -> Callable[..., Image.Image]:
-    def do(image: Image.Image, *numbers: float) -> Image.Image:
-        *matrix, colour = numbers
-        red, rest = divmod(int(colour), 1 << 16)
-        fill = red, *divmod(rest, 256)
-        return image.transform(image.size, Image.Transform.AFFINE, matrix, filter, fillcolor=fill)
-
-    return do
-
-
-def _added(image: Image.Image, below: float, number: float) -> Image.Image:
-    return image.point(3 * [min(255, level + int(number)) if level < below else level for level in range(256)])
-
-
-_BY_PILLOW: dict[int, Callable[..., Image.Image]] = {
-    **{code: _transformed(filter) for filter, code in _AFFINE.items()},
-    Step.ADD_BELOW: _added,
-    **{code: _enhanced(name) for name, (code, _) in ENHANCERS.items()},
-    PillowStep.AUTOCONTRAST: _operated("autocontrast"),
-    Step.EQUALIZE: _operated("equalize"),
-    Step.POSTERIZE: _operated("posterize"),
-    Step.SOLARIZE: _operated("solarize"),
-    PillowStep.HUE: _turned,
-    PillowStep.BLUR: _blurred,
-    Step.LUMA: lambda image: image.convert("L").convert("RGB"),
-    Step.FLIP: _flipped,
-}
+    done: Image.Image = getattr(ImageEnhance, name)(image).enhance(factor)
+    return done

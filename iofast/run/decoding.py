@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from iofast.batch_memory import BatchMemory
 from iofast.kernel import native_batch
 from iofast.run import pointwise
-from iofast.run.plan import Plan
-from iofast.run.source import Pixels, Source, decode
+from iofast.run.source import Part, Pixels, decode
 
 _TOGETHER = 4  # images in a call of the kernel: their bytes stay in the cache until they are floats
 _SPARE = 4  # blocks of memory that are kept for later batches
-
-Erased = tuple[tuple[slice, slice], NDArray[Any] | float]  # what is written where
-
-
-class Row(NamedTuple):
-    """One image: its file, what is done to it, and the rectangles that are overwritten in the end."""
-
-    source: Source
-    plan: Plan
-    erased: tuple[Erased, ...]
 
 
 class Threads:
@@ -43,7 +30,7 @@ class Threads:
 
 
 def tensor(
-    rows: Sequence[Row], levels: torch.Tensor, *, batched: bool, pinned: bool = False, threads: Threads | None = None
+    rows: Sequence[Part], levels: torch.Tensor, *, batched: bool, pinned: bool = False, threads: Threads | None = None
 ) -> torch.Tensor:
     """Decode rows of one size: (N, 3, height, width), or without N. Raises Pillow's errors, with the file's name."""
     width, height = rows[0].plan.size
@@ -55,31 +42,29 @@ def tensor(
         out = torch.empty(shape, dtype=levels.dtype)
     else:
         out = threads.take(shape, levels.dtype, pinned=pinned)
-    _each(lambda part: _decode(rows, part, levels, out, plain=plain), len(rows), threads)
+    starts: Iterable[int] = range(0, len(rows), _TOGETHER)
+
+    def decode_from(at: int) -> None:
+        _decode(rows[at : at + _TOGETHER], levels, out[at : at + _TOGETHER], plain=plain)
+
+    for _ in map(decode_from, starts) if threads is None else threads.pool.map(decode_from, starts):
+        pass
     for image, row in zip(out, rows, strict=True):
         for place, value in row.erased:
             image[(slice(None), *place)] = torch.as_tensor(value)
     return out if batched else out[0]
 
 
-def _each(call: Callable[[list[int]], None], count: int, threads: Threads | None) -> None:
-    parts: Iterable[list[int]] = [list(range(count)[at : at + _TOGETHER]) for at in range(0, count, _TOGETHER)]
-    for _ in map(call, parts) if threads is None else threads.pool.map(call, parts):
-        pass
-
-
-def _decode(rows: Sequence[Row], part: list[int], levels: torch.Tensor, out: torch.Tensor, *, plain: bool) -> None:
-    own = out[part[0] : part[-1] + 1]
-    count, _, height, width = own.shape
-    pixels: Pixels = own.permute(0, 2, 3, 1).numpy() if plain else np.empty((count, height, width, 3), np.uint8)
-    sources, plans = [rows[row].source for row in part], [rows[row].plan for row in part]
-    for source, plan in zip(sources, plans, strict=True):
-        source.keep(plan)
-    for row in decode(sources, plans, pixels):
-        pixels[row] = _by_pillow(sources[row], plans[row])
+def _decode(rows: Sequence[Part], levels: torch.Tensor, out: torch.Tensor, *, plain: bool) -> None:
+    count, _, height, width = out.shape
+    pixels: Pixels = out.permute(0, 2, 3, 1).numpy() if plain else np.empty((count, height, width, 3), np.uint8)
+    for row in rows:
+        row.source.keep(row.plan)
+    for number in decode(rows, pixels):
+        pixels[number] = np.asarray(rows[number].by_pillow("RGB"))
     if plain:
         return
-    for image, result in zip(pixels, own, strict=True):
+    for image, result in zip(pixels, out, strict=True):
         _through_levels(image, levels, result)
 
 
@@ -88,13 +73,5 @@ def _through_levels(image: Pixels, levels: torch.Tensor, out: torch.Tensor) -> N
     if out.dtype == torch.float32:
         native_batch.levels(image, table.numpy(), out.numpy())
         return
-    for channel in range(3):
-        out[channel] = table[channel][torch.from_numpy(image[:, :, channel].astype(np.int64))]
-
-
-def _by_pillow(source: Source, plan: Plan) -> Any:
-    try:
-        return np.asarray(source.by_pillow(plan, "RGB"))
-    except Exception as error:
-        error.add_note(f"the image: {source.name}")
-        raise
+    for channel in range(3):  # by NumPy: torch does not let threads write what inference_mode() has made
+        out[channel].numpy()[:] = table[channel].numpy()[image[:, :, channel]]

@@ -1,27 +1,28 @@
 """Lazy tensors: an image that became a tensor, or a stacked batch of them, decoded at the first use.
 
-In DataLoader's workers `to_tensor` and `pil_to_tensor` give them. What is known of torch's functions stays lazy:
-arithmetic on single values, copies, writing a rectangle (random erasing), `torch.stack`. Every other use decodes.
+Where DataLoader makes batches, `to_tensor` and `pil_to_tensor` give them. What is known of torch's functions stays
+lazy: arithmetic on single values, copies, writing a rectangle (random erasing), `torch.stack`. Every other use decodes.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing.reduction import ForkingPickler
 from threading import Thread, current_thread
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 from torch.utils._pytree import tree_map
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from iofast.run import decoding, notes, pointwise, shadow, shipping
-from iofast.run.decoding import Row, Threads
-from iofast.run.images import Pending
+from iofast.run.decoding import Threads
 from iofast.run.shipping import Shipment
+from iofast.run.source import Part
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
@@ -36,14 +37,17 @@ class Contents:
     batched  whether there is a dimension for the rows
     twin     the same tensor by the script's libraries, while an image is checked
     made     the ordinary tensor, as soon as it was needed
+    pinned   whether it will be in page-locked memory
+    stacked  whether it was copied into a batch. The second time it is made: the script keeps its tensors.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Part, ...]
     levels: torch.Tensor
     batched: bool = False
     twin: torch.Tensor | None = None
     made: torch.Tensor | None = None
     pinned: bool = False
+    stacked: bool = False
 
     def make(self, threads: Threads | None = None) -> torch.Tensor:
         """Return the ordinary tensor; it is made once. Raises Pillow's errors."""
@@ -104,9 +108,9 @@ class Deferred(torch.Tensor):
         del types
         return func(*_made(args), **_made(kwargs or {}))
 
-    def make(self) -> torch.Tensor:
+    def make(self, threads: Threads | None = None) -> torch.Tensor:
         """Return the ordinary tensor."""
-        return self.contents.make()
+        return self.contents.make(threads)
 
     def as_subclass(self, cls: Any) -> Any:
         """Return an alias of another class of tensors. Torch's own asks no `__torch_function__`."""
@@ -123,24 +127,33 @@ class Deferred(torch.Tensor):
         (row,) = own.rows
         own.rows = (row._replace(erased=(*row.erased, (place[1:], stored))),)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if (shipment := self.contents.shipment()) is not None:
-            return arrive, (shipment,)
+    def __reduce_ex__(self, protocol: Any) -> Any:  # into files: an ordinary tensor
         return cast(Any, self.make()).__reduce_ex__(protocol)
 
 
-# Threads in which arriving tensors stay lazy, because the next thread decodes them, with what arrived in them.
-waiting: WeakKeyDictionary[Thread, deque[Contents]] = WeakKeyDictionary()
+# Threads whose lazy tensors are decoded a moment later, in whole batches.
+waiting: WeakSet[Thread] = WeakSet()
+
+
+def wanted() -> bool:
+    """Whether tensors of this thread should be lazy: it works for a DataLoader."""
+    return get_worker_info() is not None or current_thread() in waiting
+
+
+def _send(tensor: Deferred) -> Any:
+    """Reduce a tensor on its way to another process."""
+    if (shipment := tensor.contents.shipment()) is not None:
+        return arrive, (shipment,)
+    return tensor.__reduce_ex__(2)
 
 
 def arrive(shipment: Shipment) -> torch.Tensor:
     """Return the tensor that travelled: lazy in a thread of `waiting`, ordinary everywhere else."""
     own = Contents(*shipping.unpack(shipment), shipment.batched, pinned=shipment.pinned)
-    arrived = waiting.get(current_thread())
-    if arrived is None:
-        return own.make()
-    arrived.append(own)
-    return Deferred(own)
+    return Deferred(own) if current_thread() in waiting else own.make()
+
+
+ForkingPickler.register(Deferred, _send)
 
 
 @cache
@@ -151,21 +164,23 @@ def _kind_of(kind: type) -> type[Deferred]:
     if kind is _Tensor:
         return Deferred
     made = type(
-        f"Deferred{kind.__name__}", (Deferred, kind), {"make": lambda self: self.contents.make().as_subclass(kind)}
+        f"Deferred{kind.__name__}",
+        (Deferred, kind),
+        {"make": lambda self, threads=None: self.contents.make(threads).as_subclass(kind)},
     )
     default_collate_fn_map[made] = collate
+    ForkingPickler.register(made, _send)
     return cast(type[Deferred], made)
 
 
-def defer(pending: Pending, real: Callable[[Any], torch.Tensor], *, floats: bool) -> Deferred:
+def defer(part: Part, real: Callable[[Any], torch.Tensor], *, floats: bool) -> Deferred:
     """Return an image as a lazy tensor of its bytes, or of floats up to 1; `real` is the script's own function."""
     levels = pointwise.unchanged()
     if floats:
         levels = pointwise.applied(_Tensor.to, levels, (levels, torch.get_default_dtype()), {})
         levels = pointwise.applied(_Tensor.div, levels, (levels, 255), {})
-    other = pending.shadow
-    twin = None if other is None else shadow.timed(lambda: real(other))
-    return Deferred(Contents((Row(pending.source, pending.plan, ()),), levels, twin=twin))
+    twin = shadow.timed(lambda: real(part.by_pillow("RGB"))) if part.source.checked else None
+    return Deferred(Contents((part,), levels, twin=twin))
 
 
 def stack(tensors: Sequence[Any]) -> torch.Tensor:
@@ -173,6 +188,9 @@ def stack(tensors: Sequence[Any]) -> torch.Tensor:
     own = [each.contents for each in tensors if isinstance(each, Deferred)]
     for each in own:
         each.check()
+        if each.stacked:
+            each.make()
+        each.stacked = True
     if len(own) == len(tensors) and all(_alike(each, own[0]) for each in own):
         return Deferred(Contents(tuple(each.rows[0] for each in own), own[0].levels, batched=True))
     return torch.stack([each.make() if isinstance(each, Deferred) else each for each in tensors])
@@ -248,11 +266,6 @@ def _is_one_of(value: Any, usual: tuple[Any, ...]) -> bool:
     return not isinstance(value, _Tensor) and any(value == each for each in usual)
 
 
-def _float(func: Any, args: Any, named: Any) -> Any:
-    del func
-    return NotImplemented if named or len(args) != 1 else _to(None, (args[0], torch.float32), {})
-
-
 def _clone(func: Any, args: Any, named: Any) -> Any:
     del func
     if len(args) != 1 or not all(value in (torch.preserve_format, torch.contiguous_format) for value in named.values()):
@@ -288,7 +301,7 @@ def _pin(func: Any, args: Any, named: Any) -> Any:
 _HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
     **dict.fromkeys(pointwise.OUT_OF_PLACE | pointwise.IN_PLACE, _pointwise),
     _Tensor.to: _to,
-    _Tensor.float: _float,
+    _Tensor.float: lambda func, args, named: _to(func, (*args, torch.float32), named),
     _Tensor.clone: _clone,
     torch.clone: _clone,
     _Tensor.contiguous: _same,

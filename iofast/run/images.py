@@ -8,34 +8,21 @@ from __future__ import annotations
 
 import copyreg
 import io
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from operator import methodcaller
+from typing import Any, cast
 
-import numpy as np
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from iofast.run import colours, notes, shadow
+from iofast.run import colours, notes
+from iofast.run.colours import Call
 from iofast.run.plan import Plan
-from iofast.run.source import Pixels, Source, array_of
+from iofast.run.source import Part, Pixels, Source, array_of
 
 _set_class = cast(Any, object.__dict__["__class__"]).__set__
 _OWN = ("_im", "_mode", "_size", "fp", "_fp", "_exif", "_readonly", "im", "pyaccess")  # not Pillow's parser's
 _EXIF = (b"Exif\0\0", b"ns.adobe.com/xap")
 _HEAD = 1 << 17
-
-
-class Pending(NamedTuple):
-    """Pixels that are not decoded yet. `shadow` is the same image by Pillow, while it is being checked."""
-
-    source: Source
-    plan: Plan
-    shadow: Image.Image | None
-
-    def then(self, plan: Plan, do: Callable[[Image.Image], Image.Image]) -> Pending:
-        """Return the pending pixels after one more operation."""
-        other = self.shadow
-        return Pending(self.source, plan, None if other is None else shadow.timed(lambda: do(other)))
 
 
 class LazyPixelAccess:
@@ -62,10 +49,26 @@ class LazyPixelAccess:
         return getattr(self._access(), name)
 
 
+def fields(mode: str, size: tuple[int, int], data: bytes, pending: Part | None) -> dict[str, Any]:
+    """Return the attributes of a lazy image from a file with these bytes."""
+    return {
+        "_mode": mode,
+        "_size": size,
+        "palette": None,
+        "_readonly": 0,
+        "_exif": None,
+        "_data": data,
+        "_pending": pending,
+        "_pixels": None,
+        "_core": None,
+    }
+
+
 class _Lazy(Image.Image):
     """The common part. `_pending` is None as soon as there are pixels that a script may change."""
 
     _poses_as: type = Image.Image
+    _data: bytes
 
     @property
     def _im(self) -> Any:
@@ -84,25 +87,16 @@ class _Lazy(Image.Image):
     if not isinstance(Image.Image.__dict__.get("im"), property):  # Pillow before 11
         im = _im
 
-    def _decoded(self, pending: Pending) -> Pixels:
+    def _decoded(self, pending: Part) -> Pixels:
         """Return the pixels, read-only. Raises Pillow's errors."""
         pixels: Pixels | None = self.__dict__.get("_pixels")
         if pixels is None:
-            pixels = self._pixels_of(pending)
+            notes.count("whole" if pending.plan.is_whole else "part")
+            if pending.plan.is_whole:
+                notes.notes().whole[notes.line_of_script()] += 1
+            pixels = array_of(pending, self._mode)
             pixels.flags.writeable = False
             self.__dict__["_pixels"] = pixels
-        return pixels
-
-    def _pixels_of(self, pending: Pending) -> Pixels:
-        source, plan, other = pending
-        notes.count("whole" if plan.is_whole else "part")
-        if plan.is_whole:
-            notes.notes().whole[notes.line_of_script()] += 1
-        pixels = array_of(source, plan, self._mode)
-        if other is not None:
-            theirs = shadow.timed(lambda: np.array(other))
-            if not shadow.agree(pixels, theirs, source.name):
-                return theirs
         return pixels
 
     @property
@@ -113,7 +107,7 @@ class _Lazy(Image.Image):
     def __class__(self, kind: type) -> None:  # fastai makes images its own by assigning their class
         im, info = self._im, self.info
         _set_class(self, kind)
-        for name in ("_core", "_pending", "_pixels", "_parent", "_data"):
+        for name in ("_core", "_pending", "_pixels", "_data"):
             self.__dict__.pop(name, None)
         self.__dict__.update(_im=im, info=info)
 
@@ -129,27 +123,23 @@ class _Lazy(Image.Image):
     def _release(self) -> None:
         """Close the file, as Pillow does when it loads an image."""
 
-    def _waiting(self) -> Pending | None:
+    def _waiting(self) -> Part | None:
         return self.__dict__.get("_pending")
 
-    def _later(self, pending: Pending, mode: str | None = None) -> Image.Image:
+    def _later(self, pending: Part, mode: str | None = None) -> Image.Image:
         self._release()
         new = LazyImage.__new__(LazyImage)
-        new.__dict__.update(
-            _mode=mode or self._mode,
-            _size=pending.plan.size,
-            palette=None,
-            _readonly=0,
-            _exif=None,
-            _core=None,
-            _pending=pending,
-            _pixels=None,
-            _parent=None,
-        )
+        new.__dict__.update(fields(mode or self._mode, pending.plan.size, self._data, pending))
         if "info" in self.__dict__:
             new.info = _info_of(self)
-        else:
-            new.__dict__["_parent"] = self
+        return new
+
+    def _new(self, im: Any) -> Image.Image:
+        """Return a new image with known pixels. Pillow's own copies `info`, for which the file would be parsed."""
+        if "info" in self.__dict__ or im.mode in ("P", "PA"):
+            return cast(Image.Image, cast(Any, super())._new(im))
+        new = LazyImage.__new__(LazyImage)
+        new.__dict__.update(fields(im.mode, im.size, self._data, None), _core=im)
         return new
 
     def load(self) -> Any:
@@ -165,31 +155,34 @@ class _Lazy(Image.Image):
     def readonly(self, value: Any) -> None:
         self.__dict__["_readonly"] = value
 
-    def _base(self) -> Pending | None:
+    def _base(self) -> Part | None:
         """Return what is pending of an RGB image; if its pixels are known, from them."""
         pending, pixels = self._waiting(), self.__dict__.get("_pixels")
         if pending is None or self._mode != "RGB":
             return None
         if pixels is None:
             return pending
-        source = Source(b"", self.size, pending.source.name)
+        source = Source(b"", self.size, pending.source.name, checked=pending.source.checked)
         source.pixels = pixels
-        return Pending(source, Plan.whole(self.size), pending.shadow)
+        return Part(source, Plan.whole(self.size))
 
     def convert(self, mode: str | None = None, *more: Any, **named: Any) -> Image.Image:
         pending = self._waiting()
-        part = pending is not None and not pending.plan.is_whole  # of a whole image Pillow's gray is as fast
-        if part and (self._mode, mode) == ("RGB", "L") and not more and not named:
-            gray = self.step(colours.LUMA, lambda image: image.convert("L"), mode="L")
-            return super().convert(mode) if gray is None else gray
-        if pending is None or more or named or (mode not in (None, self._mode) and (self._mode, mode) != ("L", "RGB")):
+        if pending is None or more or named or "transparency" in self.__dict__.get("info", ()):
             return super().convert(mode, *more, **named)
-        return self._later(pending.then(pending.plan, lambda image: image.convert(mode)), mode)
+        if mode in (None, self._mode):
+            return self._later(pending)
+        if (self._mode, mode) == ("L", "RGB"):
+            return self._later(pending.then(pending.plan, methodcaller("convert", mode)), mode)
+        if (self._mode, mode) != ("RGB", "L"):
+            return super().convert(mode)
+        if pending.plan.is_whole:  # Pillow's gray of a whole image is as fast
+            return self._new(self.im.convert(mode, Image.Dither.FLOYDSTEINBERG))
+        return self.step(colours.LUMA, methodcaller("convert", mode), mode=mode) or super().convert(mode)
 
     def copy(self) -> Image.Image:
-        if (pending := self._base() or self._waiting()) is None:
-            return super().copy()
-        return self._later(pending.then(pending.plan, lambda image: image.copy()))
+        pending = self._base() or self._waiting()
+        return super().copy() if pending is None else self._later(pending)
 
     __copy__ = copy
 
@@ -198,7 +191,7 @@ class _Lazy(Image.Image):
         plan = None if pending is None else pending.plan if box is None else pending.plan.crop(box)
         if pending is None or plan is None:
             return super().crop(box)
-        return self._later(pending.then(plan, lambda image: image.crop(box)))
+        return self._later(pending.then(plan, None if box is None else methodcaller("crop", box)))
 
     def resize(self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Image.Image:
         pending, plan = self._waiting(), None
@@ -208,19 +201,18 @@ class _Lazy(Image.Image):
             plan = pending.plan if (width, height) == self.size else pending.plan.resize((width, height), filter)
         if pending is None or plan is None:
             return super().resize(size, resample, box, reducing_gap)
-        return self._later(pending.then(plan, lambda image: image.resize(size, resample)))
+        return self._later(pending.then(plan, methodcaller("resize", size, resample)))
 
     def transpose(self, method: Any) -> Image.Image:
         pending = self._waiting()
         plan = None if pending is None else pending.plan.transpose(method)
         if pending is None or plan is None:
             return super().transpose(method)
-        return self._later(pending.then(plan, lambda image: image.transpose(method)))
+        return self._later(pending.then(plan, methodcaller("transpose", method)))
 
     def filter(self, filter: Any) -> Image.Image:
         step = colours.blur(filter)
-        blurred = None if step is None else self.step(step, lambda image: image.filter(filter))
-        return super().filter(filter) if blurred is None else blurred
+        return (step and self.step(step, methodcaller("filter", filter))) or super().filter(filter)
 
     def transform(
         self,
@@ -234,25 +226,23 @@ class _Lazy(Image.Image):
         moved = None
         if method == Image.Transform.AFFINE and tuple(size) == self.size and not more and named.keys() <= {"fillcolor"}:
             step = colours.affine(self.size, data, resample, named.get("fillcolor"))
-            moved = step and self.step(step, lambda image: image.transform(size, method, data, resample, **named))
+            moved = step and self.step(step, methodcaller("transform", size, method, data, resample, **named))
         return moved or super().transform(size, method, data, resample, *more, **named)
 
     def point(self, lut: Any, mode: Any = None) -> Image.Image:
         step = None if mode else colours.add_below(lut)
-        return (step and self.step(step, lambda image: image.point(lut))) or super().point(lut, mode)
+        return (step and self.step(step, methodcaller("point", lut))) or super().point(lut, mode)
 
-    def step(
-        self, step: colours.Colour, do: Callable[[Image.Image], Image.Image], *, mode: str = "RGB", info: bool = True
-    ) -> Image.Image | None:
-        """Return the image after an operation on colours, which Pillow does by `do`; None if it is not lazy RGB.
+    def step(self, step: colours.Colour, call: Call, *, mode: str = "RGB", info: bool = True) -> Image.Image | None:
+        """Return the image after an operation on colours, which Pillow does by `call`; None if it is not lazy RGB.
 
         Without `info` the new image has none.
         """
         if (pending := self._base()) is None:
             return None
-        new = self._later(pending.then(pending.plan.step(step), do), mode)
+        new = self._later(pending.then(pending.plan.step(step), call), mode)
         if not info:
-            new.__dict__.update(info={}, _parent=None)
+            new.info = {}
         return new
 
 
@@ -260,10 +250,9 @@ class LazyImage(_Lazy):
     """What `convert`, `crop`, `resize` and the like return."""
 
     def __getattr__(self, name: str) -> Any:  # only `info` is missing, until it is used
-        parent = self.__dict__.get("_parent")
-        if name != "info" or parent is None:
+        if name != "info" or "_data" not in self.__dict__:
             raise AttributeError(f"{Image.Image.__name__!r} object has no attribute {name!r}")
-        self.info, self.__dict__["_parent"] = _info_of(parent), None
+        self.info = JpegImageFile(io.BytesIO(self._data)).info
         return self.info
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # an ordinary image at the other end, which may lack iofast
@@ -300,10 +289,6 @@ class LazyJpeg(_Lazy, JpegImageFile):
 
     def load(self) -> Any:
         self._release()
-        pending = self._waiting()
-        if pending is not None and pending.shadow is not None:
-            other = pending.shadow
-            shadow.timed(other.load)
         self.__dict__["_readonly"] = 0
         return super().load()
 
@@ -333,7 +318,7 @@ class LazyJpeg(_Lazy, JpegImageFile):
         return copyreg._reconstructor, (JpegImageFile, object, None), self.__getstate__()  # type: ignore[attr-defined]
 
 
-def pending_of(image: object) -> Pending | None:
+def pending_of(image: object) -> Part | None:
     """Return what an RGB image is made from; None if it is not lazy."""
     return cast(_Lazy, image)._base() if type(image) in (LazyImage, LazyJpeg) else None
 

@@ -1,7 +1,8 @@
 """The training process decodes the lazy batches of a DataLoader, between its workers and the loop.
 
 Like torch's own thread for page-locked memory, a thread takes what the workers send and passes it on. Everything else
-of the DataLoader stays as it is: order, samplers and their random numbers, workers, limits, errors.
+of the DataLoader stays as it is: order, samplers and their random numbers, workers, limits, errors. Without workers
+a batch is decoded as soon as it is collated.
 """
 
 from __future__ import annotations
@@ -11,67 +12,163 @@ import queue
 import threading
 import time
 import weakref
-from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 from torch._utils import ExceptionWrapper
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from iofast.run import notes
+from iofast.run import notes, shadow
 from iofast.run.decoding import Threads
-from iofast.run.deferred import Contents, Deferred, waiting
+from iofast.run.deferred import Deferred, waiting
 
 _POLL = 0.2  # seconds between looks whether the loop has ended
 
 
-def attach(iterator: Any, workers: int) -> None:
-    """Put the thread between the workers of an iterator of DataLoader and its consumer."""
-    inbox, outbox, stop, arrived = iterator._data_queue, queue.Queue[Any](), threading.Event(), deque[Contents]()
-    weakref.finalize(iterator, stop.set)
-    count = max(1, min(workers, len(os.sched_getaffinity(0))))
-    # The thread must not know the iterator: it would never die, and the workers of a loop that was left would stay.
-    thread = threading.Thread(
-        target=_pass_on, args=(inbox, outbox, stop, arrived, count), name="iofast-run", daemon=True
+class Loop:
+    """A loop over a DataLoader: threads that decode for it, and `facts` of its line in the script.
+
+    Images and waits are counted without the first batches, while workers start and images are made twice, and without
+    pauses between epochs.
+    """
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        processors = len(os.sched_getaffinity(0))
+        workers = facts["workers"]
+        self.threads = Threads(min(workers or processors, processors))
+        self._facts = facts
+        self._first = max(1, workers) * -(-2 * shadow.FIRST // facts["batch_size"])
+        self._last = 0
+
+    def pause(self) -> None:
+        """Leave out the time up to the next batch."""
+        self._first = max(1, self._first)
+
+    def got(self, begun: int) -> None:
+        """Count a batch for which the loop has waited since `begun`, in nanoseconds."""
+        now = time.perf_counter_ns()
+        if self._first:
+            self._first -= 1
+        else:
+            self._facts["images"] += self._facts["batch_size"]
+            self._facts["nanoseconds"] += now - self._last
+            self._facts["waited"] += now - begun
+        self._last = now
+
+    def finished(self, batch: Any) -> Any:
+        """Return a batch without lazy tensors, in containers that torch knows and in attributes of objects."""
+        return tree_map(self._without_lazy, batch)
+
+    def _without_lazy(self, each: Any) -> Any:
+        if isinstance(each, Deferred):
+            return self._made(each)
+        own: Any = getattr(each, "__dict__", None)
+        for name, value in own.items() if type(own) is dict else ():
+            if any(isinstance(leaf, Deferred) for leaf in tree_leaves(value)):
+                own[name] = tree_map(self._made, value)
+        return each
+
+    def _made(self, each: Any) -> Any:
+        if not isinstance(each, Deferred):
+            return each
+        begun, images = time.perf_counter_ns(), len(each.contents.rows)
+        tensor = each.make(self.threads)
+        self._facts["decoded"] += images
+        notes.count("decoded for the loop", images)
+        notes.notes().nanoseconds["decoding for the loop"] += time.perf_counter_ns() - begun
+        return tensor
+
+
+class Outbox(queue.Queue[Any]):
+    """What the loop takes from, in the place of DataLoader's queue."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return an item of DataLoader's queue: a number and a batch. Raises what that queue raised."""
+        begun = time.perf_counter_ns()
+        item = super().get(block, timeout)
+        if isinstance(item, Exception):
+            raise item
+        if isinstance(item[0], int):
+            self._loop.got(begun)
+        else:  # the answer of a persistent worker: a new epoch
+            self._loop.pause()
+        return item
+
+
+def attach(loader: Any, iterator: Any) -> None:
+    """Decode the batches of an iterator of a DataLoader."""
+    size, data, sampler = getattr(loader.batch_sampler, "batch_size", 1), loader.dataset, type(loader.sampler).__name__
+    size = size if isinstance(size, int) and size > 0 else 1
+    name = f"DataLoader({type(data).__name__}, {size}, num_workers={loader.num_workers})"
+    facts = notes.notes().loaders.setdefault(
+        f"{name} at {notes.line_of_script(installed=False)}",
+        {
+            "decoded": 0,
+            "images": 0,
+            "nanoseconds": 0,
+            "waited": 0,
+            "processes": [],
+            "workers": loader.num_workers,
+            "batch_size": size,
+            "shuffled": "Random" in sampler or "Distributed" in sampler,
+            "folder": str(data.root) if hasattr(data, "root") and hasattr(data, "samples") else None,
+        },
     )
-    pins = getattr(iterator, "_pin_memory_thread", None)
-    waiting[thread if pins is None else pins] = arrived
-    iterator._data_queue = outbox
+    loop = Loop(facts)
+    if loader.num_workers == 0:
+        facts["processes"] = [os.getpid()]
+        iterator.__dict__["_iofast"] = loop
+        return
+    facts["processes"] += [worker.pid for worker in iterator._workers]
+    inbox, outbox, stop = iterator._data_queue, Outbox(loop), threading.Event()
+    weakref.finalize(iterator, stop.set)
+    # The thread must not know the iterator: it would never die, and the workers of a loop that was left would stay.
+    thread = threading.Thread(target=_pass_on, args=(inbox, outbox, stop, loop), name="iofast-run", daemon=True)
+    waiting.add(getattr(iterator, "_pin_memory_thread", thread))  # unpickles what the workers send
     thread.start()
+    iterator._data_queue = outbox
 
 
-def _pass_on(inbox: Any, outbox: queue.Queue[Any], stop: threading.Event, arrived: deque[Contents], count: int) -> None:
-    threads = Threads(count)
+def _pass_on(inbox: Any, outbox: Outbox, stop: threading.Event, loop: Loop) -> None:
     try:
         while not stop.is_set():
             try:
                 item = inbox.get(timeout=_POLL)
             except queue.Empty:
                 continue
-            except (OSError, EOFError, ValueError):  # a worker died, or the queue is closed: the loop finds out
+            except Exception as error:  # a worker died, or the queue is closed: the loop finds out
+                outbox.put(error)
                 stop.wait(_POLL)
                 continue
-            outbox.put(_decoded(item, arrived, threads))
+            outbox.put(_decoded(item, loop))
             del item
             notes.write_sometimes()
     finally:
-        threads.pool.shutdown(wait=False)
+        loop.threads.pool.shutdown(wait=False)
 
 
-def _decoded(item: Any, arrived: deque[Contents], threads: Threads) -> Any:
-    """Return an item of DataLoader's queue, (number, batch), with all lazy tensors decoded."""
-    if not arrived:
-        return item
+def _decoded(item: Any, loop: Loop) -> Any:
+    """Return an item of DataLoader's queue, (number, batch), without lazy tensors."""
     number, batch = item
-    begun, images = time.perf_counter_ns(), 0
     try:
-        while arrived:
-            own = arrived.popleft()
-            own.make(threads)
-            images += len(own.rows)
-        batch = tree_map(lambda each: each.make() if isinstance(each, Deferred) else each, batch)
+        return number, loop.finished(batch)
     except Exception:
-        arrived.clear()
         return number, cast(Any, ExceptionWrapper)(where="while iofast decoded a batch of DataLoader's workers")
-    notes.count("decoded for the loop", images)
-    notes.notes().nanoseconds["decoding for the loop"] += time.perf_counter_ns() - begun
-    return number, batch
+
+
+def fetched(fetch: Callable[[], Any], loop: Loop) -> Any:
+    """Return the next batch of a DataLoader without workers."""
+    begun, thread = time.perf_counter_ns(), threading.current_thread()
+    waiting.add(thread)
+    try:
+        batch = fetch()
+    finally:
+        waiting.discard(thread)
+    batch = loop.finished(batch)
+    loop.got(begun)
+    notes.write_sometimes()
+    return batch

@@ -6,6 +6,7 @@ its workers, so their end alone is not enough.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import sys
@@ -36,8 +37,9 @@ class Notes:
         self.whole: Counter[str] = Counter()  # images decoded as a whole, by the script's line
         self.left: dict[str, str] = {}  # what was left to the libraries, and why
         self.untested: list[str] = []  # libraries that iofast was not tested with, with their release
-        self.role = "process"
+        self.loaders: dict[str, dict[str, Any]] = {}  # loops over DataLoaders, by the script's line
         self.written = 0.0
+        self.writing = _thread.allocate_lock()  # a thread writes now and then, the process at its end
 
 
 _notes: Notes | None = None
@@ -64,11 +66,12 @@ def leave(what: str, why: str) -> None:
     write()
 
 
-def line_of_script() -> str:
-    """Return file and line of the innermost frame that is not of a library: what asked for the pixels."""
+def line_of_script(*, installed: bool = True) -> str:
+    """Return file and line of the innermost frame that is of no library that iofast knows, or of no `installed` one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
+        known = str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES
+        if not known and (installed or "-packages" not in frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return "unknown"
@@ -102,7 +105,8 @@ def write() -> None:
     own.written = time.monotonic()
     import json
 
-    _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(facts(own)))
+    with own.writing:
+        _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(facts(own)))
 
 
 def _replace(path: str, text: str) -> None:
@@ -120,10 +124,10 @@ def facts(own: Notes) -> dict[str, Any]:
         "pid": own.pid,
         "parent": os.getppid(),
         "arguments": sys.orig_argv[:8],
-        "role": own.role,
         "counts": dict(own.counts),
         "nanoseconds": dict(own.nanoseconds),
         "decoded_whole_by_line": dict(own.whole.most_common(8)),
-        "left_alone": own.left,
+        "left_alone": dict(own.left),  # copies: other threads add
         "untested": own.untested,
+        "loaders": {line: dict(loop) for line, loop in list(own.loaders.items())},
     }

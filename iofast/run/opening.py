@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import IO, Any
 
 from PIL.JpegImagePlugin import JpegImageFile, jpeg_factory
@@ -11,9 +10,9 @@ from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import markers
 from iofast.run import notes, shadow
-from iofast.run.images import LazyJpeg, Pending
+from iofast.run.images import LazyJpeg, fields
 from iofast.run.plan import Plan
-from iofast.run.source import Source
+from iofast.run.source import Part, Source
 
 _MPF, _FIRST = b"MPF\0", 1 << 16
 _TURNED = 5  # EXIF orientations from here on exchange width and height; Pillow's size is of the stored pixels
@@ -30,22 +29,11 @@ def open_jpeg(fp: IO[bytes], filename: Any = None) -> JpegImageFile:
     width, height, mode = size_and_mode
     notes.count("lazy")
     notes.write_sometimes()
-    other = None
-    if shadow.wanted():
-        notes.count("checked")
-        other = shadow.timed(lambda: JpegImageFile(io.BytesIO(data), filename))
+    source = Source(data, (width, height), _name(filename, fp), checked=shadow.wanted())
     image = LazyJpeg.__new__(LazyJpeg)
-    plan = Plan.whole((width, height))
     image.__dict__.update(
-        _data=data,
-        _mode=mode,
-        _size=plan.size,
-        palette=None,
+        fields(mode, source.size, data, Part(source, Plan.whole(source.size))),
         _readonly=1,
-        _exif=None,
-        _core=None,
-        _pending=Pending(Source(data, plan.size, _name(filename, fp)), plan, other),
-        _pixels=None,
         fp=fp,
         filename=filename or "",
         _exclusive_fp=False,
@@ -59,7 +47,12 @@ def _lazy_size(data: bytes) -> tuple[int, int, str] | None:
         header = kernel.read_header(data)
     except DecodeError:
         return None
-    if header.format != "jpeg" or header.components not in (1, 3) or _MPF in data[:_FIRST] or not markers.has_end(data):
+    if (
+        header.format != "jpeg"
+        or header.components not in (1, 3)
+        or data.find(_MPF, 0, _FIRST) >= 0
+        or not markers.has_end(data)
+    ):
         return None
     width, height = header.width, header.height
     if header.orientation >= _TURNED:

@@ -76,57 +76,37 @@ def _enhancer(name: str, kind: Any) -> None:
         if "_before" in self.__dict__ and _is_lazy(self.image):
             from iofast.run import colours
 
-            code, info = colours.ENHANCERS[name]
-            return self.image.step((code, (float(factor),)), lambda image: kind(image).enhance(factor), info=info)
+            info, code = colours.ENHANCERS[name]
+            call = colours.calling(colours.__name__, "enhanced", name, factor)
+            return self.image.step((code, (float(factor),)), call, info=info)
         return real(self, factor)
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
 
 
-def operations(module: Any) -> None:
-    """Let functions of ImageOps note their operation on a lazy image."""
-    for name in ("autocontrast", "equalize", "invert", "posterize", "solarize"):
+def operations(module: Any, *names: str) -> None:
+    """Let functions of ImageOps and torchvision note their operation on a lazy image."""
+    for name in names:
         setattr(module, name, _operation(name, getattr(module, name)))
 
 
 def _operation(name: str, real: Any) -> Any:
     @_like(real)
-    def operation(image: Any, *given: Any, **named: Any) -> Any:
-        if _is_lazy(image):
+    def operation(*given: Any, **named: Any) -> Any:
+        if given and _is_lazy(given[0]):
             from iofast.run import colours
 
+            image, *more = given
+            info, step_for = colours.OPERATIONS[name]
             try:
-                step = colours.OPERATIONS[name](*given, **named)
+                step = step_for(*more, **named)
             except TypeError:  # with a mask, a cutoff
                 step = None
             if step is not None:
-                return image.step(step, lambda other: real(other, *given, **named))
-        return real(image, *given, **named)
+                return image.step(step, colours.calling(real.__module__, name, *more, **named), info=info)
+        return real(*given, **named)
 
     return operation
-
-
-def torchvision_colours(module: Any) -> None:
-    """Let torchvision's hue and gray of Pillow images stay lazy."""
-    turn, gray = module.adjust_hue, module.to_grayscale
-
-    @_like(turn)
-    def adjust_hue(img: Any, hue_factor: Any) -> Any:
-        if _is_lazy(img) and -0.5 <= hue_factor <= 0.5:
-            from iofast.run import colours
-
-            return img.step(colours.hue(hue_factor), lambda image: turn(image, hue_factor), info=False)
-        return turn(img, hue_factor)
-
-    @_like(gray)
-    def to_grayscale(img: Any, num_output_channels: Any) -> Any:
-        if _is_lazy(img) and num_output_channels == 3:
-            from iofast.run import colours
-
-            return img.step(colours.LUMA, lambda image: gray(image, 3), info=False)
-        return gray(img, num_output_channels)
-
-    module.adjust_hue, module.to_grayscale = adjust_hue, to_grayscale
 
 
 def _is_lazy(image: Any) -> bool:
@@ -153,37 +133,43 @@ def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
     def to_tensor(pic: Any) -> Any:
         if not type(pic).__module__.startswith("iofast."):
             return real(pic)
-        from torch.utils.data import get_worker_info
-
         from iofast.run import deferred, images, shadow
 
         pending = images.pending_of(pic)
         if pending is None or shadow.failed():
             return real(pic)
         tensor = deferred.defer(pending, real, floats=floats)
-        later = get_worker_info() is not None and pending.source.pixels is None
-        return tensor if later else tensor.make()
+        return tensor if deferred.wanted() and pending.source.pixels is None else tensor.make()
 
     return to_tensor
 
 
 def dataloader(module: Any) -> None:
-    """Decode what DataLoader's workers send."""
-    real = module.DataLoader._get_iterator
+    """Decode what DataLoader's workers send, or what it collates without them."""
+    real, alone = module.DataLoader._get_iterator, module._SingleProcessDataLoaderIter
+    next_data = alone._next_data
 
     @_like(real)
     def _get_iterator(self: Any) -> Any:
         iterator = real(self)
-        if self.num_workers > 0 and type(iterator) is module._MultiProcessingDataLoaderIter:
+        if type(iterator) in (alone, module._MultiProcessingDataLoaderIter):
             try:
                 from iofast.run import loaders
+
+                loaders.attach(self, iterator)
             except Exception as error:
                 notes.leave("DataLoader", f"iofast cannot run here: {error}")
-            else:
-                loaders.attach(iterator, self.num_workers)
         return iterator
 
-    module.DataLoader._get_iterator = _get_iterator
+    @_like(next_data)
+    def _next_data(self: Any) -> Any:
+        if (own := self.__dict__.get("_iofast")) is None:
+            return next_data(self)
+        from iofast.run import loaders
+
+        return loaders.fetched(lambda: next_data(self), own)
+
+    module.DataLoader._get_iterator, alone._next_data = _get_iterator, _next_data
 
 
 def timm(module: Any) -> None:
@@ -210,8 +196,8 @@ def timm(module: Any) -> None:
 PATCHES: dict[str, Callable[[Any], None]] = {
     "PIL.JpegImagePlugin": pillow,
     "PIL.ImageEnhance": enhancers,
-    "PIL.ImageOps": operations,
-    "torchvision.transforms._functional_pil": torchvision_colours,
+    "PIL.ImageOps": lambda module: operations(module, "autocontrast", "equalize", "invert", "posterize", "solarize"),
+    "torchvision.transforms._functional_pil": lambda module: operations(module, "adjust_hue", "to_grayscale"),
     "torchvision.transforms.functional": torchvision,
     "torch.utils.data.dataloader": dataloader,
     "timm.data.loader": timm,

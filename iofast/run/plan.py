@@ -1,4 +1,8 @@
-"""What has been asked of an image: orientation, a region, a resize, a window of the result, a mirror, colours."""
+"""What has been asked of an image: orientation, a region, a resize, a window of the result, a mirror, colours.
+
+Beside that, a plan has the script's calls themselves: Pillow repeats them on what the kernel refuses, and on checked
+images.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ Box = tuple[int, int, int, int]  # x0, y0, x1, y1
 _FILTERS = {
     each: ALL_FILTERS.index(name) + 1 for each in Image.Resampling if (name := each.name.lower()) in ALL_FILTERS
 }
-_RESAMPLINGS = {number: filter for filter, number in _FILTERS.items()}
 # The EXIF orientation whose correction is this transpose.
 _TURNS = {
     Image.Transpose.FLIP_LEFT_RIGHT: 2,
@@ -27,7 +30,6 @@ _TURNS = {
     Image.Transpose.TRANSVERSE: 7,
     Image.Transpose.ROTATE_90: 8,
 }
-_TRANSPOSES = {turn: method for method, turn in _TURNS.items()}
 
 
 class Plan(NamedTuple):
@@ -42,6 +44,7 @@ class Plan(NamedTuple):
     filter: int  # as in the kernel's `flips`; 0 = not resampled
     flip: bool  # left to right
     steps: tuple[colours.Colour, ...] = ()  # on the finished pixels
+    calls: tuple[colours.Call, ...] = ()  # the same, as the script called Pillow
 
     @classmethod
     def whole(cls, size: Size) -> Plan:
@@ -89,7 +92,7 @@ class Plan(NamedTuple):
             mirrors = method in (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
             return self.step(colours.flip(across=method == Image.Transpose.FLIP_LEFT_RIGHT)) if mirrors else None
         full = self.full[::-1] if turn >= 5 else self.full
-        return Plan(turn, full, (0, 0, *full), None, (0, 0), full, 0, False)
+        return self._replace(turn=turn, full=full, region=(0, 0, *full), size=full)
 
     def numbers(self) -> tuple[int, ...]:
         """Return the eight numbers of a row of the kernel's `boxes`."""
@@ -99,18 +102,3 @@ class Plan(NamedTuple):
     def flips(self) -> int:
         """Return the row of the kernel's `flips`."""
         return (self.filter or 1) << 1 | self.flip
-
-    def by_pillow(self, image: Image.Image) -> Image.Image:
-        """Do the same to a decoded image."""
-        if self.turn:
-            image = image.transpose(_TRANSPOSES[self.turn])
-        if self.region != (0, 0, *self.full):
-            image = image.crop(self.region)
-        if self.virtual:
-            image = image.resize(self.virtual, _RESAMPLINGS[self.filter])
-            if self.size != self.virtual:
-                x, y = self.window
-                image = image.crop((x, y, x + self.size[0], y + self.size[1]))
-        if self.flip:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return colours.by_pillow(image, self.steps)

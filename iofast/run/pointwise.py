@@ -21,6 +21,7 @@ IN_PLACE: frozenset[Any] = frozenset(
     getattr(_Tensor, name)
     for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 )
+_OF_NUMPY = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 _MOST = 256  # remembered results; a script with random numbers in its arithmetic would need any number
 
 _BYTES = torch.arange(256, dtype=torch.uint8).repeat(3, 1, 1)
@@ -62,7 +63,7 @@ def applied(func: Callable[..., Any], levels: torch.Tensor, args: tuple[Any, ...
     if (found := _known.get(tuple(key))) is not None:
         return found
     result = func(*(each.clone() if each is levels else each for each in args), **named)
-    if result.shape != levels.shape:
+    if result.shape != levels.shape or result.dtype not in _OF_NUMPY:
         return None
     result = interned(result)
     _known[tuple(key)] = result
@@ -71,5 +72,5 @@ def applied(func: Callable[..., Any], levels: torch.Tensor, args: tuple[Any, ...
 
 def _per_channel(tensor: torch.Tensor) -> bool:
     """Whether a tensor has one value, or one for each channel."""
-    plain = tensor.device.type == "cpu" and not tensor.requires_grad and tensor.dtype != torch.bfloat16
+    plain = tensor.device.type == "cpu" and not tensor.requires_grad and tensor.dtype in _OF_NUMPY
     return plain and tensor.ndim <= 3 and (tensor.numel() == 1 or tuple(tensor.shape) == (3, 1, 1))

@@ -1,8 +1,8 @@
 """The self-check: the first images of a process are made a second time, by the script's own libraries.
 
-The script runs once. What it asks of a lazy image is also asked of its shadow, an ordinary image of Pillow or tensor of
-torch, and where pixels leave the lazy world both are compared. To run `dataset[i]` twice instead would draw twice from
-generators of the dataset's own, and count twice what it counts.
+The script runs once. Where pixels of a checked image leave the lazy world, Pillow repeats the calls that the script
+made; what it asks of a lazy tensor is also asked of torch's. Both are compared. To run `dataset[i]` twice instead would
+draw twice from generators of the dataset's own, and count twice what it counts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from iofast.run import notes
 
 FIRST = 16  # images of each process
+_COLD = 4  # of them whose time is not counted: libraries import and allocate
 TESTED = {"PIL": ("13.0", "12.0"), "torchvision": ("0.28",), "torch": ("2.13",)}  # with other releases twice as many
 
 
@@ -30,12 +31,16 @@ class DifferenceError(RuntimeError):
 
 
 def wanted() -> bool:
-    """Whether the next image gets a shadow."""
+    """Count the next image among the checked ones, if it is one."""
     own = notes.notes()
     if own.counts["checked"] >= 2 * FIRST:
         return False
     own.untested = untested()
-    return own.counts["checked"] < FIRST * (2 if own.untested else 1)
+    if own.counts["checked"] >= FIRST * (2 if own.untested else 1):
+        return False
+    own.counts["checked"] += 1
+    own.counts["timed"] += own.counts["checked"] > _COLD
+    return True
 
 
 def untested() -> list[str]:
@@ -49,12 +54,13 @@ def untested() -> list[str]:
 
 
 def timed(make: Callable[[], _T]) -> _T:
-    """Call what the script's libraries do, and add its time to theirs."""
-    begun = time.perf_counter_ns()
+    """Call what the script's libraries do, and add its processor time to theirs: other processes start meanwhile."""
+    begun = time.thread_time_ns()
     try:
         return make()
     finally:
-        notes.notes().nanoseconds["shadow"] += time.perf_counter_ns() - begun
+        if notes.notes().counts["timed"]:
+            notes.notes().nanoseconds["shadow"] += time.thread_time_ns() - begun
 
 
 def agree(ours: NDArray[Any], theirs: NDArray[Any], name: str) -> bool:

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.run import pointwise
-from iofast.run.decoding import Erased, Row
 from iofast.run.plan import Plan, Size
-from iofast.run.source import Source
+from iofast.run.source import Erased, Part, Source
 
 
 class Shipment(NamedTuple):
@@ -26,13 +25,13 @@ class Shipment(NamedTuple):
     pinned: bool
 
 
-def smaller(rows: Sequence[Row], levels: torch.Tensor) -> bool:
+def smaller(rows: Sequence[Part], levels: torch.Tensor) -> bool:
     """Whether the files of some rows are smaller than the tensor that is made of them."""
     width, height = rows[0].plan.size
     return sum(len(row.source.data) for row in rows) < 3 * width * height * levels.element_size() * len(rows)
 
 
-def pack(rows: Sequence[Row], levels: torch.Tensor, *, batched: bool, pinned: bool) -> Shipment:
+def pack(rows: Sequence[Part], levels: torch.Tensor, *, batched: bool, pinned: bool) -> Shipment:
     """Return what travels. The files are in shared memory, once each."""
     numbers: dict[int, int] = {}
     sources: list[Source] = []
@@ -51,9 +50,9 @@ def pack(rows: Sequence[Row], levels: torch.Tensor, *, batched: bool, pinned: bo
     return Shipment(data, files, packed, levels.numpy(), batched, pinned)
 
 
-def unpack(shipment: Shipment) -> tuple[tuple[Row, ...], torch.Tensor]:
+def unpack(shipment: Shipment) -> tuple[tuple[Part, ...], torch.Tensor]:
     """Return rows and levels."""
     view = memoryview(shipment.data.numpy())  # type: ignore[arg-type]
     sources = [Source(view[at : at + length], size, name) for name, at, length, size in shipment.files]
-    rows = tuple(Row(sources[number], plan, erased) for number, plan, erased in shipment.rows)
+    rows = tuple(Part(sources[number], plan, erased) for number, plan, erased in shipment.rows)
     return rows, pointwise.interned(torch.from_numpy(shipment.levels))

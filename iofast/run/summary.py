@@ -14,10 +14,6 @@ VERSION = 1  # of the JSON
 
 _FLAGS = ("I", "E", "S")  # of Python: ignore the environment, or start without `site`
 _MOST = 5  # lines of the script that are named
-_NEXT = (
-    "faster still, without worker processes and with crops of its own: `iofast pack FOLDER out.lmdb --resize 256`, and "
-    "FastLoader(FastDataset('out.lmdb'), 64, shuffle=True, transform=T.train(224)) in place of the DataLoader"
-)
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
@@ -58,6 +54,7 @@ def report(program: Sequence[str], status: int, processes: list[dict[str, Any]])
         "ignores_environment": deaf(program),
         "images": dict(counts),
         "ms_per_image": _milliseconds(counts, nanoseconds),
+        "loaders": _loaders(processes),
         "decoded_whole_by_line": dict(whole.most_common(_MOST)),
         "left_alone": left,
         "untested": sorted(untested),
@@ -69,12 +66,44 @@ def _milliseconds(counts: Counter[str], nanoseconds: Counter[str]) -> dict[str, 
     """Return the time of decoding, cropping, resizing and arithmetic, by the script's libraries and by iofast."""
     found = {}
     for name, what, number in (
-        ("libraries", "shadow", "checked"),
+        ("libraries", "shadow", "timed"),
         ("iofast", "decoding for the loop", "decoded for the loop"),
     ):
         if counts[number]:
             found[name] = round(nanoseconds[what] / counts[number] / 1e6, 3)
     return found
+
+
+def _loaders(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the loops over DataLoaders, those of one name as one, with images a second and waits."""
+    own, found = {each["pid"]: each for each in processes if "pid" in each}, dict[str, list[dict[str, Any]]]()
+    for process in own.values():
+        for name, loop in process["loaders"].items():
+            found.setdefault(name, []).append(loop)
+    return [_loader(name, loops, own) for name, loops in found.items()]
+
+
+def _loader(name: str, loops: list[dict[str, Any]], processes: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return one loop, of one process or of several ranks.
+
+    Before: no worker makes an image faster than Pillow and torch made the checked ones, and the step is as long as now.
+    """
+    first = loops[0]
+    facts = {"name": name, **{fact: first[fact] for fact in ("workers", "batch_size", "shuffled", "folder")}}
+    facts["decoded"], images, time, waited = (
+        sum(loop[fact] for loop in loops) for fact in ("decoded", "images", "nanoseconds", "waited")
+    )
+    if not images:
+        return facts
+    facts["now"] = {"images_per_s": round(len(loops) * images / time * 1e9), "wait": round(waited / time, 3)}
+    makers = [processes[pid] for loop in loops for pid in loop["processes"] if pid in processes]
+    timed = sum(each["counts"].get("timed", 0) for each in makers)
+    if timed and (shadow := sum(each["nanoseconds"].get("shadow", 0) for each in makers)):
+        step, image = (time - waited) / images, shadow / timed
+        period = image / facts["workers"] if facts["workers"] else image + step
+        rate, wait = len(loops) * 1e9 / period, max(0.0, 1 - step / period)
+        facts["before"] = {"images_per_s_at_most": round(rate), "wait_at_least": round(wait, 3)}
+    return facts
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
@@ -100,15 +129,41 @@ def lines(facts: dict[str, Any]) -> list[str]:
     times = facts["ms_per_image"]
     if len(times) == 2:
         found.append(
-            f"decode, crop, resize and arithmetic of an image: {times['libraries']} ms by Pillow and torch (checked "
-            f"images), {times['iofast']} ms by iofast"
+            f"decode, crop, resize and arithmetic of an image: {times['libraries']} ms of a processor by Pillow and "
+            f"torch (checked images), {times['iofast']} ms by iofast's threads"
         )
     found += [f"{line} needs whole images: {number:,}" for line, number in facts["decoded_whole_by_line"].items()]
     if facts["untested"]:
         found.append(f"not tested with {', '.join(facts['untested'])}: twice as many images were checked")
+    for loader in facts["loaders"]:
+        found += _rates(loader)
     if images.get("decoded for the loop") and not images.get("differences"):
-        found.append(_NEXT)
+        found += _fast_loader(max(facts["loaders"], key=lambda each: each["decoded"]))
     return found + _left(facts)
+
+
+def _rates(loader: dict[str, Any]) -> list[str]:
+    if "now" not in loader:
+        return []
+    now, before = loader["now"], loader.get("before")
+    found = [f"{loader['name']}: {now['images_per_s']:,} images/s, the loop waits {now['wait']:.0%} of the time"]
+    if before:
+        found[0] += (
+            f"; before, by the checked images: at most {before['images_per_s_at_most']:,} images/s, waiting at least "
+            f"{before['wait_at_least']:.0%}"
+        )
+    return found
+
+
+def _fast_loader(loader: dict[str, Any]) -> list[str]:
+    """Return the lines with which a DataLoader becomes a FastLoader."""
+    options = "shuffle=True, transform=T.train(224)" if loader["shuffled"] else "transform=T.evaluate(224)"
+    return [
+        f"{loader['name']} could be a FastLoader: faster still, without worker processes, with crops of its own:",
+        f"    iofast pack {loader['folder'] or 'FOLDER'} out.lmdb --resize 256",
+        "    from iofast import FastDataset, FastLoader, transforms as T",
+        f"    loader = FastLoader(FastDataset('out.lmdb'), {loader['batch_size']}, {options})",
+    ]
 
 
 def _left(facts: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ ORDINARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "pickle": lambda t: pickle.loads(pickle.dumps(t)),
     "interpolate": lambda t: torch.nn.functional.interpolate(t[None].float(), (7, 9)),
     "view of bytes": lambda t: t.contiguous().view(torch.uint8),
+    "bfloat16": lambda t: t.to(torch.bfloat16),
     "clamp": lambda t: t.clamp(0, 1),
     "comparison": lambda t: t > 0.5,
 }
@@ -126,12 +128,28 @@ def test_a_batch_stays_lazy_and_travels_as_files(stack: Any, opened: Callable[[b
     expected = torch.stack([_erased(to_tensor(opened(False)) - MEAN)] * 3)
     batch = stack([_erased(defer(opened(True)) - MEAN) for _ in range(3)])
     assert isinstance(batch, Deferred)
-    sent = pickle.dumps(batch)
+    sent = ForkingPickler.dumps(batch)  # type: ignore[attr-defined]
     assert len(sent) < expected.numel() * 4
     arrived = pickle.loads(sent)  # by a consumer that knows nothing of lazy tensors
     assert type(arrived) is torch.Tensor
     assert torch.equal(arrived, expected)
     assert torch.equal(batch.contiguous().float().make(), expected)
+
+
+def test_a_file_has_an_ordinary_tensor(opened: Callable[[bool], Image.Image], tmp_path: Path) -> None:
+    torch.save({"pixels": defer(opened(True))}, tmp_path / "saved.pt")
+    saved = torch.load(tmp_path / "saved.pt", weights_only=True)["pixels"]
+    assert type(saved) is torch.Tensor
+    assert torch.equal(saved, to_tensor(opened(False)))
+    assert b"iofast" not in pickle.dumps(defer(opened(True)))
+
+
+def test_what_a_script_keeps_is_decoded_once(opened: Callable[[bool], Image.Image]) -> None:
+    kept = defer(opened(True))
+    assert isinstance(torch.stack([kept]), Deferred)
+    again = torch.stack([kept])
+    assert type(again) is torch.Tensor
+    assert torch.equal(again[0], to_tensor(opened(False)))
 
 
 def test_unlike_images_are_stacked_as_pixels(opened: Callable[[bool], Image.Image]) -> None:

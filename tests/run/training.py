@@ -71,6 +71,13 @@ def by_name(batch: Any) -> Any:
     }
 
 
+class Batch:
+    """A batch in a container that torch does not know."""
+
+    def __init__(self, samples: Any) -> None:
+        self.pixels, self.labels = torch.stack([each[0] for each in samples]), [each[1] for each in samples]
+
+
 def seen(loader: Any, most: int = 1000) -> list[Any]:
     """Return digests of up to `most` batches."""
     found = []
@@ -85,9 +92,16 @@ def digest(batch: Any) -> Any:
     if isinstance(batch, torch.Tensor):
         assert type(batch) is torch.Tensor
         return hashlib.sha256(batch.numpy().tobytes()).hexdigest()[:16], list(batch.shape)
+    if isinstance(batch, Batch):
+        return digest(vars(batch))
     if isinstance(batch, dict):
         return {name: digest(value) for name, value in batch.items()}
     return [digest(each) for each in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+@torch.inference_mode()
+def inferred(loader: Any) -> list[Any]:
+    return seen(loader)
 
 
 def error_of(loader: Any) -> str:
@@ -101,36 +115,51 @@ def error_of(loader: Any) -> str:
 def main(folder: str, context: str) -> None:
     torch.manual_seed(1)
     random.seed(1)
-    photos, workers = Photos(folder), {"num_workers": 2, "multiprocessing_context": context}
-    facts: dict[str, Any] = {"context": seen(DataLoader(photos, 6, shuffle=True, **workers))}
-    one = workers | {"num_workers": 1}
-    if context == "fork":
-        again = DataLoader(photos, 5, shuffle=True, persistent_workers=True, **workers)
-        facts |= {
-            "persistent": [seen(again), seen(again)],
-            "early": [seen(again, 1), seen(DataLoader(photos, 4, **one), 1), seen(again)],
-            "two at once": [digest(pair) for pair in zip(again, DataLoader(photos, 5, **one), strict=True)],
-            "stream": seen(DataLoader(Stream(photos), 4, **one)),
-            "pairs": seen(DataLoader(photos, 4, collate_fn=pairs, **one)),
-            "by name": seen(DataLoader(photos, 4, collate_fn=by_name, **one)),
-            "in this process": seen(DataLoader(photos, 4)),
-            "error": error_of(DataLoader(Photos(folder, fails_at=7), 4, **one)),
-            "damaged": error_of(DataLoader(Photos(folder, damaged=True), 4, **one)),
-        }
-        del again
+    begun, photos = descriptors(), Photos(folder)
+    two = {"num_workers": 2, "multiprocessing_context": context}
+    facts: dict[str, Any] = {"shuffled": seen(DataLoader(photos, 6, shuffle=True, **two))}  # type: ignore[arg-type]
     facts["states"] = [torch.rand(()).item(), random.random()]
+    if context == "fork":
+        facts |= in_many_ways(folder, photos)
     gc.collect()
-    ends = time.monotonic() + 30  # threads look every now and then whether their loop has ended
-    while any("iofast" in each.name for each in threading.enumerate()) and time.monotonic() < ends:
+    ends = time.monotonic() + 30  # threads and pipes end a while after their loop
+    while (threads() or descriptors() > begun) and time.monotonic() < ends:
         time.sleep(0.05)
-    facts["children"] = len(multiprocessing.active_children())
-    facts["threads"] = sorted({each.name for each in threading.enumerate() if "iofast" in each.name})
-    facts["descriptors"] = len([each for each in os.listdir("/proc/self/fd") if readable(each)])
-    print(json.dumps(facts))  # noqa: T201
+    left = {"children": len(multiprocessing.active_children()), "threads": threads()}
+    if context == "fork":
+        left["descriptors"] = max(0, descriptors() - begun)
+    print(json.dumps(facts | {"left": left}))  # noqa: T201
 
 
-def readable(descriptor: str) -> bool:
-    return os.path.exists(f"/proc/self/fd/{descriptor}")
+def in_many_ways(folder: str, photos: Photos) -> dict[str, Any]:
+    two, one = {"num_workers": 2}, {"num_workers": 1}
+    again = DataLoader(photos, 5, shuffle=True, persistent_workers=True, **two)  # type: ignore[arg-type]
+    return {
+        "persistent": [seen(again), seen(again)],
+        "early": [seen(again, 1), seen(DataLoader(photos, 4, **one), 1), seen(again)],
+        "two at once": [digest(pair) for pair in zip(again, DataLoader(photos, 5, **one), strict=True)],
+        "stream": seen(DataLoader(Stream(photos), 4, **one)),
+        "pairs": seen(DataLoader(photos, 4, collate_fn=pairs, **one)),
+        "by name": seen(DataLoader(photos, 4, collate_fn=by_name, **one)),
+        "an object": seen(DataLoader(photos, 4, collate_fn=Batch, **one)),
+        "in this process": seen(DataLoader(photos, 4, shuffle=True)),
+        "inference": inferred(DataLoader(photos, 4)),
+        "an object in this process": seen(DataLoader(photos, 4, collate_fn=Batch)),
+        "error": error_of(DataLoader(Photos(folder, fails_at=7), 4, **one)),
+        "error in this process": error_of(DataLoader(Photos(folder, fails_at=7), 4)),
+        "damaged": error_of(DataLoader(Photos(folder, damaged=True), 4, **one)),
+        "states at the end": [torch.rand(()).item(), random.random()],
+        # Damage is found when a batch is complete, so that more random numbers have been drawn.
+        "damaged in this process": error_of(DataLoader(Photos(folder, damaged=True), 4)),
+    }
+
+
+def threads() -> list[str]:
+    return sorted({each.name for each in threading.enumerate() if "iofast" in each.name})
+
+
+def descriptors() -> int:
+    return len([each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""What stands between DataLoader's workers and the loop."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from test_tensors import defer
+from torch._utils import ExceptionWrapper
+
+from iofast.run import loaders, notes
+from iofast.run.deferred import Deferred
+from iofast.run.loaders import Loop, Outbox
+
+FACTS = {"workers": 2, "batch_size": 2, "decoded": 0, "images": 0, "nanoseconds": 0, "waited": 0}
+
+
+@pytest.fixture
+def passed_on() -> Iterator[Callable[..., Outbox]]:
+    """Call with items, or errors, of DataLoader's queue; returns the queue of the loop."""
+    stop, threads = threading.Event(), list[threading.Thread]()
+
+    class Inbox(queue.Queue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            item = super().get(block, timeout)
+            if isinstance(item, Exception):
+                raise item
+            return item
+
+    def start(*items: Any) -> Outbox:
+        inbox, outbox = Inbox(), Outbox(loop := Loop(dict(FACTS)))
+        for item in items:
+            inbox.put(item)
+        threads.append(threading.Thread(target=loaders._pass_on, args=(inbox, outbox, stop, loop)))
+        threads[-1].start()
+        return outbox
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def lazy(photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> Callable[[], Deferred]:
+    def batch() -> Deferred:
+        by_iofast(True)
+        notes.notes().counts["checked"] = 1000
+        stacked = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 40, 40))) for _ in range(2)])
+        assert isinstance(stacked, Deferred)
+        return stacked
+
+    return batch
+
+
+def test_batches_that_wait_together_are_each_decoded(
+    lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]
+) -> None:
+    box = passed_on((0, [lazy(), 1]), (1, {"pixels": lazy()}))
+    assert [type(box.get(timeout=30)[1][0]), type(box.get(timeout=30)[1]["pixels"])] == [torch.Tensor] * 2
+
+
+def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]) -> None:
+    damaged = lazy()
+    for row in damaged.contents.rows:
+        row.source.data = bytes(row.source.data)[:300]
+    box = passed_on((0, lazy()), (1, damaged), (2, lazy()))
+    items = [box.get(timeout=30) for _ in range(3)]
+    assert [(number, type(batch)) for number, batch in items] == [
+        (0, torch.Tensor),
+        (1, ExceptionWrapper),
+        (2, torch.Tensor),
+    ]
+    assert any("rgb.jpg" in line for line in items[1][1].exc_msg.splitlines())
+
+
+def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]) -> None:
+    box = passed_on(RuntimeError("received 0 items of ancdata"), (0, lazy()))
+    with pytest.raises(RuntimeError, match="ancdata"):
+        box.get(timeout=30)
+    assert type(box.get(timeout=30)[1]) is torch.Tensor
+
+
+def test_images_are_counted_between_batches_of_one_epoch() -> None:
+    facts = dict(FACTS)
+    box = Outbox(Loop(facts))
+    for number in range(40):
+        box.put((number, None))
+        box.get()
+    assert facts["images"] == 2 * (40 - 32)  # without those that may be checked, 32 by each worker
+    box.put((object(), None))  # a persistent worker begins another epoch
+    box.put((0, None))
+    box.put((1, None))
+    for _ in range(3):
+        box.get()
+    assert facts["images"] == 2 * (40 - 32 + 1)

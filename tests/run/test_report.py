@@ -1,0 +1,53 @@
+"""The report of `iofast run`, from what processes noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iofast.run import summary
+
+NAME = "DataLoader(ImageFolder, 64, num_workers=2) at train.py:7"
+WORKER = {"counts": {"lazy": 400, "checked": 20, "timed": 16}, "nanoseconds": {"shadow": 16 * 5_000_000}, "loaders": {}}
+
+
+def process(pid: int, workers: int, processes: list[int]) -> dict[str, Any]:
+    """A training process that got an image each 1 ms, a fifth of it waiting."""
+    loop = {"decoded": 700, "images": 640, "nanoseconds": 640_000_000, "waited": 128_000_000, "processes": processes}
+    options = {"workers": workers, "batch_size": 64, "shuffled": True, "folder": "photos/train"}
+    return {"pid": pid, "counts": {"decoded for the loop": 700}, "nanoseconds": {}, "loaders": {NAME: loop | options}}
+
+
+ALONE = process(1, 0, [1]) | {"nanoseconds": {"shadow": 5_000_000}, "counts": {"lazy": 1, "checked": 5, "timed": 1}}
+
+
+@pytest.mark.parametrize(
+    ("processes", "rate", "before", "wait"),
+    [
+        ([process(1, 2, [2, 3]), {"pid": 2} | WORKER, {"pid": 3} | WORKER], 1000, 400, 0.68),  # 5 ms by two workers
+        ([process(1, 2, [2]), process(4, 2, [5]), {"pid": 2} | WORKER, {"pid": 5} | WORKER], 2000, 800, 0.68),
+        ([ALONE], 1000, 172, 0.862),
+    ],
+    ids=["two workers", "two ranks", "no workers"],
+)
+def test_rates_and_waits(processes: list[dict[str, Any]], rate: int, before: int, wait: float) -> None:
+    (loader,) = summary.report(["python"], 0, processes)["loaders"]
+    assert loader["now"] == {"images_per_s": rate, "wait": 0.2}
+    assert loader["before"] == {"images_per_s_at_most": before, "wait_at_least": wait}
+
+
+def test_lines() -> None:
+    processes = [process(1, 2, [2, 3]), {"pid": 2} | WORKER, {"pid": 3} | WORKER]
+    lines = summary.lines(summary.report(["python"], 0, processes))
+    assert (
+        f"{NAME}: 1,000 images/s, the loop waits 20% of the time; before, by the checked images: at most 400 images/s, "
+        "waiting at least 68%"
+    ) in lines
+    at = lines.index("    iofast pack photos/train out.lmdb --resize 256")
+    assert lines[at - 1].startswith(f"{NAME} could be a FastLoader")
+    assert "FastDataset('out.lmdb'), 64, shuffle=True" in lines[at + 2]
+
+
+def test_a_process_that_was_killed_at_once() -> None:
+    assert summary.lines(summary.report(["python"], 137, [{}]))[0].startswith("1 process ran")
