@@ -92,7 +92,7 @@ def add_below(table: Any) -> Colour | None:
     number = table[0]
     below = next((level for level in range(256) if table[level] == level), 256)
     wanted = [min(255, level + number) if level < below else level for level in range(256)]
-    same = number > 0 and table == 3 * wanted
+    same = type(number) is int and number > 0 and table == 3 * wanted  # Pillow rounds entries that are floats
     return (Step.ADD_BELOW, (float(below), float(number))) if same else None
 
 

@@ -91,8 +91,10 @@ class _Lazy(Image.Image):
         """Return the pixels, read-only. Raises Pillow's errors."""
         pixels: Pixels | None = self.__dict__.get("_pixels")
         if pixels is None:
-            notes.count("whole" if pending.plan.is_whole else "part")
-            if pending.plan.is_whole:
+            decodes = bool(pending.source.data)  # else its pixels are known
+            if decodes:
+                notes.count("whole" if pending.plan.is_whole else "part")
+            if decodes and pending.plan.is_whole:
                 notes.notes().whole[notes.line_of_script()] += 1
             pixels = array_of(pending, self._mode)
             pixels.flags.writeable = False

@@ -87,6 +87,9 @@ OTHERS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "transform of nothing": lambda image: image.transform(image.size, Image.Transform.AFFINE),
     "perspective": lambda image: image.transform(image.size, Image.Transform.PERSPECTIVE, (1, 0, 0, 0, 1, 0, 0.01, 0)),
     "any table": lambda image: image.point(lambda level: level // 2),
+    "a table of floats, which Pillow rounds": lambda image: image.point(
+        3 * [min(255, level + 12.7) if level < 128 else level for level in range(256)]
+    ),
     "gray": lambda image: image.convert("L"),
     "other filter": lambda image: image.filter(ImageFilter.BoxBlur(2)),
     "Pillow's own attribute": lambda image: ImageEnhance.Contrast(image).degenerate,

@@ -205,6 +205,8 @@ class TestLaziness:
         assert (notes.notes().counts["part"], notes.notes().counts["whole"]) == (0, 0)
         part.tobytes()
         assert (notes.notes().counts["part"], notes.notes().counts["whole"]) == (1, 0)
+        part.rotate(5).tobytes()
+        assert (notes.notes().counts["part"], notes.notes().counts["whole"]) == (1, 0), "its pixels are known"
 
     def test_the_line_that_needs_whole_images_is_named(
         self, photos: dict[str, Path], by_iofast: Callable[[bool], None]
