@@ -42,6 +42,7 @@ class Delivery:
         self.made = made
         self._parts, self._auto = parts, auto
         self._ahead: Prefetch[Issued[FinishedBatch], None] | None = None
+        self._dropped: weakref.finalize[..., Any] | None = None
         consumer = self._consumer = _Consumer()
         if (streams := parts.resources.streams) is not None and made.num_workers:
             try:
@@ -54,7 +55,7 @@ class Delivery:
                     name="device-",
                 )
                 # Also at exit, before the finalizers of the two `Prefetch`: each waits for its threads
-                weakref.finalize(self, self._consumer.left.append, None)
+                self._dropped = weakref.finalize(self, consumer.left.append, None)
             except BaseException:
                 self.close()
                 raise
@@ -115,6 +116,8 @@ class Delivery:
                 self._ahead.close()  # before `made`, which it would wait for in vain
         finally:
             self.made.close()  # also after a Ctrl-C
+            if self._dropped is not None:
+                self._dropped.detach()  # it is Python, in which a Ctrl-C would be lost if it ran as a finalizer
 
 
 class _Consumer:

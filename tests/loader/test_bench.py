@@ -54,9 +54,12 @@ def test_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len([int(line) for line in capsys.readouterr().out.splitlines()]) == 2
 
 
-def test_a_step_beside_the_loader(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_beside_the_loader(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its loop is as long as its parts: the step, its wait for batches, and what it is longer beside the loader."""
-    command = ["bench", str(folder), "--seconds", "0.01", "--workers", "1", "--size", "32", "--step", "400"]
+    monkeypatch.setattr("iofast.bench.STEPS_S", 0.05)
+    command = ["bench", str(folder), "--seconds", "0.01", "--workers", "1", "--size", "32", "--step", "5"]
     assert main([*command, "--batch-size", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["beside"]
     assert found["beside_s"] * (1 - found["stall"]) == pytest.approx(found["step_s"] * (1 + found["interference"]))
