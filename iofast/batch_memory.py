@@ -48,7 +48,7 @@ class BatchMemory:
         """Return a contiguous, uninitialised tensor of `shape` and `dtype`."""
         if self._pinned:
             aside()
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
+            return torch.empty(shape, dtype=dtype, pin_memory=True, device="cpu")
         size = math.prod(shape) * dtype.itemsize
         block = self._find(size)
         # Every view and alias of the tensor keeps `view` alive. The death of `view` frees the block.

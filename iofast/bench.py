@@ -25,7 +25,7 @@ from iofast.containers.changed import refresh
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
-from iofast.loader.beside import WARM, Beside, beside, tuned
+from iofast.loader.beside import WARM, Beside, beside, tuned, wait
 from iofast.loader.spec import decode_options
 from iofast.order import Population, Shuffled
 from iofast.transforms import Pipeline, Transform
@@ -114,7 +114,9 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
         ways=ways,
         loading={workers: rates["loading", workers] for workers in options.workers},
         decoding={workers: rates["decoding", workers] for workers in options.workers},
-        beside=None if options.step_ms is None else _beside(dataset, pipeline, options.step_ms, options),
+        beside=None
+        if options.step_ms is None
+        else _beside(dataset, pipeline, options.step_ms, rates["loading", max(options.workers)], options),
     )
 
 
@@ -193,19 +195,24 @@ def _loading(
 
     def run() -> float:
         loader.load_state_dict(beginning)
+        wait(options.device)
         start, images = time.perf_counter(), 0
         for number, (batch, _) in enumerate(loader, 1):
             images += len(batch)
             if number == batches:
                 break
+        wait(options.device)
         return images / (time.perf_counter() - start)
 
     return run
 
 
-def _beside(dataset: FastDataset, pipeline: Pipeline, step_ms: float, options: BenchOptions) -> Beside:
+def _beside(
+    dataset: FastDataset, pipeline: Pipeline, step_ms: float, images_per_s: float, options: BenchOptions
+) -> Beside:
     """Run steps beside FastLoader with the most threads, over the same images again and again."""
-    steps = max(3, round(1e3 * STEPS_S / step_ms))
+    batches = STEPS_S * images_per_s / options.batch_size  # as many as the loader gives in that time
+    steps = max(3, round(min(1e3 * STEPS_S / step_ms, batches)))
     some = np.random.default_rng(options.seed).permutation(len(dataset))[: options.images]
     loader = FastLoader(
         dataset,

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         workers=args.workers or _default_workers(),
         pixels=args.pixels,
         device=args.device,
-        step_ms=STEP_MS if args.step is None and args.device != "cpu" else args.step,
+        step_ms=STEP_MS if args.step is None and args.device != "cpu" and not args.quiet else args.step,
     )
     machine, since = SystemProbe(Job(os.getpid(), 0, ""), scan_s=0.0), time.monotonic()
     result = bench(FastDataset(args.path, args.split), transform, options)
@@ -169,5 +169,7 @@ def _show(args: argparse.Namespace, result: BenchResult) -> None:
     if (beside := result.beside) is not None:
         console.print()
         lasts = f"a step of {1e3 * beside.step_s:.2f} ms takes {1e3 * beside.beside_s:.2f} ms beside the loader"
-        parts = f"{beside.stall:.1%} of that it waits for a batch, and it is {beside.interference:+.1%} as long itself"
+        parts = (
+            f"{beside.stall:.1%} of that it waits for a batch, and itself it takes {beside.interference:+.1%} longer"
+        )
         console.print(Text(plain(f"{args.device}: {lasts}: {parts} ({count(round(beside.images), 'image')}/s)")))

@@ -34,7 +34,7 @@ from iofast.foreign.table_files import TableFile
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, image_field
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
-from iofast.source.labels import Labels, class_names, read_labels
+from iofast.source.labels import Labels, class_names, read_labels, unused
 from iofast.source.table import ColumnValues
 
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
@@ -128,6 +128,7 @@ class _TableScan:
         self.count, self.json = 0, StringsWriter()
         self._places: list[list[_Places]] = [[] for _ in self.table.leaves]
         self._numbers, self._texts, self._names = [np.empty(0, np.int32)], ColumnValues(), ColumnValues()
+        self._unfit = False  # a label that was guessed by its name has values that are no class numbers
 
     def add(self, batch: Any, address: int, size: int, shown: str) -> None:
         """Add a batch of a file of `size` bytes, whose first byte has this address."""
@@ -169,6 +170,8 @@ class _TableScan:
         """Labels of all rows, names of classes, and warnings. Raises `SourceError`, `ContainerError`."""
         if self.table.label is None:
             return np.full(self.count, -1, np.int32), None, []
+        if self._unfit:
+            return np.full(self.count, -1, np.int32), None, unused([self.table.label], "--names label=COLUMN")
         if self.table.names is not None:
             self._names.finish()
             numbers = np.concatenate(self._numbers)
@@ -190,6 +193,9 @@ class _TableScan:
             return
         numbers = values.cast("int64", safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
         most = len(self.table.classes) if self.table.classes else 1 << 31
+        if self.table.names is not None:  # nobody has said that these are labels
+            self._unfit = self._unfit or bool(((numbers < -1) | (numbers >= most)).any())
+            numbers = np.where(self._unfit, -1, numbers)
         if len(numbers) and (numbers.min() < -1 or numbers.max() >= most):
             raise ContainerError(
                 f"{shown}: column {self.table.label!r} must have class indices from 0 to {most - 1}, or -1 for none, "

@@ -64,7 +64,7 @@ class _DeviceMemory:
     def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """See `Memory`. One copy of all."""
         places, end = _places({name: column.nbytes for name, column in columns.items()})
-        joined = torch.empty(end, dtype=torch.uint8, pin_memory=self._bus.device.type == "cuda")
+        joined = torch.empty(end, dtype=torch.uint8, pin_memory=self._bus.device.type == "cuda", device="cpu")
         there = joined.numpy()
         for name, column in columns.items():
             there[places[name]] = np.ascontiguousarray(column).reshape(-1).view(np.uint8)

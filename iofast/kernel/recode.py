@@ -85,7 +85,7 @@ def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str |
     if kind == "rgb" and 3 * width * height > MAX_BYTES:  # no loader would read it
         return f"the image is larger than the {MAX_BYTES >> 20:,} MiB of raw pixels that a loader reads"
     if width * height > recipe.max_pixels:
-        return f"the image is larger than the limit of {recipe.max_pixels:,} pixels (max_pixels)"
+        return f"the image is larger than the limit on pixels, --max-pixels is {recipe.max_pixels}"
     return None
 
 

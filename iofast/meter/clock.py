@@ -271,7 +271,8 @@ def _queued_ns() -> tuple[int, int] | None:
     """How long this thread has been ready to run without a processor, and now; None if that is not counted."""
     try:
         with open(f"/proc/self/task/{get_native_id()}/schedstat", "rb") as file:
-            return int(file.read().split()[1]), time.monotonic_ns()
+            ran, queued, _ = map(int, file.read().split())
+            return (queued, time.monotonic_ns()) if ran else None
     except (OSError, IndexError, ValueError, NameError):  # the last: `open` is gone while the interpreter exits
         return None
 

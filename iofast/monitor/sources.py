@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,7 +39,7 @@ def _on_gpu(gpu: int | None, nvml: NvmlProbe | None, least_age_s: float = LEAST_
 
 def _started(program: int, nvml: NvmlProbe | None, since: float) -> Sequence[Job]:
     """The trainings of a started program: it may be a launcher, with the training in a process far below."""
-    family = {program} | ProcessTable(os.geteuid()).below(program)
+    family = {program} | ProcessTable(None).below(program)  # of any user: a set-uid starter may be in between
     found = [job for job in _on_gpu(None, nvml, least_age_s=0.0) if job.pid in family]
     if found or time.monotonic() - since < _PROVES_ITSELF_S:
         return found

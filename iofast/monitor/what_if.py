@@ -94,7 +94,9 @@ class Times:
 
 def what_if(now: Situation) -> tuple[Prediction, ...]:
     """Predictions for an input-bound job, the largest gain first; () where the model does not hold."""
-    times, found = times_of(now), []
+    stall, beside = now.verdict.stall, now.verdict.interference
+    alone = stall is None or not stall.host_wait or beside is not None or now.verdict.cause is Cause.SINGLE
+    times, found = times_of(now) if alone else None, []  # else it is unknown how long a step takes alone
     reported = [one.images for one in now.training.loaders if one.images is not None]
     changes = () if times is None else [one for change in _CHANGES for one in change(now, times)]
     for name, change, after, assumption in changes:
@@ -117,9 +119,10 @@ def times_of(now: Situation) -> Times | None:
         return None
     step = (max(0.02, 1.0 - stall.high), max(0.02, 1.0 - stall.low))
     if cause is Cause.SINGLE:  # the training thread makes batches itself, in the time of the stall
-        given = 0.0 if stall.host_wait else stall.low  # of its core, which it needs no more beside a device
-        cores = max(0.5, min(now.cores, free + given))
-        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, cores, beside=False)
+        # Its core serves workers too: all of the time if it computes there as well, else while it made batches.
+        cores = max(0.5, min(now.cores, free + (1.0 if stall.host_wait else stall.low)))
+        host = step[1] if stall.host_wait else 0.0
+        return Times(step, (stall.low, stall.high), (0.0, 0.0), 1, cores, beside=False, host=host)
     training, workers, seen = now.training, now.training.workers, None
     if workers is not None:
         prep = workers.count * workers.cpu
@@ -138,20 +141,20 @@ def times_of(now: Situation) -> Times | None:
     return _scaled(_sharing(now, seen) if stall.host_wait else seen)
 
 
-def _sharing(now: Situation, times: Times) -> Times | None:
-    """The times of a training that computes on the same cores; None if it is unknown how long its step is alone."""
+def _sharing(now: Situation, times: Times) -> Times:
+    """The times of a training that computes on the same cores; as they are if its step by itself is unknown."""
     beside, (short, long), prep = now.verdict.interference, times.step, times.prep[1]
     if beside is None:
-        return None
+        return times
     host = max(0.0, now.training.cpu - (now.training.loader_cores or 0.0))
     alone = short / (1 + beside.high), long / (1 + beside.low)
     slowed = (long - alone[1]) / prep if prep else 0.0
     return replace(times, step=alone, cores=times.cores + host, host=host, slowed=slowed)
 
 
-def _scaled(times: Times | None) -> Times | None:
+def _scaled(times: Times) -> Times | None:
     """The times with a loader that takes all of the present time; None if most of that is unexplained."""
-    if times is None or (taken := times.loader(1)) < _EXPLAINED:
+    if (taken := times.loader(1)) < _EXPLAINED:
         return None
     prep, fetch = ((low / taken, high / taken) for low, high in (times.prep, times.fetch))
     return replace(times, prep=prep, fetch=fetch, host=times.host / taken, slowed=times.slowed * taken)

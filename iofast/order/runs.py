@@ -50,6 +50,9 @@ class Runs:
         return options
 
 
+_TOGETHER = 1 << 16  # indices taken at a time
+
+
 class Run:
     """One run of a sampler. Its newest `kept` indices are in memory: that of position p at p modulo `kept`."""
 
@@ -62,7 +65,7 @@ class Run:
     def take(self, stop: int) -> None:
         """Take the indices of all positions before `stop`, or fewer if the sampler ends. Raises `OptionError`."""
         while self.taken < stop:
-            most = min(stop - self.taken, len(self._newest))
+            most = min(stop - self.taken, len(self._newest), _TOGETHER)
             indices = self._next(most)
             self._newest[np.arange(self.taken, self.taken + len(indices)) % len(self._newest)] = indices
             self.taken += len(indices)

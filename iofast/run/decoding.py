@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,8 +22,24 @@ class Threads:
     """What decodes the batches of one loader: its threads, and memory that is used again."""
 
     def __init__(self, count: int) -> None:
-        self.pool = ThreadPoolExecutor(count, "iofast-run")
+        self._count, self._of = count, 0
         self._memory = {pinned: BatchMemory(pinned=pinned, spare=_SPARE) for pinned in (False, True)}
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads of this process: a forked one has none of its parent's."""
+        if self._of != os.getpid():
+            self._of, self._pool = os.getpid(), ThreadPoolExecutor(self._count, "iofast-run")
+        return self._pool
+
+    def each(self, function: Callable[[int], None], numbers: Iterable[int]) -> None:
+        """Call a function with each number."""
+        try:
+            calls = self.pool.map(function, numbers)
+        except RuntimeError:  # at exit Python ends all pools before the threads of a script that it waits for
+            calls = map(function, numbers)
+        for _ in calls:
+            pass
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:
         """Return an uninitialised tensor."""
@@ -37,18 +54,21 @@ def tensor(
     shape = (len(rows), 3, height, width)
     plain = levels is pointwise.unchanged()
     if plain and not batched:  # in memory as `pil_to_tensor` gives it
-        out = torch.empty((1, height, width, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+        out = torch.empty((1, height, width, 3), dtype=torch.uint8, device="cpu").permute(0, 3, 1, 2)
     elif threads is None:
-        out = torch.empty(shape, dtype=levels.dtype)
+        out = torch.empty(shape, dtype=levels.dtype, device="cpu")
     else:
         out = threads.take(shape, levels.dtype, pinned=pinned)
-    starts: Iterable[int] = range(0, len(rows), _TOGETHER)
+    starts = range(0, len(rows), _TOGETHER)
 
     def decode_from(at: int) -> None:
         _decode(rows[at : at + _TOGETHER], levels, out[at : at + _TOGETHER], plain=plain)
 
-    for _ in map(decode_from, starts) if threads is None else threads.pool.map(decode_from, starts):
-        pass
+    if threads is not None:
+        threads.each(decode_from, starts)
+    else:
+        for at in starts:
+            decode_from(at)
     for image, row in zip(out, rows, strict=True):
         for place, value in row.erased:
             image[(slice(None), *place)] = torch.as_tensor(value)

@@ -81,9 +81,11 @@ class Deferred(torch.Tensor):
     """A lazy tensor."""
 
     contents: Contents
+    born = False  # whether this process has made one
 
     @staticmethod
     def __new__(cls, contents: Contents) -> Deferred:
+        Deferred.born = True
         width, height = contents.rows[0].plan.size
         shape = (len(contents.rows), 3, height, width) if contents.batched else (3, height, width)
         self = cast(Deferred, cast(Any, _Tensor)._make_wrapper_subclass(cls, shape, dtype=contents.levels.dtype))

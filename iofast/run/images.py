@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+from copy import copy as copied
 from operator import methodcaller
 from typing import Any, cast
 
@@ -193,7 +194,7 @@ class _Lazy(Image.Image):
         plan = None if pending is None else pending.plan if box is None else pending.plan.crop(box)
         if pending is None or plan is None:
             return super().crop(box)
-        return self._later(pending.then(plan, None if box is None else methodcaller("crop", box)))
+        return self._later(pending.then(plan, None if box is None else methodcaller("crop", tuple(box))))
 
     def resize(self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Image.Image:
         pending, plan = self._waiting(), None
@@ -203,7 +204,7 @@ class _Lazy(Image.Image):
             plan = pending.plan if (width, height) == self.size else pending.plan.resize((width, height), filter)
         if pending is None or plan is None:
             return super().resize(size, resample, box, reducing_gap)
-        return self._later(pending.then(plan, methodcaller("resize", size, resample)))
+        return self._later(pending.then(plan, methodcaller("resize", tuple(size), resample)))
 
     def transpose(self, method: Any) -> Image.Image:
         pending = self._waiting()
@@ -214,7 +215,7 @@ class _Lazy(Image.Image):
 
     def filter(self, filter: Any) -> Image.Image:
         step = colours.blur(filter)
-        return (step and self.step(step, methodcaller("filter", filter))) or super().filter(filter)
+        return (step and self.step(step, methodcaller("filter", copied(filter)))) or super().filter(filter)
 
     def transform(
         self,
@@ -228,12 +229,14 @@ class _Lazy(Image.Image):
         moved = None
         if method == Image.Transform.AFFINE and tuple(size) == self.size and not more and named.keys() <= {"fillcolor"}:
             step = colours.affine(self.size, data, resample, named.get("fillcolor"))
-            moved = step and self.step(step, methodcaller("transform", size, method, data, resample, **named))
+            moved = step and self.step(
+                step, methodcaller("transform", self.size, method, tuple(data), resample, **named)
+            )
         return moved or super().transform(size, method, data, resample, *more, **named)
 
     def point(self, lut: Any, mode: Any = None) -> Image.Image:
         step = None if mode else colours.add_below(lut)
-        return (step and self.step(step, methodcaller("point", lut))) or super().point(lut, mode)
+        return (step and self.step(step, methodcaller("point", list(lut)))) or super().point(lut, mode)
 
     def step(self, step: colours.Colour, call: Call, *, mode: str = "RGB", info: bool = True) -> Image.Image | None:
         """Return the image after an operation on colours, which Pillow does by `call`; None if it is not lazy RGB.

@@ -12,9 +12,10 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import torch
 from torch._utils import ExceptionWrapper
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -44,29 +45,33 @@ class Loop:
         """Leave out the time up to the next batch."""
         self._first = max(1, self._first)
 
-    def got(self, begun: int) -> None:
+    def got(self, begun: int, batch: Any) -> None:
         """Count a batch for which the loop has waited since `begun`, in nanoseconds."""
         now = time.perf_counter_ns()
         if self._first:
             self._first -= 1
         else:
-            self._facts["images"] += self._facts["batch_size"]
+            self._facts["images"] += _rows(batch)
             self._facts["nanoseconds"] += now - self._last
             self._facts["waited"] += now - begun
         self._last = now
 
     def finished(self, batch: Any) -> Any:
-        """Return a batch without lazy tensors, in containers that torch knows and in attributes of objects."""
-        return tree_map(self._without_lazy, batch)
+        """Return a batch without lazy tensors, in containers that torch knows and in attributes of objects.
 
-    def _without_lazy(self, each: Any) -> Any:
-        if isinstance(each, Deferred):
-            return self._made(each)
-        own: Any = getattr(each, "__dict__", None)
-        for name, value in own.items() if type(own) is dict else ():
-            if any(isinstance(leaf, Deferred) for leaf in tree_leaves(value)):
-                own[name] = tree_map(self._made, value)
-        return each
+        Without any it is the same object: not all containers can be made again.
+        """
+        if not Deferred.born:
+            return batch
+        leaves = tree_leaves(batch)
+        for leaf in leaves:
+            own: Any = None if isinstance(leaf, torch.Tensor) else getattr(leaf, "__dict__", None)
+            for name, value in own.items() if type(own) is dict else ():
+                own[name] = self._without_lazy(value, tree_leaves(value))
+        return self._without_lazy(batch, leaves)
+
+    def _without_lazy(self, value: Any, leaves: list[Any]) -> Any:
+        return tree_map(self._made, value) if any(isinstance(leaf, Deferred) for leaf in leaves) else value
 
     def _made(self, each: Any) -> Any:
         if not isinstance(each, Deferred):
@@ -79,21 +84,29 @@ class Loop:
         return tensor
 
 
+def _rows(batch: Any) -> int:
+    """Rows of a batch: of its first tensor, in a container or by itself; 0 without one."""
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
+    return next((len(value) for value in values if isinstance(value, torch.Tensor) and value.dim()), 0)
+
+
 class Outbox(queue.Queue[Any]):
     """What the loop takes from, in the place of DataLoader's queue."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__()
         self._loop = loop
+        self._begun: int | None = None  # of a wait; DataLoader asks again after some seconds
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return an item of DataLoader's queue: a number and a batch. Raises what that queue raised."""
-        begun = time.perf_counter_ns()
+        begun = self._begun = self._begun or time.perf_counter_ns()
         item = super().get(block, timeout)
+        self._begun = None
         if isinstance(item, Exception):
             raise item
         if isinstance(item[0], int):
-            self._loop.got(begun)
+            self._loop.got(begun, item[1])
         else:  # the answer of a persistent worker: a new epoch
             self._loop.pause()
         return item
@@ -103,6 +116,7 @@ def attach(loader: Any, iterator: Any) -> None:
     """Decode the batches of an iterator of a DataLoader."""
     size, data, sampler = getattr(loader.batch_sampler, "batch_size", 1), loader.dataset, type(loader.sampler).__name__
     size = size if isinstance(size, int) and size > 0 else 1
+    own = getattr(data, "__dict__", {})
     name = f"DataLoader({type(data).__name__}, {size}, num_workers={loader.num_workers})"
     facts = notes.notes().loaders.setdefault(
         f"{name} at {notes.line_of_script(installed=False)}",
@@ -115,7 +129,7 @@ def attach(loader: Any, iterator: Any) -> None:
             "workers": loader.num_workers,
             "batch_size": size,
             "shuffled": "Random" in sampler or "Distributed" in sampler,
-            "folder": str(data.root) if hasattr(data, "root") and hasattr(data, "samples") else None,
+            "folder": str(own["root"]) if {"root", "samples"} <= own.keys() else None,
         },
     )
     loop = Loop(facts)
@@ -169,6 +183,6 @@ def fetched(fetch: Callable[[], Any], loop: Loop) -> Any:
     finally:
         waiting.discard(thread)
     batch = loop.finished(batch)
-    loop.got(begun)
+    loop.got(begun, batch)
     notes.write_sometimes()
     return batch

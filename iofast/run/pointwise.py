@@ -24,7 +24,7 @@ IN_PLACE: frozenset[Any] = frozenset(
 _OF_NUMPY = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 _MOST = 256  # remembered results; a script with random numbers in its arithmetic would need any number
 
-_BYTES = torch.arange(256, dtype=torch.uint8).repeat(3, 1, 1)
+_BYTES = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3, 1, 1)
 _known: dict[tuple[Any, ...], torch.Tensor] = {}
 _interned: dict[tuple[torch.dtype, bytes], torch.Tensor] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -160,7 +161,7 @@ def _fast_loader(loader: dict[str, Any]) -> list[str]:
     options = "shuffle=True, transform=T.train(224)" if loader["shuffled"] else "transform=T.evaluate(224)"
     return [
         f"{loader['name']} could be a FastLoader: faster still, without worker processes, with crops of its own:",
-        f"    iofast pack {loader['folder'] or 'FOLDER'} out.lmdb --resize 256",
+        f"    iofast pack {shlex.quote(loader['folder'] or 'FOLDER')} out.lmdb --resize 256",
         "    from iofast import FastDataset, FastLoader, transforms as T",
         f"    loader = FastLoader(FastDataset('out.lmdb'), {loader['batch_size']}, {options})",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from iofast.errors import SourceError, unreadable
@@ -25,12 +25,16 @@ def order_classes(names: Collection[str], class_order: str, root: Path | None) -
     With the order `file`, `classes.txt` in `root` must list all of `names`, and may list others.
     """
     ordered, warnings = _ordered(names, class_order, root)
+    return ordered, warnings + look_alikes(ordered)
+
+
+def look_alikes(names: Iterable[str]) -> list[str]:
+    """A warning about different classes whose names look alike, if there are any."""
     seen: dict[str, str] = {}
-    pairs = [(seen[alike(name)], name) for name in ordered if seen.setdefault(alike(name), name) != name]
-    if pairs:  # with escapes because they may print the same
-        more = f" and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
-        warnings.append(f"classes that look alike are different classes: {pairs[0][0]!a} and {pairs[0][1]!a}{more}")
-    return ordered, warnings
+    pairs = [(seen[alike(name)], name) for name in names if seen.setdefault(alike(name), name) != name]
+    more = f" and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
+    # with escapes because they may print the same
+    return [f"classes that look alike are different classes: {one!a} and {two!a}{more}" for one, two in pairs[:1]]
 
 
 def _ordered(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:

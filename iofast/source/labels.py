@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import SourceError
-from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
+from iofast.source.classes import CLASS_FILE, look_alikes, order_classes, read_class_file
 from iofast.source.listing import printable
 from iofast.source.table import BYTES, JSON, ColumnValues, printable_column
 
 LABEL_COLUMNS = ("label", "class", "target", "category")  # in any case
 
+_MOST = (1 << 31) - 1  # the largest class number
 _WHOLE = re.compile(rb"(-?(?:0|[1-9][0-9]{0,9}))(?:\.0*)?")  # pandas writes 2 as 2.0 beside gaps; 007 is a name
 _LIKE_LABELS = re.compile("label|class|target|categor", re.IGNORECASE)
 _NUMBERS = re.compile("(label|class|target|category)[ _-]?(id|idx|index)", re.IGNORECASE)
@@ -37,6 +38,15 @@ def numbers_and_names(numbers: Iterable[str], texts: Iterable[str]) -> tuple[str
     own = [name for name in numbers if _NUMBERS.fullmatch(name)]
     names = [name for name in texts if _NAMES.fullmatch(name)]
     return (own[0], names[0]) if len(own) == len(names) == 1 else None
+
+
+def are_numbers(cells: ColumnValues) -> bool:
+    """Whether every cell is a class number, -1, or empty."""
+    for value, kind in cells:
+        found = None if kind == BYTES else _WHOLE.fullmatch(value.strip())
+        if value.strip() and (found is None or not -1 <= int(found[1]) <= _MOST):
+            return False
+    return True
 
 
 def class_names(
@@ -60,7 +70,7 @@ def class_names(
         return None, [f"{unfit}class {next(label for label in range(count) if label not in found)} has none"]
     if count > MAX_CLASSES or max(map(len, numbers), default=0) > MAX_CLASS_NAME:
         return None, [f"{unfit}there are more than {MAX_CLASSES}, or one has more than {MAX_CLASS_NAME} characters"]
-    return tuple(found[label] for label in range(count)) or None, []
+    return tuple(found[label] for label in range(count)) or None, look_alikes(found.values())
 
 
 def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callable[[int, str], NoReturn]) -> Labels:
@@ -80,7 +90,7 @@ def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callabl
     numbers, names, warnings = dict.fromkeys(absent, -1), None, list[str]()
     if all(map(_WHOLE.fullmatch, given - absent)):
         names = read_class_file(path.parent / CLASS_FILE) if class_order == "file" else None
-        most = len(names) - 1 if names else (1 << 31) - 1
+        most = len(names) - 1 if names else _MOST
         for value in given - absent:
             numbers[value] = int(value.partition(b".")[0])
             if not -1 <= numbers[value] <= most:

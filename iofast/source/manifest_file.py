@@ -23,7 +23,7 @@ from iofast.remote.urls import RemotePath
 from iofast.source.arrays import Strings, stable_order
 from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE
-from iofast.source.labels import LABEL_COLUMNS, Labels, class_names, numbers_and_names, read_labels, unused
+from iofast.source.labels import LABEL_COLUMNS, Labels, are_numbers, class_names, numbers_and_names, read_labels, unused
 from iofast.source.listing import (
     FILE,
     MISSING,
@@ -179,6 +179,8 @@ def _check_text(table: Table, name: str, cells: ColumnValues) -> None:
 def _labels(table: Table, column: str | None, class_order: str) -> tuple[Labels, str]:
     """See `read_labels`, and the order of the classes; a list without a column of labels has -1 for all images."""
     pair = numbers_and_names(table.columns, table.columns) if column is None else None
+    if pair and not are_numbers(table.columns[pair[0]]):
+        pair = None
     column = pair[0] if pair else column
     if column is None:
         return (np.full(len(table), -1, np.int32), None, unused(table.columns, "--label-column")), class_order

@@ -203,6 +203,11 @@ def test_columns_of_class_numbers_and_their_names(tmp_path: Path, write: Any) ->
     assert (dataset.targets, dataset.classes) == ([1, 0, -1, 1], [])
     words = "the names in 'class_name' are not those of the classes: class 1 is 'cat' and 'dog'"
     assert dataset.reader.left_out == (words,)  # type: ignore[attr-defined]
+    table["class_id"] = [1, 0, -2, 1]
+    dataset = FastDataset(write(path, pa.table(table)))
+    assert (dataset.targets, dataset.classes) == ([-1] * 4, [])
+    words = "no labels: 'class_id' may be labels, and --names label=COLUMN takes one as such"
+    assert dataset.reader.left_out == (words,)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

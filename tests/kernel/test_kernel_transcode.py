@@ -226,7 +226,10 @@ def test_results_too_large_are_refused_before_they_are_made() -> None:
     for recipe, words in (
         (TranscodeRecipe(size=40, mode="short"), "longer than the 65,500 pixels a side that jpeg takes"),
         (TranscodeRecipe(size=40, mode="short", format="keep"), "longer than the 65,500 pixels a side that jpeg takes"),
-        (TranscodeRecipe(size=3, mode="short", max_pixels=100_000), "larger than the limit of 100,000 pixels"),
+        (
+            TranscodeRecipe(size=3, mode="short", max_pixels=100_000),
+            "limit on pixels, --max-pixels is 100000",
+        ),
     ):
         with pytest.raises(DecodeError, match=words):
             kernel.transcode(strip, recipe)

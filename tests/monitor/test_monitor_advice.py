@@ -18,6 +18,7 @@ from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Sever
 from iofast.monitor.situation import MOST_GAIN, Situation, gain
 from iofast.monitor.snapshot import Doing, Frame, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training
+from iofast.monitor.verdict import classify
 
 Changes = dict[str, Any]
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
@@ -323,3 +324,28 @@ def test_the_command_that_warms_the_page_cache_runs(tmp_path: Path) -> None:
     (tmp_path / "a class" / "1.jpg").write_bytes(b"x")
     command = given_(CACHE, **ASLEEP, data_folder=str(tmp_path))["page_cache"].change
     assert subprocess.run(["sh", "-c", command], capture_output=True, check=True).stderr == b""
+
+
+def test_workers_of_a_training_on_the_same_cores() -> None:
+    """Where it is unknown how long its step takes alone, nothing is predicted, but advice is given."""
+    four = replace(SYSTEM, cores=4.0, idle_cores=2.0)
+    waits = stacks({Frame.LOADER_WAIT: 0.6, Frame.FORWARD: 0.4}, workers={WorkerTask.AUGMENT: 1.0})
+    shots = training(
+        40, doing=LATE, idle=None, devices=(), system=four, processes=(MAIN, worker(1, 0.95)), stacks=waits
+    )
+    judged = classify(shots)
+    assert (judged.cause, judged.interference, judged.what_if) == (Cause.WORKERS, None, ())
+    assert "num_workers" in {advice.name for advice in judged.advice}
+
+
+def test_first_workers_beside_half_a_core() -> None:
+    """The core on which the training thread makes batches is free for a worker: two cores give up to 1.5 times."""
+    two = replace(SYSTEM, cores=2.0, idle_cores=0.5)
+    inline = stacks({Frame.LOADER_INLINE: 0.5, Frame.FORWARD: 0.5}, workers={WorkerTask.DECODE: 1.0})
+    judged = classify(
+        training(40, doing={Doing.RUNNING: 1.0}, idle=None, devices=(), system=two, processes=(MAIN,), stacks=inline)
+    )
+    assert judged.cause is Cause.SINGLE
+    (advice,) = (each for each in judged.advice if each.name == "first_workers")
+    assert "num_workers=1" in advice.change
+    assert advice.gain == pytest.approx(1.5, abs=0.15)

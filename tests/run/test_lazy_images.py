@@ -208,6 +208,22 @@ class TestLaziness:
         part.rotate(5).tobytes()
         assert (notes.notes().counts["part"], notes.notes().counts["whole"]) == (1, 0), "its pixels are known"
 
+    def test_a_list_that_changes_later(self, photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> None:
+        """Pillow repeats the calls of checked images later: with the values that they had."""
+
+        def crops() -> list[np.ndarray]:
+            image, box, made = Image.open(photos["rgb"]), [0, 0, 20, 20], []
+            for left in (0, 20):
+                box[::2] = left, left + 20
+                made.append(image.crop(box))
+            return [np.asarray(each) for each in made]
+
+        by_iofast(False)
+        expected = crops()
+        by_iofast(True)
+        np.testing.assert_array_equal(crops(), expected)
+        assert notes.notes().counts["differences"] == 0
+
     def test_the_line_that_needs_whole_images_is_named(
         self, photos: dict[str, Path], by_iofast: Callable[[bool], None]
     ) -> None:

@@ -6,7 +6,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from test_tensors import defer
 from torch._utils import ExceptionWrapper
 
 from iofast.run import loaders, notes
+from iofast.run.decoding import Threads
 from iofast.run.deferred import Deferred
 from iofast.run.loaders import Loop, Outbox
 
@@ -92,12 +94,53 @@ def test_images_are_counted_between_batches_of_one_epoch() -> None:
     facts = dict(FACTS)
     box = Outbox(Loop(facts))
     for number in range(40):
-        box.put((number, None))
+        box.put((number, [torch.zeros(2), None]))
         box.get()
     assert facts["images"] == 2 * (40 - 32)  # without those that may be checked, 32 by each worker
     box.put((object(), None))  # a persistent worker begins another epoch
-    box.put((0, None))
-    box.put((1, None))
+    box.put((0, {"pixels": torch.zeros(2)}))
+    box.put((1, {"pixels": torch.zeros(1)}))  # the last, short one
     for _ in range(3):
         box.get()
-    assert facts["images"] == 2 * (40 - 32 + 1)
+    assert facts["images"] == 2 * (40 - 32) + 1
+
+
+def test_a_wait_that_dataloader_begins_again_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, now = dict(FACTS), [0]
+    monkeypatch.setattr(loaders, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    box = Outbox(loop := Loop(facts))
+    loop._first, loop._last = 0, 0
+    for now[0] in (1_000, 6_000):
+        with pytest.raises(queue.Empty):
+            box.get(timeout=0.001)
+    box.put((0, torch.zeros(2)))
+    now[0] = 7_000
+    box.get()
+    assert (facts["waited"], facts["nanoseconds"]) == (6_000, 7_000)
+
+
+def test_a_batch_without_lazy_tensors_is_the_same_object(
+    lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]
+) -> None:
+    class Pair(NamedTuple):
+        image: Any
+        label: int
+
+    class Own(Pair):
+        def __new__(cls, pair: tuple[Any, int]) -> Own:
+            return super().__new__(cls, *pair)
+
+    own, other = Own((torch.zeros(2), 1)), lazy()
+    box = passed_on((0, own), (1, [other, 5]))
+    assert box.get(timeout=30)[1] is own
+    assert [type(each) for each in box.get(timeout=30)[1]] == [torch.Tensor, int]
+
+
+def test_threads_of_a_forked_process_and_at_exit() -> None:
+    threads, done = Threads(2), list[int]()
+    threads.each(done.append, range(3))
+    threads._of = 0  # as in a forked process
+    threads.each(done.append, range(3))
+    threads.pool.shutdown()  # as Python does at exit
+    threads.each(done.append, range(3))
+    assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]

@@ -8,6 +8,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -156,6 +157,30 @@ def test_columns_of_class_numbers_and_their_names(
     assert (source.classes, source.fields) == (classes, () if classes else ("label_name.txt",))
     told = (f"the names in 'label_name' are not those of the classes: {warning}",) if warning else ()
     assert (source.warnings, source.class_order) == (told, "file" if classes else "lexicographic")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"category_id": [1, 5], "category_name": ["cat", "dog"]}],
+        [{"category_id": -2, "category_name": "cat"}],
+        [{"category_id": 0, "category_name": "cat"}, {"category_id": 1 << 31, "category_name": "dog"}],
+        [{"category_id": "n02", "category_name": "cat"}],
+    ],
+)
+def test_columns_that_are_no_class_numbers_are_fields(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    """Nobody has said that they are labels."""
+    lines = [json.dumps({"path": f"{number}.jpg", **row}) for number, row in enumerate(rows)]
+    source = scan(write(tmp_path, "m.jsonl", "\n".join(lines) + "\n"))
+    assert (numbers(source), source.classes) == ([-1] * len(rows), None)
+    (warning,) = source.warnings
+    assert warning.startswith("no labels: 'category_id', 'category_name' may be labels")
+
+
+def test_names_of_class_numbers_that_look_alike(tmp_path: Path) -> None:
+    source = scan(write(tmp_path, "m.csv", "path,class_id,class_name\na.jpg,0,Cat\nb.jpg,1,cat\n"))
+    assert source.classes == ("Cat", "cat")
+    assert source.warnings == ("classes that look alike are different classes: 'Cat' and 'cat'",)
 
 
 def test_class_order_of_text_labels(tmp_path: Path) -> None:

@@ -103,12 +103,15 @@ def first_workers(now: Situation) -> Advice | None:
     """Not if a second process would have no core."""
     ours = any(one.kind == "FastLoader" and one.num_workers == 0 for one in now.training.loaders)
     times = times_of(now)
-    if times is None or not times.enough.notable or (now.fast_loader and not ours) or now.cores < 1.5:
+    if (times is not None and not times.enough.notable) or (now.fast_loader and not ours) or now.cores < 1.5:
         return None
+    count, gain = 1, now.wait_gain
+    if times is not None:
+        count, gain = max(1, times.enough.count), min(now.wait_gain, times.enough.rate.high)
     text = f"The training thread loads its samples itself, at least {now.low:.0%} of the time; nothing overlaps."
-    change = f"DataLoader(..., num_workers={times.enough.count}, persistent_workers=True)"
+    change = f"DataLoader(..., num_workers={count}, persistent_workers=True)"
     change = 'FastLoader(..., num_workers="auto")' if ours else change
-    return Advice("first_workers", text, change, "stall", now.low, min(now.wait_gain, times.enough.rate.high))
+    return Advice("first_workers", text, change, "stall", now.low, gain)
 
 
 def num_workers(now: Situation) -> Advice | None:

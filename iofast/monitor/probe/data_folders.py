@@ -52,7 +52,7 @@ class DataFolders:
             return named
         roots = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
         found = roots.most_common(1)[0][0] if roots else None
-        return found or next((root for root in given if any(_is_in(path, root) for path in seen)), None)
+        return found or max((root for root in given if any(_is_in(path, root) for path in seen)), key=len, default=None)
 
     @property
     def image_bytes(self) -> int | None:

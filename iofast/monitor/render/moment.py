@@ -13,7 +13,7 @@ from iofast.monitor.sums import RunSums
 from iofast.monitor.training import mean
 
 RECENT = 240  # intervals kept in full: the widest timeline of a screen
-STRETCHES = 100  # of a timeline of the whole run
+STRETCHES = 92  # of a timeline of the whole run: columns that `--once` and the report have for it
 SPANS = 200  # newest changes of the verdict
 
 
