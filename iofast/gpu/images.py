@@ -64,7 +64,10 @@ class _DeviceMemory:
     def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """See `Memory`. One copy of all."""
         places, end = _places({name: column.nbytes for name, column in columns.items()})
-        joined = torch.empty(end, dtype=torch.uint8, pin_memory=self._bus.device.type == "cuda", device="cpu")
+        if self._bus.device.type == "cuda":
+            joined = torch.empty(end, dtype=torch.uint8, pin_memory=True, device="cpu")
+        else:  # a model of a device, for which memory that torch allocates here would be the device's
+            joined = torch.from_numpy(np.empty(end, np.uint8))
         there = joined.numpy()
         for name, column in columns.items():
             there[places[name]] = np.ascontiguousarray(column).reshape(-1).view(np.uint8)

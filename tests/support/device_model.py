@@ -49,26 +49,18 @@ class Mark:
         self.passed, self.at = False, 0
 
 
-class Lent(weakref.ref[Block]):
-    """A view of a block."""
-
-    address: int
-
-
 class Memory:
     """Blocks by stream. Free blocks are reused, the last one first, with their old contents."""
+
+    reused = True  # else there is no finalizer: a Ctrl-C is lost in one of Python's
 
     def __init__(self) -> None:
         self.free: dict[str, list[Block]] = {}
         self.kept: dict[int, list[tuple[Queue, Mark | None]]] = {}  # by block: streams that use it
         self.waiting: list[tuple[str, Block, list[Mark]]] = []  # freed once these marks are passed
         self.held: dict[int, tuple[str, Block]] = {}  # by address of the data
-        self.out: dict[int, Lent] = {}  # by address of the data
-        self.dead: deque[Lent] = deque()  # whose views are gone since the last `take`
 
     def take(self, pool: str, size: int, device: Device) -> torch.Tensor:
-        while self.dead:
-            self.give_back(self.dead.popleft().address, device)
         waiting, self.waiting = self.waiting, []
         for entry in waiting:
             if all(mark.passed for mark in entry[2]):
@@ -80,8 +72,8 @@ class Memory:
         block = blocks.pop(found[-1]) if found else np.full(size, POISON, np.uint8)
         view = block[:]
         self.held[block.ctypes.data] = pool, block
-        lent = self.out[block.ctypes.data] = Lent(view, self.dead.append)  # in a finalizer of Python a Ctrl-C is lost
-        lent.address = block.ctypes.data
+        if self.reused:
+            weakref.finalize(view, self.give_back, block.ctypes.data, device)
         return torch.from_numpy(view)
 
     def give_back(self, address: int, device: Device) -> None:
