@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.batch_memory import rounded_up
+from iofast.batch_memory import BatchMemory, rounded_up
 from iofast.gpu.stages import NOTHING, Output, Sizes, clear, prepare
 from iofast.gpu.structs import IMAGE
 from iofast.gpu.transfer import Bus
@@ -64,10 +64,7 @@ class _DeviceMemory:
     def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """See `Memory`. One copy of all."""
         places, end = _places({name: column.nbytes for name, column in columns.items()})
-        if self._bus.device.type == "cuda":
-            joined = torch.empty(end, dtype=torch.uint8, pin_memory=True, device="cpu")
-        else:  # a model of a device, for which memory that torch allocates here would be the device's
-            joined = torch.from_numpy(np.empty(end, np.uint8))
+        joined = BatchMemory(pinned=self._bus.device.type == "cuda", spare=0).take((end,))
         there = joined.numpy()
         for name, column in columns.items():
             there[places[name]] = np.ascontiguousarray(column).reshape(-1).view(np.uint8)

@@ -231,7 +231,7 @@ class Transcoded(NamedTuple):
     original_height: int
 
 
-class Framing(NamedTuple):
+class Fitted(NamedTuple):
     """Where the pixels of an upright image go. All sizes are (width, height).
 
     size    to which the image of size `original` is resampled
@@ -331,7 +331,7 @@ class TranscodeRecipe:
         if self.pad_color == "drop":
             raise OptionError("pad_color must be a colour, found 'drop'")
 
-    def framing(self, width: int, height: int) -> Framing:
+    def framing(self, width: int, height: int) -> Fitted:
         """Return where the pixels of an upright image of this size go."""
         size = self._resized(width, height)
         window, x, y = size, 0, 0
@@ -340,7 +340,7 @@ class TranscodeRecipe:
             window = side, side
             x, y = (round((length - side) / 2) for length in size)  # as torchvision's CenterCrop rounds
         canvas = (self.size, self.size) if self.mode == "pad" and self.size else window
-        return Framing((width, height), size, (x, y, x + window[0], y + window[1]), window, canvas)
+        return Fitted((width, height), size, (x, y, x + window[0], y + window[1]), window, canvas)
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         if self.size is None:

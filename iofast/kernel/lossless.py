@@ -24,7 +24,7 @@ from iofast.kernel.contract import (
     MAX_MEMORY,
     MAX_PIXELS,
     TURNED,
-    Framing,
+    Fitted,
     Header,
     Status,
     StatusError,
@@ -273,7 +273,7 @@ def _padded(pixels: Pixels, canvas: tuple[int, int], levels: tuple[int, ...]) ->
     return arrays.padded(pixels, canvas, levels if pixels.shape[2] == 3 else levels[0])
 
 
-def _check_memory(pixels: Pixels, recipe: TranscodeRecipe, framing: Framing) -> None:
+def _check_memory(pixels: Pixels, recipe: TranscodeRecipe, framing: Fitted) -> None:
     """Raise `StatusError` beyond `max_memory`: the file and its array, the result, its bytes, planes of float32."""
     pixel, (width, height) = pixels.shape[2] * pixels.dtype.itemsize, framing.size
     planes = 4 * (pixels.shape[0] * pixels.shape[1] + width * framing.original[1] + width * height)

@@ -20,7 +20,7 @@ from iofast.kernel.contract import (
     MESSAGES,
     TURNED,
     WAYS,
-    Framing,
+    Fitted,
     Header,
     Kind,
     Status,
@@ -171,7 +171,7 @@ def _kept_if_whole(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Tra
     return transcode(data, replace(recipe, format="jpeg"))
 
 
-def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Framing) -> Transcoded:
+def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Fitted) -> Transcoded:
     """Decode, resample, crop, convert and encode as `stored`, all in the C code."""
     kind, original, window = _KINDS[stored], framing.original, framing.window
     if not _supports(framing, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
@@ -210,7 +210,7 @@ def _check_limits(recipe: TranscodeRecipe, header: Header, needed: int) -> None:
         memory.check(recipe, (header.width, header.height), needed, mode)
 
 
-def _supports(framing: Framing, most: int) -> bool:
+def _supports(framing: Fitted, most: int) -> bool:
     """Whether the C code can make this window, of at most `most` pixels."""
     is_small = max(framing.window) <= MAX_SIDE and math.prod(framing.window) <= most
     return is_small and max(framing.size) <= _INT_MAX
@@ -225,7 +225,7 @@ def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool)
 
 
 def _encoded_by_pillow(
-    data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Framing, profile: bytes
+    data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Fitted, profile: bytes
 ) -> Transcoded:
     """Decode and resample in the C code, then convert from `profile` to sRGB, pad and encode like other formats."""
     mode = "long" if recipe.mode == "pad" else recipe.mode

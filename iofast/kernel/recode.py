@@ -14,7 +14,7 @@ from iofast.kernel import _native, colour, contract, depth, lossless, markers, m
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
-    Framing,
+    Fitted,
     Kind,
     Status,
     Transcoded,
@@ -93,7 +93,7 @@ def finish(
     pixels: Image.Image,
     kind: str,
     recipe: TranscodeRecipe,
-    framing: Framing,
+    framing: Fitted,
     profile: bytes = b"",
 ) -> Transcoded:
     """Pad resampled pixels (`L` or `RGB`) and encode them as `kind` (any format but "keep")."""
@@ -111,7 +111,7 @@ def _padded(pixels: Image.Image, size: tuple[int, int], recipe: TranscodeRecipe)
     return pillow.replaced(pixels, canvas)
 
 
-def _resized(opened: pillow.Opened, framing: Framing, recipe: TranscodeRecipe) -> Image.Image:
+def _resized(opened: pillow.Opened, framing: Fitted, recipe: TranscodeRecipe) -> Image.Image:
     goal = framing.size[::-1] if opened.orientation >= 5 else framing.size
     scaled = _draft(opened, goal, recipe.reducing_gap)
     pixels, profile = colour.opaque(_decode(opened), colour.profile_of(opened.image), recipe)

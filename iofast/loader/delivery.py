@@ -44,7 +44,8 @@ class Delivery:
         self._ahead: Prefetch[Issued[FinishedBatch], None] | None = None
         self._dropped: weakref.finalize[..., Any] | None = None
         consumer = self._consumer = _Consumer()
-        if (streams := parts.resources.streams) is not None and made.num_workers:
+        streams = self._streams = parts.resources.streams
+        if streams is not None and made.num_workers:
             try:
                 self._ahead = Prefetch(
                     lambda number: _DeviceJob(parts, streams, made, auto, consumer, late=number - start > AHEAD),
@@ -80,7 +81,7 @@ class Delivery:
 
     def __next__(self) -> Any:
         """The next batch, for `hand_over`."""
-        streams, marks = self._parts.resources.streams, self._consumer.marks
+        streams, marks = self._streams, self._consumer.marks
         if streams is not None:
             streams.check()
             marks.append(streams.mark())  # behind the consumer's work with the batch before

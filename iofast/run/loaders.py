@@ -26,7 +26,7 @@ from iofast.run.deferred import Deferred, waiting
 _POLL = 0.2  # seconds between looks whether the loop has ended
 
 
-class Loop:
+class BatchLoop:
     """A loop over a DataLoader: threads that decode for it, and `facts` of its line in the script.
 
     Images and waits are counted without the first batches, while workers start and images are made twice, and without
@@ -93,7 +93,7 @@ def _rows(batch: Any) -> int:
 class Outbox(queue.Queue[Any]):
     """What the loop takes from, in the place of DataLoader's queue."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: BatchLoop) -> None:
         super().__init__()
         self._loop = loop
         self._begun: int | None = None  # of a wait; DataLoader asks again after some seconds
@@ -132,7 +132,7 @@ def attach(loader: Any, iterator: Any) -> None:
             "folder": str(own["root"]) if {"root", "samples"} <= own.keys() else None,
         },
     )
-    loop = Loop(facts)
+    loop = BatchLoop(facts)
     if loader.num_workers == 0:
         facts["processes"] = [os.getpid()]
         iterator.__dict__["_iofast"] = loop
@@ -147,7 +147,7 @@ def attach(loader: Any, iterator: Any) -> None:
     iterator._data_queue = outbox
 
 
-def _pass_on(inbox: Any, outbox: Outbox, stop: threading.Event, loop: Loop) -> None:
+def _pass_on(inbox: Any, outbox: Outbox, stop: threading.Event, loop: BatchLoop) -> None:
     try:
         while not stop.is_set():
             try:
@@ -165,7 +165,7 @@ def _pass_on(inbox: Any, outbox: Outbox, stop: threading.Event, loop: Loop) -> N
         loop.threads.pool.shutdown(wait=False)
 
 
-def _decoded(item: Any, loop: Loop) -> Any:
+def _decoded(item: Any, loop: BatchLoop) -> Any:
     """Return an item of DataLoader's queue, (number, batch), without lazy tensors."""
     number, batch = item
     try:
@@ -174,7 +174,7 @@ def _decoded(item: Any, loop: Loop) -> Any:
         return number, cast(Any, ExceptionWrapper)(where="while iofast decoded a batch of DataLoader's workers")
 
 
-def fetched(fetch: Callable[[], Any], loop: Loop) -> Any:
+def fetched(fetch: Callable[[], Any], loop: BatchLoop) -> Any:
     """Return the next batch of a DataLoader without workers."""
     begun, thread = time.perf_counter_ns(), threading.current_thread()
     waiting.add(thread)

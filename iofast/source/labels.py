@@ -52,7 +52,9 @@ def are_numbers(cells: ColumnValues) -> bool:
 def class_names(
     labels: NDArray[np.int32], cells: ColumnValues, column: str
 ) -> tuple[tuple[str, ...] | None, list[str]]:
-    """Names of the classes, by label, from the names in each row; None, with a warning, if each has not one of its own.
+    """Names of the classes, by label, from the names in each row.
+
+    None, with a warning, unless each class has one name and each name one class.
 
     `column` is that of the names.
     """

@@ -18,7 +18,7 @@ from torch._utils import ExceptionWrapper
 from iofast.run import loaders, notes
 from iofast.run.decoding import Threads
 from iofast.run.deferred import Deferred
-from iofast.run.loaders import Loop, Outbox
+from iofast.run.loaders import BatchLoop, Outbox
 
 FACTS = {"workers": 2, "batch_size": 2, "decoded": 0, "images": 0, "nanoseconds": 0, "waited": 0}
 
@@ -36,7 +36,7 @@ def passed_on() -> Iterator[Callable[..., Outbox]]:
             return item
 
     def start(*items: Any) -> Outbox:
-        inbox, outbox = Inbox(), Outbox(loop := Loop(dict(FACTS)))
+        inbox, outbox = Inbox(), Outbox(loop := BatchLoop(dict(FACTS)))
         for item in items:
             inbox.put(item)
         threads.append(threading.Thread(target=loaders._pass_on, args=(inbox, outbox, stop, loop)))
@@ -92,7 +92,7 @@ def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed
 
 def test_images_are_counted_between_batches_of_one_epoch() -> None:
     facts = dict(FACTS)
-    box = Outbox(Loop(facts))
+    box = Outbox(BatchLoop(facts))
     for number in range(40):
         box.put((number, [torch.zeros(2), None]))
         box.get()
@@ -108,7 +108,7 @@ def test_images_are_counted_between_batches_of_one_epoch() -> None:
 def test_a_wait_that_dataloader_begins_again_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, now = dict(FACTS), [0]
     monkeypatch.setattr(loaders, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
-    box = Outbox(loop := Loop(facts))
+    box = Outbox(loop := BatchLoop(facts))
     loop._first, loop._last = 0, 0
     for now[0] in (1_000, 6_000):
         with pytest.raises(queue.Empty):
