@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, open_bytes
-from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.base import Located, Reader
 from iofast.containers.columns import ABSENT
-from iofast.containers.descriptors import advice, bounded, keep
-from iofast.containers.file_bytes import FileBytes, read_at
+from iofast.containers.file_bytes import FileBytes, advice, bounded, keep, read_at
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel import Payloads
 from iofast.remote.urls import is_url
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from iofast.remote.store import ObjectInfo
 
 MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
-_AT_A_TIME = MAX_OPEN // 2  # files that a call of `values` opens at a time: enough descriptors for two threads
 
 
 class OpenFiles:
@@ -217,11 +215,9 @@ class FilesReader(Reader):
         """The files, opened again after `close`."""
 
     def payloads(self, located: Located, start: int, stop: int) -> contextlib.AbstractContextManager[Payloads]:
-        """The open files and the places in them; see `Reader.payloads`."""
         return self._files().payloads(located, start, stop)
 
     def stored_places(self, located: Located) -> list[StoredPlaces]:
-        """See `Reader.stored_places`."""
         if not self.is_stored:
             return []
         files = self._files()
@@ -236,35 +232,3 @@ class FilesReader(Reader):
             lambda some: files.stored([names[each] for each in some]),
         )
         return [places]
-
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
-    ) -> list[bytes | None]:
-        """Payloads of one field; see `Reader.values`. At most `_AT_A_TIME` files are opened at a time."""
-        located = self.places(indices, field)
-        numbers, place = np.unique(located.file, return_inverse=True)
-        step = max(1, min(_AT_A_TIME, self._files().most // 2))
-        if len(numbers) <= step:
-            return self._read_located(located, field or "image", check, failed)
-        values: list[bytes | None] = [None] * len(located.indices)
-        for group in range(0, len(numbers), step):
-            rows = np.flatnonzero((place >= group) & (place < group + step))
-            errors: Failures | None = None if failed is None else {}
-            found = self._read_located(located.rows(rows), field or "image", check, errors)
-            for row, value in zip(rows.tolist(), found, strict=True):
-                values[row] = value
-            if failed is not None and errors:
-                failed.update((int(rows[row]), error) for row, error in errors.items())
-        return values
-
-    def _read(self, file: int, start: int, length: int) -> bytes:
-        payload = self._files().read(file, start, length)
-        if len(payload) < length:
-            path = self._files().paths[file]
-            raise ContainerError(f"{path} was cut off: {len(payload)} of {length} bytes at offset {start}")
-        return payload

@@ -16,9 +16,9 @@ from iofast.checking import verify
 from iofast.containers import open_files, shards
 from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
-from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import expand, is_pattern
 from iofast.containers.tar import TarReader, TarWriter
+from iofast.containers.targets import ShardTarget
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 
 # Patterns.
@@ -167,7 +167,6 @@ def test_of_many_shards_some_are_compared_at_opening(tmp_path: Path, monkeypatch
 
 def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_files, "MAX_OPEN", 3)
-    monkeypatch.setattr(open_files, "_AT_A_TIME", 2)
     records = [sample(i, 100) for i in range(20)]
     manifest = build(tmp_path / "x.tar", records, records=1)
     assert len(manifest.shards) == 20
