@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, open_bytes
-from iofast.containers.base import Located, Reader
+from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, advice, bounded, keep, read_at
 from iofast.errors import ContainerError, IofastError, because
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from iofast.remote.store import ObjectInfo
 
 MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
+_AT_A_TIME = MAX_OPEN // 2  # files that a call of `values` opens at a time: enough descriptors for two threads
 
 
 class OpenFiles:
@@ -232,3 +233,28 @@ class FilesReader(Reader):
             lambda some: files.stored([names[each] for each in some]),
         )
         return [places]
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """At most `_AT_A_TIME` files are opened at a time: without this limit it takes 2 to 4 times as long."""
+        located = self.places(indices, field)
+        numbers, place = np.unique(located.file, return_inverse=True)
+        step = max(1, min(_AT_A_TIME, self._files().most // 2))
+        if len(numbers) <= step:
+            return self._read_located(located, field or "image", check, failed)
+        values: list[bytes | None] = [None] * len(located.indices)
+        for group in range(0, len(numbers), step):
+            rows = np.flatnonzero((place >= group) & (place < group + step))
+            errors: Failures | None = None if failed is None else {}
+            found = self._read_located(located.rows(rows), field or "image", check, errors)
+            for row, value in zip(rows.tolist(), found, strict=True):
+                values[row] = value
+            if failed is not None and errors:
+                failed.update((int(rows[row]), error) for row, error in errors.items())
+        return values

@@ -167,6 +167,7 @@ def test_of_many_shards_some_are_compared_at_opening(tmp_path: Path, monkeypatch
 
 def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_files, "MAX_OPEN", 3)
+    monkeypatch.setattr(open_files, "_AT_A_TIME", 2)
     records = [sample(i, 100) for i in range(20)]
     manifest = build(tmp_path / "x.tar", records, records=1)
     assert len(manifest.shards) == 20
