@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from iofast.errors import OptionError
 from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING
@@ -31,7 +31,7 @@ class Payloads(NamedTuple):
     crcs          CRC32C of each; None, or -1 in int64 = unknown. Raw pixels without one are read only where needed
     orientations  EXIF 1-8 to apply; 0 = leave the pixels as stored, whatever the header contains
     indexed       (N, 3): `Kind`, upright width and height from the index; None = encoded images of unknown size.
-                  An encoded image must match the size and the orientation, unless the width is 0
+                  An encoded image must match the size and the orientation. Width 0 = do not compare
     """
 
     fds: NDArray[np.int32]
@@ -40,6 +40,16 @@ class Payloads(NamedTuple):
     crcs: NDArray[np.uint32] | NDArray[np.int64] | None
     orientations: NDArray[np.uint8]
     indexed: NDArray[np.int32] | None
+
+    @classmethod
+    def in_memory(
+        cls, addresses: ArrayLike, lengths: ArrayLike, orientations: ArrayLike, indexed: ArrayLike | None = None
+    ) -> Payloads:
+        """Return payloads without checksums in memory that the caller keeps alive."""
+        places = np.asarray(addresses, np.uint64)
+        columns = places, np.asarray(lengths, np.uint64), None, np.asarray(orientations, np.uint8)
+        own = None if indexed is None else np.asarray(indexed, np.int32)
+        return cls(np.full(len(places), -1, np.int32), *columns, own)
 
     def rows(self, rows: NDArray[np.intp] | slice) -> Payloads:
         """Return the columns of some of the rows."""
