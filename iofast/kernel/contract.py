@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -62,24 +60,6 @@ class Payloads(NamedTuple):
     def indexed_row(self, row: int) -> list[int]:
         """Return `Kind` (or an invalid number), upright width and height of a row; zeros if there is no index."""
         return [0, 0, 0] if self.indexed is None else self.indexed[row].tolist()
-
-
-def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:
-    """Split rows [start, stop) into runs in which all rows have a checksum, or none has.
-
-    Checksums in int64 become uint32 or None; other sources are returned whole. Raises `OptionError` for a wrong shape.
-    """
-    crcs = source.crcs
-    if crcs is None or crcs.dtype != np.int64:
-        yield source, start, stop
-        return
-    if crcs.shape != source.offsets.shape or stop > len(crcs):
-        raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
-    checked, plain = crcs >= 0, crcs.astype(np.uint32)
-    turns = np.flatnonzero(np.diff(checked[start:stop])) + start + 1
-    for first, last in pairwise([start, *turns.tolist(), stop]):
-        if last > first:
-            yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
 TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange width and height

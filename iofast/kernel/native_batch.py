@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from iofast.kernel.contract import (
     Payloads,
     Status,
     Timed,
-    by_check,
 )
 
 _PILLOW = int(PIL.__version__.split(".")[0])
@@ -149,7 +149,7 @@ def decode_batch(
         if not context.options.exact or spans.shape != (len(out), 4):
             found = f"{spans.shape} and exact={context.options.exact}"
             raise OptionError(f"spans must have the shape ({len(out)}, 4), in a context with exact=True, found {found}")
-    for part, first, last in by_check(source, start, stop):
+    for part, first, last in _by_check(source, start, stop):
         _check(part, boxes, flips, status, _type(finish), out)
         _native.decode_batch(context.handle, *part, boxes, spans, flips, out, status, first, last, work, number)
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
@@ -167,6 +167,24 @@ def decode_batch(
         where = (boxes[one], None if spans is None else spans[one], flips[one], out[one], status[one])
         _native.decode_batch(context.handle, *part, *where, 0, 1, own, number)
         context.decoded_by_pillow += int(status[row] == Status.OK)
+
+
+def _by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:
+    """Split rows [start, stop) into runs in which all rows have a checksum, or none has.
+
+    Checksums in int64 become uint32 or None; other sources are returned whole. Raises `OptionError` for a wrong shape.
+    """
+    crcs = source.crcs
+    if crcs is None or crcs.dtype != np.int64:
+        yield source, start, stop
+        return
+    if crcs.shape != source.offsets.shape or stop > len(crcs):
+        raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
+    checked, plain = crcs >= 0, crcs.astype(np.uint32)
+    turns = np.flatnonzero(np.diff(checked[start:stop])) + start + 1
+    for first, last in pairwise([start, *turns.tolist(), stop]):
+        if last > first:
+            yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
 def decode_each(
@@ -188,7 +206,7 @@ def decode_each(
     rows = {len(column) for column in (*source, boxes, flips, status, outs) if column is not None}
     if len(rows) > 1:
         raise OptionError(f"decode_each: expected a row for each of outs, found {sorted(rows)} rows")
-    for part, first, last in by_check(source, 0, len(outs)):
+    for part, first, last in _by_check(source, 0, len(outs)):
         for row in range(first, last):
             one = slice(row, row + 1)
             own = None if finish is None else finish._replace(work=finish.work.rows(one))
