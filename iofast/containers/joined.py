@@ -150,9 +150,9 @@ class JoinedReader(Reader):
         return any(part.is_stored for part in self.parts)
 
     @property
-    def moved(self) -> bool:
-        """See `Reader.moved`."""
-        return any(part.moved for part in self.parts)
+    def index_is_stale(self) -> bool:
+        """See `Reader.index_is_stale`."""
+        return any(part.index_is_stale for part in self.parts)
 
     def opening(self) -> object:
         """See `Reader.opening`."""
