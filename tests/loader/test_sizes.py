@@ -91,7 +91,7 @@ def test_arrays_that_do_not_fit(reader: JoinedReader) -> None:
     wrong = [[good], [good, good, good], [good, good[:, :, :2]], [good, good.astype(np.int8)]]
     with reader.payloads(located, 0, 2) as payloads:
         for outs in wrong:
-            with pytest.raises(ValueError, match="out|array of uint8"):  # by the kernel's own checks
+            with pytest.raises(ValueError, match=r"out|array of uint8"):  # by the kernel's own checks
                 kernel.decode_each(context, payloads, boxes, flips, outs, status)
         with pytest.raises(OptionError, match="rows"):
             kernel.decode_each(context, payloads, boxes[:1], flips, [good, good], status)
