@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from iofast import FastDataset, FastLoader, open_writer, order
 from iofast import transforms as T
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import Arrays
 from iofast.containers.index import IndexView
 from iofast.errors import OptionError
 from iofast.order import Balanced, Population
