@@ -251,12 +251,6 @@ class TestVerifyCommand:
         assert second["problems"][-1]["path"] == "emu/002.jpg"
         assert second["images"] == 0
 
-    def test_several_go_on(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["verify", str(container.with_name("missing.lmdb")), str(container)]) == 1
-        captured = capsys.readouterr()
-        assert "does not exist" in captured.err
-        assert "all is well" in captured.out
-
     def test_wrong_usage(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(container), "--workers", "0"]) == 2
         assert capsys.readouterr().err.count("\n") == 1

@@ -23,7 +23,7 @@ from loader_sets import eventually, photographs, write_folder, write_lmdb
 from iofast import open_reader
 from iofast.containers.base import Located, Reader
 from iofast.prefetch import readahead
-from iofast.prefetch.readahead import FileAdvice, Groups, Readahead, joined, ranges, reading
+from iofast.prefetch.readahead import FileAdvice, Groups, Readahead, ranges, reading
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
 
@@ -153,12 +153,6 @@ def test_no_advice_on_what_is_in_memory(tmp_path: Path) -> None:
         assert readahead.cached(file.fileno(), offsets)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         assert not readahead.cached(file.fileno(), offsets)
-
-
-def test_rows_are_joined_by_place(container: Reader) -> None:
-    whole = joined([container.locate(np.array([50, 7])), container.locate(np.array([20]))])
-    assert whole.indices.tolist() == [7, 20, 50]
-    assert whole.crc is None
 
 
 def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Calls) -> None:

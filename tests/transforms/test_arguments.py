@@ -15,6 +15,7 @@ from PIL import Image
 
 from iofast import transforms as T
 from iofast.errors import OptionError
+from iofast.kernel.contract import ALIASED
 from iofast.transforms.normalize import scale_and_bias
 
 FILTERS = ["nearest", "box", "bilinear", "bicubic", "lanczos"]
@@ -183,6 +184,7 @@ def test_sizes_and_interpolation_as_torchvision_takes_them() -> None:
             assert made.interpolation == name
     assert T.compile([T.RandomResizedCrop(8, interpolation="box")]).filter == "box"
     assert T.compile([]).filter == "bilinear"
+    assert T.compile([T.Resize((8, 9), antialias=False)]).filter == ALIASED
 
 
 @pytest.mark.parametrize("unit", [5e-324, 1.7e308])
