@@ -224,6 +224,21 @@ def test_the_folder_of_all_images(
     assert root is not None or files.image_root("", ["/elsewhere", str(folder)]) == str(folder)
 
 
+@pytest.mark.parametrize(("looks", "root"), [(1, None), (3, "train/cat")], ids=["classes of folders", "rarely others"])
+def test_of_several_roots_one_is_named_if_nearly_all_images_are_in_it(
+    proc: ProcFolder, tmp_path: Path, looks: int, root: str | None
+) -> None:
+    proc.process(10)
+    (proc.path / "10" / "root").symlink_to("/")
+    for name in ("cat/a", "cat/b", "dog/a", "dog/b"):
+        data(tmp_path / "train" / name / "1.jpg")
+    files = DataFolders()
+    for number, name in enumerate([*["cat/a"] * looks, "dog/b"]):
+        open_in(proc, 10, number, tmp_path / "train" / name / "1.jpg")
+    files.glimpse([10])
+    assert files.image_root("") == (None if root is None else str(tmp_path / root))
+
+
 def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:
     proc.process(10)
     files = DataFolders()

@@ -51,7 +51,9 @@ class DataFolders:
         if named and any(_is_in(path, named) for path in seen):
             return named
         roots = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
-        found = roots.most_common(1)[0][0] if roots else None
+        found, looks = roots.most_common(1)[0] if roots else (None, 0)
+        if looks < _CLASSES * roots.total():  # classes of folders of images: each of them looks like a root
+            found = None
         return found or max((root for root in given if any(_is_in(path, root) for path in seen)), key=len, default=None)
 
     @property
