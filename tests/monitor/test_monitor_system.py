@@ -239,6 +239,24 @@ def test_of_several_roots_one_is_named_if_nearly_all_images_are_in_it(
     assert files.image_root("") == (None if root is None else str(tmp_path / root))
 
 
+@pytest.mark.parametrize("depth", ["images", "images/train"])
+def test_the_root_where_no_image_was_seen_open(proc: ProcFolder, tmp_path: Path, depth: str) -> None:
+    """A file may be open for a millisecond; what source or command name, and has classes or splits, is the root."""
+    proc.process(10)
+    (proc.path / "10" / "root").symlink_to("/")
+    for name in ("train/cat", "train/dog", "val/cat", "val/dog"):
+        data(tmp_path / "images" / name / "1.JPEG")
+    data(tmp_path / "runs" / "samples" / "1.png")
+    files, root, runs = DataFolders(), str(tmp_path / depth), str(tmp_path / "runs")
+    files.glimpse([10])
+    assert files.image_root(root, [runs]) == files.image_root("", [runs, root, "/nowhere"]) == root
+    assert files.image_root(runs, [root]) is None
+    assert files.image_root("", [root, str(tmp_path / "images" / "val")]) is None  # either may be meant
+    open_in(proc, 10, 3, data(tmp_path / "train.lmdb"))
+    files.glimpse([10])
+    assert files.image_root(root) is None  # a container is read
+
+
 def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:
     proc.process(10)
     files = DataFolders()
