@@ -75,7 +75,7 @@ class PackReport:
         if self.estimate is not None:
             nbytes, seconds = self.estimate.bytes_out, self.estimate.seconds
             return f"PackReport({self.target!r}: {self.images:,} images, about {nbytes:,} bytes in {seconds:.0f} s)"
-        named = [(name, getattr(self, name)) for name in ("failed", "left_out", "resumed")]
+        named = [(name, getattr(self, name)) for name in ("failed", "left_out", "resumed", "unlabelled")]
         counts = [
             f"{self.packed:,} of {self.images:,} images",
             *(f"{count:,} {name}" for name, count in named if count),

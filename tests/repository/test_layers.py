@@ -27,10 +27,11 @@ LAYERS = tuple(
         "cli __main__",
     )
 )
-# Sideways: any module may raise an error; containers read through the kernel; in layer 3 all modules may open
-# containers, the loader runs a dataset, and commands run everything.
+# Sideways: any module may raise an error; arguments refuse names as options do; containers read through the kernel; in
+# layer 3 all modules may open containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
-    **dict.fromkeys(("option", "owned", "record", "arguments", "work"), frozenset({"errors"})),
+    **dict.fromkeys(("option", "owned", "record", "work"), frozenset({"errors"})),
+    "arguments": {"errors", "option"},
     **dict.fromkeys(("packing", "checking"), frozenset({"opening"})),
     "staging": {"opening", "selection"},
     "remote": {"meter"},

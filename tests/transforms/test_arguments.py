@@ -131,6 +131,10 @@ def test_fields_refuse_wrong_values(kind: type, field: str) -> None:
         (lambda: T.GaussianBlur(4), "kernel_size must be odd, 1 to 127, found 4"),
         (lambda: T.Solarize(128), "128 / 255"),
         (lambda: T.RandomErasing(scale=(0.5, 2)), "scale must be 0 to 1"),
+        (
+            lambda: T.RandomResizedCrop(8, scal=(0.5, 1)),  # type: ignore[call-arg]
+            r"^scal is not an option of RandomResizedCrop: did you mean scale\?$",
+        ),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0.5, 0.5]), "p must have 1 entry per transform"),
         (lambda: T.RandomChoice([T.Grayscale()] * 2, p=[-1, 2]), r"\(2\), each 0 or more"),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0]), "not all 0"),
