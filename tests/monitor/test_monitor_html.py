@@ -78,13 +78,6 @@ def test_nothing_is_fetched_or_run() -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_a_page_of_days_is_small() -> None:
-    one = moment()
-    for number in range(900):
-        one.history.add(one.snapshot, one.figures, busy() if number % 2 else starved())
-    assert len(html([one], WHEN)) < 500_000
-
-
 def test_nobody_was_seen() -> None:
     assert "No training process was seen." in html([], WHEN)
 

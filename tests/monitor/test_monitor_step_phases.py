@@ -7,23 +7,22 @@ from datetime import UTC, datetime
 
 import pytest
 from monitor_moments import busy as compute_bound
-from monitor_moments import moment, starved
-from monitor_snapshots import LOADER, snapshot, stacks, training
+from monitor_moments import moment
+from monitor_snapshots import BUSY, LOADER, snapshot, stacks, training
 
 from iofast.monitor.findings import Bound, Evidence, Verdict
+from iofast.monitor.limits import step_phases
 from iofast.monitor.render import wording
 from iofast.monitor.render.html_report import html
-from iofast.monitor.render.json_view import to_json
 from iofast.monitor.render.layout import drawn, whole
 from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.printed import to_json
 from iofast.monitor.snapshot import Doing, Frame, LoaderFigures
-from iofast.monitor.step_phases import step_phases
 from iofast.monitor.verdict import classify
 
 # 10 steps of 0.1 s in each interval
 TRAIN = replace(LOADER, steps=10, phases={"backward": 0.33, "forward": 0.61, "loss": 0.003, "optimizer": 0.04})
 ON_DEVICE = replace(TRAIN, device="cuda:0", phases_on_device=True)
-BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
 HOST = {Doing.RUNNING: 0.9, Doing.FUTEX: 0.1}
 STACKS = {
     Bound.SYNC: stacks({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}),
@@ -114,9 +113,3 @@ def test_every_view_shows_them() -> None:
 def test_views_without_phases_do_not_speak_of_them() -> None:
     now = shown(LOADER)
     assert not any(line.plain.startswith("step ") for line in (*whole(now), *drawn([now], 0, (120, 40))))
-
-
-def test_a_small_terminal_keeps_what_matters() -> None:
-    text = "\n".join(line.plain for line in drawn([shown(TRAIN, starved())], 0, (60, 20)))
-    assert "INPUT-BOUND" in text
-    assert "num_workers=4" in text

@@ -5,22 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import re
 import select
 import struct
 import subprocess
 import sys
 import termios
 import time
-from io import StringIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor_moments import HOSTILE, busy, device, moment, starved, unknown
+from monitor_moments import busy, device, moment, starved, unknown
 from places import SUPPORT
-from rich.console import Console, Group
 from test_monitor_views import shows, texts
 
 from iofast.monitor.findings import Advice
@@ -69,13 +66,6 @@ class TestLayout:
         assert all(line.cell_len <= width for line in lines)
         assert all(shows(line.plain) for line in lines)
 
-    @pytest.mark.parametrize("text", HOSTILE)
-    def test_only_our_own_sequences_reach_the_terminal(self, text: str) -> None:
-        console = Console(file=(out := StringIO()), force_terminal=True, width=80, highlight=False, markup=False)
-        console.print(Group(*drawn([moment(5, text, starved(text))], 0, (80, 24))))
-        rest = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # colours
-        assert all(shows(line) for line in rest.split("\n"))
-
     def test_several_jobs(self) -> None:
         jobs = [moment(), moment(30, last=busy(), job=Job(77, 1, "python b.py")), moment(5, last=unknown())]
         text = text_of(jobs, 80, 24, 1)
@@ -100,17 +90,8 @@ class TestLayout:
         assert "GPU 1 " in text
         assert "slowed by power" in text
 
-    def test_an_abstention_shows_its_reason(self) -> None:
-        assert "7 steps in 12 s were seen" in text_of([moment(last=unknown())], 80, 24)
-
     def test_nobody(self) -> None:
         assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, (80, 24), "nobody; waiting"))
-
-    def test_a_change_is_there_to_its_end(self) -> None:
-        change = 'FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...], device="cuda")'
-        advice = Advice("fastloader", "Half of the time is lost.", change, "stall", 0.5, 2.0)
-        text = text_of([moment(last=starved(advice=(advice,)))], 80, 24)
-        assert "".join(change.split()) in "".join(text.split())
 
     def test_bounds_that_say_nothing_are_not_drawn(self) -> None:
         """Of "anything from 0 to 100 %" the middle would be a guess: the row has the bounds and no blocks."""
@@ -121,10 +102,6 @@ class TestLayout:
         ]
         assert rows[0][0].split() == ["stall", "0–100%"]
         assert "▁" in rows[1][0]
-
-    def test_advice_may_be_long(self) -> None:
-        long = Advice("a", "word " * 100, "x" * 500, "t", 0.5, 1.1)
-        assert text_of([moment(last=starved(advice=(long,) * 9))], 80, 24).count("\n") < 24
 
 
 def test_on_a_small_screen_both_changes_can_be_pasted() -> None:
