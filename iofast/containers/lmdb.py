@@ -127,7 +127,6 @@ class _OneFile(OpenFiles):
         self._data = data
 
     def get(self, number: int) -> FileBytes:  # noqa: ARG002
-        """See `OpenFiles.get`."""
         return self._data
 
     def _look(self, numbers: Sequence[int]) -> None:

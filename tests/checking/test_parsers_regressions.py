@@ -15,12 +15,12 @@ from container_sets import build, picture
 
 from iofast import open_reader
 from iofast.checking import verify
-from iofast.containers import columns_file
+from iofast.containers import columns
 from iofast.containers.file_bytes import read_at
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.manifest import seal, unseal
 from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
-from iofast.foreign.tar_names import key_and_name
+from iofast.foreign.tar import key_and_name
 from iofast.kernel import Header, TranscodeRecipe, crc32c, exif
 from iofast.places import Geometry, move
 from iofast.source.listing import SourceOptions
@@ -194,9 +194,9 @@ def test_a_fifo_in_an_images_place_does_not_hang(tmp_path: Path) -> None:
 def test_columns_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
     text = b'{"arrays": {"a": ["<u8", "0"]}}'
     head = len(text).to_bytes(8, "little") + crc32c(text).to_bytes(8, "little")
-    (tmp_path / "x").write_bytes(columns_file.MAGIC + head + text)
+    (tmp_path / "x").write_bytes(columns.MAGIC + head + text)
     with pytest.raises(ContainerError, match="the header of its columns is invalid"):
-        columns_file.load(tmp_path / "x")
+        columns.load(tmp_path / "x")
 
 
 def test_verify_names_a_record_in_one_line(tmp_path: Path) -> None:

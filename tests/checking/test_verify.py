@@ -17,7 +17,7 @@ from iofast.cli import main
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Layout
 from iofast.containers.shards import read_manifest
-from iofast.containers.tfrecord_framing import frames
+from iofast.containers.tfrecord import frames
 from iofast.errors import ContainerError
 from iofast.opening import open_reader
 from iofast.record_writer import open_writer

@@ -18,7 +18,7 @@ from PIL import Image
 
 from iofast import FastDataset, open_writer
 from iofast import transforms as T
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import Arrays
 from iofast.containers.index import IndexView
 from iofast.errors import OptionError
 from iofast.order import Balanced, Population
