@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from monitor_jobs import made
 from monitor_moments import moment
 from monitor_snapshots import BUSY, LOADER, snapshot, stacks, training
-from test_monitor_html import WHEN
+from test_monitor_terminal import WHEN
 
 from iofast.monitor.live import Jobs
 from iofast.monitor.render import wording
