@@ -61,13 +61,15 @@ class Reader(ABC):
         return False
 
     @property
-    def moved(self) -> bool:
+    def index_is_stale(self) -> bool:
         """Whether another program wrote to the file after it was indexed, so only checksums prove payloads."""
         return False
 
     def opening(self) -> object:
-        """Return what is open, after opening it again if another program wrote to it: then it differs from before, and
-        places that were located earlier do not hold any more. Raises `ContainerError`, as `locate` does."""
+        """Return a token that changes when the file is opened again, as it is here if another program wrote to it.
+
+        Places that were located under another token are invalid. Raises `ContainerError`, as `locate` does.
+        """
         return None
 
     @abstractmethod

@@ -137,8 +137,8 @@ class JoinedReader(Reader):
         return any(part.is_stored for part in self.parts)
 
     @property
-    def moved(self) -> bool:
-        return any(part.moved for part in self.parts)
+    def index_is_stale(self) -> bool:
+        return any(part.index_is_stale for part in self.parts)
 
     def opening(self) -> object:
         return tuple(part.opening() for part in self.parts)

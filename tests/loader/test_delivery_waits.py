@@ -40,7 +40,7 @@ class TestASlowBatch:
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(jobs, "_JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
+        monkeypatch.setattr(jobs, "JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
 
     def test_is_not_waited_for(self, place: Path) -> None:
         batches = iter(many_slices(place))

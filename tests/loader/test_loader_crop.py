@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from iofast import FastDataset, FastLoader, open_writer, order, pack
 from iofast import transforms as T
 from iofast.errors import OptionError
-from iofast.loader.mapping import Sample
+from iofast.loader.options import Sample
 from iofast.transforms.crop_box import CropBox
 
 LOAD = ROOT / "docs" / "load-reference.md"

@@ -12,7 +12,8 @@ import pytest
 from iofast import FastDataset, FastLoader
 from iofast.choices import generator
 from iofast.errors import OptionError
-from iofast.loader.mapping import Sample, mapped
+from iofast.loader.options import Sample
+from iofast.loader.samples import mapped
 
 N = 12
 

@@ -99,12 +99,12 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
             contexts, threads = Contexts(kernel.DecodeOptions(), Stages()), Threads()
             contexts.context(0)
             epoch = Epoch(contexts)
-            number = tally.begin(epoch)
+            tally.begin(epoch)
             epoch.made_by(threads)
             try:
                 yield
             finally:
-                tally.end(number)
+                epoch.end()
 
         class Box:
             pass

@@ -336,7 +336,7 @@ def test_copies_measure_for_themselves() -> None:
     for other in (copy.deepcopy(meter), pickle.loads(pickle.dumps(meter))):
         assert len(list(other)) == 4
         assert (other.stats.batches, meter.stats.batches) == (4, 0)
-        assert (other.clock.info, other.clock.device) == (meter.clock.info, "cpu")
+        assert (other.clock.slot.info, other.clock.device) == (meter.clock.slot.info, "cpu")
     assert len(list(copy.copy(meter))) == 4
 
 

@@ -135,4 +135,4 @@ def test_in_a_process_of_its_own(program: tuple[str, str]) -> None:
 def test_watch_is_public() -> None:
     assert iofast.watch is watch
     signature: Callable[..., Any] = iofast.watch
-    assert signature([1], name="n").clock.info.name == "n"
+    assert signature([1], name="n").clock.slot.info.name == "n"

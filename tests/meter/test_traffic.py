@@ -54,7 +54,7 @@ def test_quantiles_are_those_of_recent_answers(times: list[float]) -> None:
 
 def test_the_page_has_it_for_a_loader_of_a_store(own_page: object, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Traffic()
-    monkeypatch.setattr("iofast.meter.own_page.traffic", own)
+    monkeypatch.setattr("iofast.meter.page_files.traffic", own)
     own.answered(1000, 0.25)
     own.was_read(3000)
     for is_remote in (True, False):

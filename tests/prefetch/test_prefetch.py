@@ -309,7 +309,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iofast.prefetch.jobs._JOIN_S", 0.5)
+    monkeypatch.setattr("iofast.prefetch.jobs.JOIN_S", 0.5)
     monkeypatch.setattr(
         "iofast.prefetch.jobs.join_thread", lambda thread, most: waits.append(most) or thread.join(most)
     )

@@ -23,7 +23,7 @@ from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
-from iofast.loader.beside import Beside, repeats, window
+from iofast.beside import Beside, repeats, window
 from iofast.meter import MeterStats, Stall
 
 CPU = torch.device("cpu")

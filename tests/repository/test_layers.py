@@ -22,7 +22,7 @@ LAYERS = tuple(
         "errors option owned record arguments work boxes version",
         "kernel remote mirror containers order choices meter machine bars batch_memory",
         "source foreign transforms gpu prefetch places",
-        "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "
+        "opening record_writer packing checking sheet staging fields selection dataset loader beside bench monitor "
         "run commands",
         "cli __main__",
     )
@@ -40,7 +40,7 @@ SIDEWAYS = {
     "foreign": {"source"},
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
-    "bench": {"dataset", "loader"},
+    "bench": {"beside", "dataset", "loader"},
     "commands": {
         "opening",
         "packing",
@@ -54,7 +54,7 @@ SIDEWAYS = {
         "run",
     },
 }
-TORCH = {"batch_memory", "fields", "dataset", "loader", "gpu", "prefetch", "run"}
+TORCH = {"batch_memory", "beside", "fields", "dataset", "loader", "gpu", "prefetch", "run"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 parsed = functools.cache(ast.parse)
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
