@@ -221,6 +221,7 @@ def test_words_fit_the_case() -> None:
         "FastLoader(..., num_workers=6)",
         "The 2 threads are late and 4.0 cores are idle.",
     )
+    assert "num_workers" not in given_(WORKERS, **ALONE, loaders=(LOADER,)), "another loader's threads"
     assert given_(REMOTE, **LATER)["stage"].change.startswith("export IOFAST_CACHE_SIZE")
     assert given_(TRANSFER, **COPIES, **PINNED)["pin_memory"].change == "images = images.to(device, non_blocking=True)"
     assert given_(PIN, **BUSY)["uint8"].trigger == "pin_cpu"

@@ -120,8 +120,9 @@ def num_workers(now: Situation) -> Advice | None:
     free = now.free_cores or 0.0
     if times is not None:
         count, wanted, notable, most = times.count, times.enough.count, times.enough.notable, times.enough.rate.high
-    else:  # threads that do other work than they report: one more for each free core
-        count = 0 if workers else max((one.num_workers or 0 for one in now.training.loaders), default=0)
+    else:  # threads of ours that do other work than they report: one more for each free core
+        ours = [one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"]
+        count = 0 if workers else max(ours, default=0)
         wanted, notable, most = count + int(free), count > 0, MOST_GAIN
     if wanted <= count or not notable or (waiting and (workers is None or workers.busy >= now.thresholds.half)):
         return None
