@@ -80,7 +80,7 @@ def _compare(request: Request) -> int:
 
 def _watch(request: Request, program: Program | None) -> int:
     from iofast.monitor.follow import Follow
-    from iofast.monitor.sources import machine
+    from iofast.monitor.live import machine
 
     if program is None:
         return Follow(request, machine(request)).run()
@@ -117,6 +117,6 @@ def _complain(error: Exception) -> None:
     try:
         print(f"iofast monitor: error: {message}; the program continues", file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        from iofast.monitor.closed_output import give_up
+        from iofast.monitor.render.screen import give_up
 
         give_up(sys.stderr)

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from math import fsum, sqrt
 
 from iofast.monitor.findings import Band, StallBounds
+from iofast.monitor.probe.family import WORKER
 from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, clamped
 from iofast.monitor.training import Training
 
@@ -95,7 +96,8 @@ def _by_states(training: Training) -> tuple[Band, float]:
     doing, z = training.doing, training.thresholds.z
     within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
     within |= any(site.loader and site.source in _WITHIN for site in training.waits)
-    sure = doing[Doing.QUEUE] if training.named_workers else 0.0
+    named = any(process.name == WORKER for _, process in training.processes("worker"))
+    sure = doing[Doing.QUEUE] if named else 0.0
     if training.worker_count or within:
         maybe = doing[Doing.QUEUE] + doing[Doing.DISK] + doing[Doing.UNSEEN] + doing[Doing.FUTEX] * within
         maybe += min(0.15 * doing[Doing.QUEUE] + 0.05, 1.0) * doing[Doing.RUNNING]  # waking up, and taking a batch over

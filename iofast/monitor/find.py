@@ -22,7 +22,7 @@ from iofast.monitor.probe.states import (
     command_line,
     folder,
     interpreted,
-    process_ids,
+    process_table,
     read_stat,
 )
 from iofast.monitor.snapshot import Job
@@ -61,7 +61,6 @@ class _Candidate:
 
     @property
     def may_train(self) -> bool:
-        """Whether it is a Python program that may be a training."""
         return self.is_python and not self.never_trains
 
     @property
@@ -79,10 +78,10 @@ class ProcessTable:
 
     def __init__(self, user: int | None) -> None:
         self.processes: dict[int, _Candidate] = {}
-        for pid in process_ids():
-            with contextlib.suppress(Gone, OSError):
+        for pid, stat in process_table().items():
+            with contextlib.suppress(OSError):
                 if user is None or folder(pid).stat().st_uid == user:
-                    self.processes[pid] = _Candidate(read_stat(pid), command_line(pid))
+                    self.processes[pid] = _Candidate(stat, command_line(pid))
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; for any other process, itself."""
@@ -160,7 +159,9 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
             sure.add(table.trainer(pid))
         elif _maps_torch(pid):
             likely.append(pid)
-    sure |= {table.trainer(pid) for pid in _computing(likely)}
+    before = {pid: _cpu_s(pid) for pid in likely}
+    time.sleep(_TRIAL_S if likely else 0.0)
+    sure |= {table.trainer(pid) for pid in likely if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S}
     processes = {pid: table.processes[pid] for pid in sorted((sure & table.processes.keys()) - own)}
     trainings = (pid for pid, each in processes.items() if not each.never_trains and not each.is_worker)
     return [job for pid in trainings if (job := table.job(pid)) is not None]
@@ -217,13 +218,6 @@ def _maps_torch(pid: int) -> bool:
             return b"libtorch" in file.read(_MOST_MAPS)
     except OSError:
         return False
-
-
-def _computing(pids: list[int]) -> list[int]:
-    """Those that use a processor, or whose workers do, during a trial."""
-    before = {pid: _cpu_s(pid) for pid in pids}
-    time.sleep(_TRIAL_S if pids else 0.0)
-    return [pid for pid in pids if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S]
 
 
 def _cpu_s(pid: int) -> float:

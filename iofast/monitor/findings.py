@@ -128,7 +128,7 @@ class Advice:
 class Prediction:
     """The rate after a change as multiples of the present one, with the assumption that it rests on."""
 
-    name: str  # stable: workers, cores, storage, page_cache, pack, fastloader, device
+    name: str  # stable: workers, cores, others, storage, page_cache, pack, fastloader, device
     change: str
     low: float
     high: float

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
+from iofast.monitor.find import MonitorError
 from iofast.monitor.live import WINDOW, Jobs, Sources
-from iofast.monitor.render.json_view import print_object
 from iofast.monitor.render.layout import whole
-from iofast.monitor.render.lines import Lines
 from iofast.monitor.render.moment import MomentView
+from iofast.monitor.render.printed import JsonLines, Lines
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
@@ -61,6 +61,9 @@ class Follow:
             self._print_verdicts()
         return self._status()
 
+    def _close(self, view: MomentView) -> None:
+        view.close(self._jobs.moments())
+
     def stopping(self) -> Callable[[], None]:
         """Hide the screen before the monitor is stopped. The returned function shows it again."""
         screen = self._screen
@@ -68,9 +71,6 @@ class Follow:
             return lambda: None
         screen.pause()
         return screen.resume
-
-    def _close(self, view: MomentView) -> None:
-        view.close(self._jobs.moments())
 
     def _step(self) -> None:
         moment = self._jobs.next(_WAIT_S)
@@ -92,12 +92,10 @@ class Follow:
             return True
         if request.once:
             longest = request.seconds or (_ONCE_S if self._running is None else math.inf)  # a program may start slowly
-            return elapsed >= longest or (elapsed >= _ONCE_LEAST_S and self._all_judged())
+            sure = [moment.verdict.bound.sure for moment in self._jobs.moments() if not moment.ended]
+            judged = len(sure) == len(self._jobs) > 0 and all(sure)
+            return elapsed >= longest or (elapsed >= _ONCE_LEAST_S and judged)
         return request.seconds is not None and elapsed >= request.seconds
-
-    def _all_judged(self) -> bool:
-        moments = [moment for moment in self._jobs.moments() if not moment.ended]
-        return len(moments) == len(self._jobs) > 0 and all(moment.verdict.bound.sure for moment in moments)
 
     def _take_the_rest(self) -> None:
         """Show the last snapshots of the ended program, which may still be in the queue."""
@@ -110,7 +108,7 @@ class Follow:
     def _print_verdicts(self) -> None:
         for moment in self._jobs.moments() if not self._request.quiet else ():
             if self._request.json:
-                print_object(moment, self._out)
+                JsonLines(self._out).update(moment)
             else:
                 self._out.writelines(f"{line.plain.rstrip()}\n" for line in whole(moment))
         self._out.flush()
@@ -118,8 +116,6 @@ class Follow:
     def _status(self) -> int:
         failing, moments = self._request.failing(), self._jobs.moments()
         if self._request.once and not moments and self._running is None:
-            from iofast.monitor.find import MonitorError
-
             raise MonitorError(f"{NOBODY}: expected a process on a GPU, a loader that reports, or PyTorch's threads")
         once = self._request.once
         found = {moment.verdict.bound if once else moment.history.prevailing() for moment in moments}
@@ -135,19 +131,15 @@ class Follow:
             from iofast.monitor.render.html_report import PageReport
 
             yield PageReport(request.report)
-        if not request.once and not request.quiet:
-            yield self._for_people_or_json()  # last: errors of opening must come before the screen
-
-    def _for_people_or_json(self) -> MomentView:
-        request = self._request
+        if request.once or request.quiet:
+            return
         if request.json:
-            from iofast.monitor.render.json_view import JsonLines
-
-            return JsonLines(self._out)
-        if self._out.isatty() and (self._running is None or request.screen):
+            yield JsonLines(self._out)
+        elif self._out.isatty() and (self._running is None or request.screen):
             self._screen = Screen(self._out, keys=self._running is None)
-            return self._screen
-        return Lines(self._out)
+            yield self._screen  # last: errors of opening must come before the screen
+        else:
+            yield Lines(self._out)
 
 
 @contextmanager

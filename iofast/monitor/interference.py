@@ -73,10 +73,6 @@ def _lost(training: Training) -> Band | None:
     others = max(0.0, cores - idle - training.cpu) if others is None else others
     beside = training.cpu - (running - queued) + others
     charged = min(1.0, loader / beside) if beside > 0 else 0.0
-    return Band(charged * queued * (1.0 - _taking(training)), charged * queued + _behind_lock(training, running))
-
-
-def _behind_lock(training: Training, running: float) -> float:
-    """Share of time that the training thread may wait for the GIL, at most; 0 without stacks."""
-    own = training.frames(*_OWN)
-    return 0.0 if own is None else min(training.loader_thread_cores or 0.0, max(0.0, own - running))
+    asleep = max(0.0, (training.frames(*_OWN) or 0.0) - running)  # in its own work, for the GIL at most
+    behind_lock = min(training.loader_thread_cores or 0.0, asleep)
+    return Band(charged * queued * (1.0 - _taking(training)), charged * queued + behind_lock)

@@ -1,18 +1,24 @@
-"""Limits of a training other than its input: copies, synchronisations, launches, other ranks, clocks."""
+"""Limits of a training other than its input: copies, synchronisations, launches, other ranks, clocks.
+
+Evidence of limits within a step are its phases, as the program names them (`meter.step`), else as stacks show them.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
+from typing import NamedTuple
 
 from iofast.monitor.findings import Bound, Cause, Evidence, StallBounds
-from iofast.monitor.snapshot import Doing, Frame, idle_of
-from iofast.monitor.step_phases import phases_of
+from iofast.monitor.snapshot import Doing, Frame, LoaderFigures, idle_of
 from iofast.monitor.training import FEW, TWICE, Training
 
 _LAUNCHING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.OTHER)
 _BY_PHASE = frozenset({Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.SYNC})  # limits within the program's own step
+_MOST = 4  # phases of a step that the evidence names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Finding:
 def other_than_input(training: Training, stall: StallBounds) -> Finding:
     """Judge a training that is not proved to be input-bound. The bounds of its stall may leave that open."""
     found = _communication(training) or _throttled(training) or _by_device(training, stall)
-    if found.bound not in _BY_PHASE or (phases := phases_of(training)) is None:
+    if found.bound not in _BY_PHASE or (phases := _phases_of(training)) is None:
         return found
     return replace(found, evidence=(*found.evidence, phases))
 
@@ -50,7 +56,9 @@ def _by_device(training: Training, stall: StallBounds) -> Finding:
         return _busy(training, idle)
     if high >= thresholds.bound and not clear:
         return _straddling(stall, thresholds.bound)
-    lasting = _lasting(training, high)
+    idles = [idle for one in training.snapshots if (idle := idle_of(one)) is not None]
+    # in most intervals: a validation or the writing of a log is rare
+    lasting = not idles or median(idles) - high >= thresholds.notice
     if host >= thresholds.bound and lasting and (finding := _by_host(training, host)) is not None:
         return finding
     if idle < thresholds.severe or not lasting:
@@ -69,12 +77,6 @@ def _host(training: Training, stall: StallBounds) -> Finding:
     queued = training.taken is not None and ready > 0 and (training.queued or 0.0) >= thresholds.part * ready
     reason = "no device in sight: what is judged is the host"
     return Finding(Bound.COMPUTE, reason=reason, cause=Cause.TAKEN if queued else None)
-
-
-def _lasting(training: Training, high: float) -> bool:
-    """Whether the device idles in most intervals; a validation or the writing of a log is rare."""
-    idles = [idle for one in training.snapshots if (idle := idle_of(one)) is not None]
-    return not idles or median(idles) - high >= training.thresholds.notice
 
 
 def _straddling(stall: StallBounds, bound: float) -> Finding:
@@ -154,3 +156,46 @@ def _busy(training: Training, idle: float) -> Finding:
         if dram >= 0.70 and tensor is not None and tensor < training.thresholds.half:  # as XProf
             return Finding(Bound.MEMORY, tuple(evidence))
     return Finding(Bound.COMPUTE, tuple(evidence))
+
+
+class StepPhases(NamedTuple):
+    """Phases of `meter.step` of one loader: shares of a step, the largest first; {} without phases."""
+
+    shares: dict[str, float]
+    on_device: bool  # timed by the device's clock
+
+
+def step_phases(loaders: Iterable[LoaderFigures]) -> StepPhases:
+    """Of several loaders with phases, the one whose steps took most of the time counts."""
+    reports = defaultdict[str, list[LoaderFigures]](list)
+    for one in loaders:
+        if one.phases and one.step_s:
+            reports[one.name].append(one)
+    times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in reports.items()}
+    if not times:
+        return StepPhases({}, on_device=False)
+    longest = max(sorted(times), key=times.__getitem__)
+    parts, time_s = reports[longest], times[longest]
+    names = {name for one in parts for name in one.phases}
+    shares = {name: fsum(one.phases.get(name, 0.0) for one in parts) / time_s for name in names}
+    order = sorted(shares.items(), key=lambda phase: (-phase[1], phase[0]))
+    return StepPhases(dict(order), on_device=any(one.phases_on_device for one in parts))
+
+
+def _phases_of(training: Training) -> Evidence | None:
+    """Time by phase of a step as evidence. Stacks show none of a device's time."""
+    shares, on_device = step_phases(training.loaders)
+    named = [(name, share) for name, share in shares.items() if share >= 0.005][:_MOST]
+    if named:
+        (first, most), *others = named
+        rest = "".join(f", {name} {share:.0%}" for name, share in others)
+        clock = " (by the device's clock)" if on_device else ""
+        return Evidence("step_phases", most, f"{first} takes {most:.0%} of a step{rest}{clock}")
+    frames = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER)
+    seen = sorted(((training.frames(frame) or 0.0, frame.value) for frame in frames), reverse=True)
+    seen = [(share, name) for share, name in seen if share >= training.thresholds.notice]
+    if not seen or training.frame_looks < FEW or training.devices:
+        return None
+    text = ", ".join(f"{name} in {share:.0%}" for share, name in seen)
+    text = f"the training thread is in {text} of {training.frame_looks} stack samples"
+    return Evidence("stack_phases", seen[0][0], text)

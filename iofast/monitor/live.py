@@ -13,13 +13,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
+from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.findings import Verdict
-from iofast.monitor.render.figures import figures
-from iofast.monitor.render.moment import History, Moment
+from iofast.monitor.probe.nvml import NvmlProbe
+from iofast.monitor.render.moment import History, Moment, figures
+from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
 from iofast.monitor.sums import Ledger
+from iofast.monitor.verdict import classify
+from iofast.monitor.watching import Watch
 
 Key = tuple[int, int]  # pid and start time of a process
 SEARCH_S = (1.0, 15.0)  # between searches: while no job is watched, and while some are
@@ -29,6 +34,7 @@ _ENDED = 16  # ended jobs kept for the report
 _PATIENCE_S = 1.0  # for threads to end
 _STANDS = 5  # snapshots for which a verdict stands: one on 120 snapshots takes 2 to 4 ms,
 _YOUNG = 60  # but an unknown one is judged again each time for so many
+_PROVES_ITSELF_S = 8.0  # a started program without any sign of training is watched from then on
 
 
 class Watcher(Protocol):
@@ -48,6 +54,41 @@ class Sources:
     find: Callable[[], Sequence[Job]]
     watch: Callable[[Job], Watcher]
     judge: Callable[[Sequence[Snapshot], Verdict | None], Verdict]
+
+
+def machine(request: Request, program: int | None = None) -> Sources:
+    """Processes, GPUs and pages of this machine. `program` is the pid of a started program.
+
+    Raises MonitorError when a pid or GPU is missing.
+    """
+    nvml = NvmlProbe.open()
+    if request.gpu is not None and nvml is None:
+        raise MonitorError(f"--gpu {request.gpu}: no GPU can be seen: {NvmlProbe.note}")
+    find: Callable[[], Sequence[Job]] = partial(_on_gpu, request.gpu, nvml)
+    if request.pids:
+        named = [job_of(pid) for pid in request.pids]
+        find = lambda: named  # noqa: E731
+    elif program is not None:
+        find = partial(_started, program, nvml, time.monotonic())
+    return Sources(find, lambda job: Watch(job, request, nvml), classify)
+
+
+def _on_gpu(gpu: int | None, nvml: NvmlProbe | None, least_age_s: float = LEAST_AGE_S) -> Sequence[Job]:
+    """All jobs, or those on one GPU. In a container the driver may name no processes: then all."""
+    gpus = nvml.processes() if nvml is not None else {}
+    return [job for job in find_jobs(gpus, least_age_s) if gpu is None or not gpus or gpu in gpus.get(job.pid, ())]
+
+
+def _started(program: int, nvml: NvmlProbe | None, since: float) -> Sequence[Job]:
+    """The trainings of a started program: it may be a launcher, with the training in a process far below."""
+    family = {program} | ProcessTable(None).below(program)  # of any user: a set-uid starter may be in between
+    found = [job for job in _on_gpu(None, nvml, least_age_s=0.0) if job.pid in family]
+    if found or time.monotonic() - since < _PROVES_ITSELF_S:
+        return found
+    try:
+        return [job_of(program)]
+    except MonitorError:  # it has ended, or has started several that do not train yet
+        return []
 
 
 # News of a thread: a snapshot or the end of a job; without a key the jobs of a search.

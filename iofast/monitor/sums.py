@@ -76,19 +76,16 @@ def _part(window: Sequence[Snapshot], start: int, stop: int) -> _Seconds:
     training, reported = Training(trained), Training([one for one, _ in found])
     seconds = fsum(one.seconds for one, _ in found)
     if reported.starts is not None:  # how long the starts of epochs took, in which intervals soever
-        spent[Phase.WARM_UP] = max(0.0, spent.get(Phase.WARM_UP, 0.0) - _first_start(reported))
+        starts = ((fsum(loader.epoch_start_s for loader in one.loaders), one.seconds) for one in reported.snapshots)
+        # Before the interval in which the first start of an epoch was reported it looked like warm-up.
+        first = next((max(0.0, start - length) for start, length in starts if start), 0.0)
+        spent[Phase.WARM_UP] = max(0.0, spent.get(Phase.WARM_UP, 0.0) - first)
         others = fsum(its for phase, its in spent.items() if phase not in (Phase.TRAINING, Phase.BETWEEN))
         spent[Phase.BETWEEN] = min(reported.starts * reported.seconds, seconds - others)
     rest = max(0.0, seconds - fsum(its for phase, its in spent.items() if phase != Phase.TRAINING))
     stall = exposed(training) if trained else None
     least, most = (0.0, rest) if stall is None else (rest * stall.low, rest * stall.high)
     return {**spent, Phase.TRAINING: rest, _LEAST: least, _MOST: most}
-
-
-def _first_start(reported: Training) -> float:
-    """Seconds before the interval in which the first start of an epoch was reported: they looked like warm-up."""
-    starts = ((fsum(loader.epoch_start_s for loader in one.loaders), one.seconds) for one in reported.snapshots)
-    return next((max(0.0, start - length) for start, length in starts if start), 0.0)
 
 
 def _shares(spent: _Seconds, devices: int) -> RunSums:

@@ -10,7 +10,6 @@ from math import fsum
 from operator import itemgetter
 from typing import TypeVar
 
-from iofast.monitor.probe.family import WORKER
 from iofast.monitor.probe.proc import LOADER_THREADS
 from iofast.monitor.snapshot import (
     LOADER,
@@ -239,11 +238,6 @@ class Training:
             times[key].append(seconds)
         cores = {key: self._cores(each) for key, each in times.items()}
         return max(sorted(cores.items()), key=itemgetter(1), default=None)
-
-    @cached_property
-    def named_workers(self) -> bool:
-        """Whether there are processes with PyTorch's name for loader workers."""
-        return any(process.name == WORKER for _, process in self.processes("worker"))
 
     @cached_property
     def loader_thread_cores(self) -> float | None:

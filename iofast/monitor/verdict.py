@@ -113,9 +113,10 @@ def _decide(case: _Case) -> Verdict:
         return _verdict(case, Finding(Bound.UNKNOWN, reason=reason or ""), stall)
     if (start := _epoch_starts(case, stall)) is not None:
         return start
-    other = other_than_input(training, stall)
+    other, copied = other_than_input(training, stall), training.copied or 0.0
     bound, margin = case.every.thresholds.bound, case.every.thresholds.margin
-    if stall.low < bound or _copies(training, stall) or _minor(training, stall, other):
+    copies = stall.tier is Tier.INSIDE and copied > max(0.0, stall.low - copied)  # most of the stall is the copy
+    if stall.low < bound or copies or _minor(training, stall, other):
         return _verdict(case, other, stall)
     if case.last not in (None, Bound.INPUT) and stall.low < bound + margin:
         return _verdict(case, Finding(case.last), stall)  # within the margin the last verdict remains
@@ -179,12 +180,6 @@ def _too_little(case: _Case, stall: StallBounds | None) -> str | None:
         more = "" if training.stacks else "; Python stacks would tell (py-spy, and the right to trace)"
         return f"the stall is somewhere between {stall.low:.0%} and {stall.high:.0%}{more}"
     return None
-
-
-def _copies(training: Training, stall: StallBounds) -> bool:
-    """Whether most of a measured stall is the copy to the device."""
-    copied = training.copied
-    return stall.tier is Tier.INSIDE and copied is not None and copied > max(0.0, stall.low - copied)
 
 
 def _minor(training: Training, stall: StallBounds, other: Finding) -> bool:

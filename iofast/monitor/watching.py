@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from iofast.monitor.bursts import Bursts
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.loader_source import loader_source, named_paths
@@ -21,6 +20,7 @@ from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
 from iofast.monitor.probe.proc import ProcProbe
+from iofast.monitor.probe.stacks import StackProbe
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, own_devices
 
@@ -44,7 +44,7 @@ class Watch:
         self._peers = Peers(job)
         self._files = DataFolders()
         self._source, self._named = loader_source(job.pid), named_paths(job.pid)
-        self._bursts = Bursts(job) if self.options.stacks != "off" else None
+        self._stacks = StackProbe(job) if self.options.stacks != "off" else None
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._notes: dict[str, None] = {}
         self._taken_at = self._due_at = time.monotonic()
@@ -77,9 +77,9 @@ class Watch:
         self._proc.look()
         if number % _PEERS_EVERY == 0:
             self._peers.look()
-        if self._bursts is not None:
-            self._bursts.start_if_due(self._proc.workers)
         self._look_s = _mean_cost(before, self._look_s, 16)
+        if self._stacks is not None:  # whose bursts have a budget of their own
+            self._stacks.look(self._proc.workers)
 
     def _snapshot(self) -> Snapshot:
         before, now = time.thread_time(), time.monotonic()
@@ -99,7 +99,7 @@ class Watch:
             threads=threads,
             system=self._system.take(seconds),
             devices=devices,
-            stacks=self._bursts.take() if self._bursts is not None else None,
+            stacks=self._stacks.take() if self._stacks is not None else None,
             loaders=loaders,
             data_folder=self._files.folder,
             notes=self._noted(devices),
@@ -128,20 +128,20 @@ class Watch:
             notes.append(
                 f"which of {len(devices)} GPUs is this job's cannot be seen in a container: name it with --gpu"
             )
-        if self._bursts is not None:
-            notes.append(self._bursts.note)
+        if self._stacks is not None:
+            notes.append(self._stacks.note)
         for note in filter(None, notes):
             if len(self._notes) < _MOST_NOTES:
                 self._notes.setdefault(note)
         return tuple(self._notes)
 
     def close(self) -> None:
-        """Close all files, and wait for a running burst."""
+        """Close all files, and end a running burst."""
         with ExitStack() as stack:
             stack.callback(self._proc.close)
             stack.callback(self._peers.close)
-            if self._bursts is not None:
-                stack.callback(self._bursts.close)
+            if self._stacks is not None:
+                stack.callback(self._stacks.close)
 
 
 def _mean_cost(before: float, mean: float, memory: int) -> float:

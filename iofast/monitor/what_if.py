@@ -37,7 +37,7 @@ _DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
 # A FastLoader's processor time as a part of a Pillow DataLoader's: 1/11.4 of packed files, 1/3 of originals
 # (benchmarks/results/load.md). The larger one allows for transforms that are not among those measured.
 _FASTLOADER = (1 / 11.4, 1 / 3)
-_MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE)
+_MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE, Cause.TAKEN)
 Range = tuple[float, float]  # the least and the most
 
 
@@ -98,7 +98,8 @@ def what_if(now: Situation) -> tuple[Prediction, ...]:
     alone = stall is None or not stall.host_wait or beside is not None or now.verdict.cause is Cause.SINGLE
     times, found = times_of(now) if alone else None, []  # else it is unknown how long a step takes alone
     reported = [one.images for one in now.training.loaders if one.images is not None]
-    changes = () if times is None else [one for change in _CHANGES for one in change(now, times)]
+    possible = (_others,) if now.caused_by(Cause.TAKEN) else _CHANGES  # beside others the rest rests on what they leave
+    changes = () if times is None else [one for change in possible for one in change(now, times)]
     for name, change, after, assumption in changes:
         rate = after.rate
         if after.notable and rate.width <= rate.middle - 1.0:
@@ -111,11 +112,13 @@ def what_if(now: Situation) -> tuple[Prediction, ...]:
 def times_of(now: Situation) -> Times | None:
     """The times of a batch; None where the model does not hold.
 
-    It does not where other programs take the processors, or another cause than the work of workers or threads makes the
-    loader late.
+    It does not where another cause than the work of workers or threads makes the loader late, or where other programs
+    take the processors that training computes on as well.
     """
     stall, cause, free = now.verdict.stall, now.verdict.cause, now.free_cores
     if now.verdict.bound is not Bound.INPUT or stall is None or cause not in _MODELLED or free is None:
+        return None
+    if cause is Cause.TAKEN and stall.host_wait:
         return None
     step = (max(0.02, 1.0 - stall.high), max(0.02, 1.0 - stall.low))
     if cause is Cause.SINGLE:  # the training thread makes batches itself, in the time of the stall
@@ -138,7 +141,11 @@ def times_of(now: Situation) -> Times | None:
         seen = Times(step, (decode, decode), (read, read), threads, max(_LEAST_CORES, free + decode))
     if seen is None or not (seen.prep[1] or seen.fetch[1]):
         return None
-    return _scaled(_sharing(now, seen) if stall.host_wait else seen)
+    times = _sharing(now, seen) if stall.host_wait else seen
+    if (taken := times.loader(1)) < _EXPLAINED:
+        return None
+    both = [(low / taken, high / taken) for low, high in (times.prep, times.fetch)]  # the loader takes all of the time
+    return replace(times, prep=both[0], fetch=both[1], host=times.host / taken, slowed=times.slowed * taken)
 
 
 def _sharing(now: Situation, times: Times) -> Times:
@@ -150,14 +157,6 @@ def _sharing(now: Situation, times: Times) -> Times:
     alone = short / (1 + beside.high), long / (1 + beside.low)
     slowed = (long - alone[1]) / prep if prep else 0.0
     return replace(times, step=alone, cores=times.cores + host, host=host, slowed=slowed)
-
-
-def _scaled(times: Times) -> Times | None:
-    """The times with a loader that takes all of the present time; None if most of that is unexplained."""
-    if (taken := times.loader(1)) < _EXPLAINED:
-        return None
-    prep, fetch = ((low / taken, high / taken) for low, high in (times.prep, times.fetch))
-    return replace(times, prep=prep, fetch=fetch, host=times.host / taken, slowed=times.slowed * taken)
 
 
 _Change = tuple[str, str, Times, str]  # its name, what to do, the times after it, its assumption
@@ -178,6 +177,11 @@ def _cores(now: Situation, times: Times) -> Iterator[_Change]:
         grown = replace(times, cores=2 * times.cores, count=2 * times.count)
         text = "the added cores are as fast as the present ones"
         yield "cores", f"twice the cores, num_workers={grown.count}", grown, text
+
+
+def _others(now: Situation, times: Times) -> Iterator[_Change]:
+    alone = replace(times, cores=times.cores + (now.training.taken or 0.0) / now.ranks)
+    yield "others", "the other programs gone", alone, "the loader gets all the cores that they use now"
 
 
 def _storage(now: Situation, times: Times) -> Iterator[_Change]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker
+from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker, workers
 
 from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
@@ -21,7 +21,6 @@ from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
 Changes = dict[str, Any]
-LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 
 
 def verdict(bound: Bound, cause: Cause | None = None, low: float = 0.4, high: float = 0.5, **changes: Any) -> Verdict:
@@ -38,10 +37,6 @@ def given_(judged: Verdict, /, later: Changes | None = None, **changes: Any) -> 
 
 def advised(shots: list[Snapshot], judged: Verdict) -> tuple[Advice, ...]:
     return advise(Situation(Training(shots), Training(shots), judged))
-
-
-def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[Any, ...]:
-    return (MAIN, *(worker(number, cpu, **changes) for number in range(count)))
 
 
 def seen(
@@ -72,7 +67,8 @@ FEEDS = replace(STORES, cause=Cause.FEEDER)
 COMPUTE = verdict(Bound.COMPUTE, low=0.0, high=0.02)
 MEMORY, LAUNCH = verdict(Bound.MEMORY, low=0.0, high=0.02), verdict(Bound.LAUNCH, low=0.0, high=0.1)
 SYNC, TRANSFER = verdict(Bound.SYNC, low=0.0, high=0.1), verdict(Bound.TRANSFER, low=0.0, high=0.1)
-THROTTLED = verdict(Bound.THROTTLED, low=0.0, high=0.02)
+SLOWED = Evidence("clocks", 0.9, "the device's clock was held back 90% of the time (power)")
+THROTTLED = verdict(Bound.THROTTLED, low=0.0, high=0.02, evidence=(SLOWED,))
 TALK = verdict(Bound.COMMUNICATION, low=0.0, high=0.02, evidence=(Evidence("communication", 0.3, ""),))
 
 BUSY, ASLEEP = {"processes": workers(0.95)}, {"processes": workers(0.1)}
@@ -80,7 +76,6 @@ ALONE = {"processes": (MAIN,)}
 DECODES = seen(work={WorkerTask.DECODE: 0.7, WorkerTask.AUGMENT: 0.3})
 BIG = {"file_bytes": 400_000}
 SHARED = system(idle_cores=0.1, other_cores=4.0, busiest="pid 7, cc1, and others")
-HOT = device(throttle_reasons=("thermal", "power"))
 RESTING = device(tensor_active=0.0, sm_active=0.8)
 COPIES = seen({Frame.TRANSFER: 0.4, Frame.FORWARD: 0.6})
 SITE = SyncSite("train.py", 12, ".item()", 0.5)
@@ -196,7 +191,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         [(CPU, BUSY), (CPU, {**BUSY, **system(throttled_s=None)}), (COMPUTE, system(throttled_s=0.4))],
     ),
     "other_programs": ((TAKEN, SHARED), "taskset -acp 0 7 ", [(CPU, SHARED), (COMPUTE, SHARED)]),
-    "clocks": ((THROTTLED, HOT), "TEMPERATURE", [(THROTTLED, {}), (COMPUTE, device(throttle_reasons=("power",)))]),
+    "clocks": ((THROTTLED, {}), "TEMPERATURE", [(replace(THROTTLED, evidence=()), {}), (COMPUTE, {})]),
 }
 
 
@@ -220,6 +215,13 @@ def test_words_fit_the_case() -> None:
     """The same rule on threads and processes, in the first epoch and later, with a pin thread and without."""
     assert given_(WORKERS, **THREADS)["num_workers"].change == "FastLoader(..., num_workers=5)"
     assert "num_workers" not in given_(CPU, **THREADS)
+    idle = {**ALONE, "loaders": (replace(LOADER, kind="FastLoader", stages={"decode": 1.0}),)}
+    advice = given_(WORKERS, **idle)["num_workers"]  # the stages of its threads are half of their time
+    assert (advice.change, advice.text) == (
+        "FastLoader(..., num_workers=6)",
+        "The 2 threads are late and 4.0 cores are idle.",
+    )
+    assert "num_workers" not in given_(WORKERS, **ALONE, loaders=(LOADER,)), "another loader's threads"
     assert given_(REMOTE, **LATER)["stage"].change.startswith("export IOFAST_CACHE_SIZE")
     assert given_(TRANSFER, **COPIES, **PINNED)["pin_memory"].change == "images = images.to(device, non_blocking=True)"
     assert given_(PIN, **BUSY)["uint8"].trigger == "pin_cpu"
@@ -274,14 +276,6 @@ def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> N
 
 def test_gain() -> None:
     assert list(map(gain, (0.0, 0.5, 1.0, 7.0, -1.0))) == pytest.approx([1.0, 2.0, MOST_GAIN, MOST_GAIN, 1.0])
-
-
-def test_more_workers_bring_no_more_than_the_cores() -> None:
-    """One free core beside two workers makes a loader half as fast again, whatever the stall."""
-    starved = verdict(Bound.INPUT, Cause.WORKERS, low=0.8, high=0.9)
-    advice = given_(starved, **{**BUSY, **system(idle_cores=1.0)})["num_workers"]
-    assert "num_workers=4" in advice.change
-    assert advice.gain == pytest.approx(2.9 / 1.9)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from monitor_snapshots import LOADER, MAIN, SYSTEM, snapshot, stacks, thread, training, worker
+from monitor_snapshots import LATE, LOADER, MAIN, SYSTEM, snapshot, stacks, thread, training, worker
 
 from iofast.meter import TrafficStats
 from iofast.monitor.causes import find_cause
@@ -17,7 +17,6 @@ from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
 FED = WaitSite("/job/train.py", 92, "batches", "queue.get", WaitSource.THREADS, True, 1.0)
-LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 FULL = replace(SYSTEM, idle_cores=0.1)
 SHARED = replace(FULL, other_cores=6.0, busiest="pid 7, cc1")
 FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)

@@ -1,4 +1,4 @@
-"""`iofast monitor` as a whole, on jobs and verdicts of our own making."""
+"""`iofast monitor` as a whole, on jobs and verdicts of our own making, and its `--compare`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from monitor_jobs import Watcher, made
 from monitor_moments import busy, starved, unknown
 
 from iofast.cli import main
-from iofast.errors import OptionError
-from iofast.monitor import follow, sources
+from iofast.errors import OptionError, SourceError
+from iofast.monitor import follow, live
+from iofast.monitor.compare import compare
 from iofast.monitor.findings import Bound, Verdict
 from iofast.monitor.live import Sources
 from iofast.monitor.request import Request
@@ -32,7 +33,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(follow, "_ONCE_LEAST_S", 0.0)
 
     def give(*args: Any, **options: Any) -> None:
-        monkeypatch.setattr(sources, "machine", lambda _request, _program=None: made(*args, **options))
+        monkeypatch.setattr(live, "machine", lambda _request, _program=None: made(*args, **options))
 
     return give
 
@@ -70,17 +71,12 @@ class TestOnce:
         assert "num_workers=4" in text
         assert error == ""
 
-    def test_one_object(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-        given()
-        assert run("--once", "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert {"verdict", "cause", "stall", "evidence", "advice", "schema"} <= found.keys()
-        assert found["verdict"] == "input-bound"
-
     def test_an_object_for_each_job(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
         given(jobs=3)
         assert run("--once", "--json") == 0
-        assert sorted(json.loads(line)["pid"] for line in capsys.readouterr().out.splitlines()) == [4242, 4243, 4244]
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert sorted(one["pid"] for one in found) == [4242, 4243, 4244]
+        assert {one["verdict"] for one in found} == {"input-bound"}
 
     def test_without_a_verdict_it_ends_in_time(
         self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]
@@ -179,7 +175,7 @@ class TestOnAndOn:
             raise OSError(5, "input/output error")
 
         broken = Sources(made().find, made().watch, judge)
-        monkeypatch.setattr(sources, "machine", lambda _request, _program=None: broken)
+        monkeypatch.setattr(live, "machine", lambda _request, _program=None: broken)
         assert run("--seconds", "2") == 1
         assert capsys.readouterr().err == "iofast monitor: error: input/output error\n"
 
@@ -221,32 +217,25 @@ class TestStartedProgram:
         assert run("--", str(tmp_path / name)) == status
         assert capsys.readouterr().err.startswith("iofast monitor: error: cannot start '")
 
-    def test_what_goes_wrong_with_watching_is_no_harm_to_it(
-        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        def machine(_request: Request, _program: int | None = None) -> Sources:
-            raise OptionError("cannot be watched")
-
-        monkeypatch.setattr(sources, "machine", machine)
-        assert run("--", *PYTHON, "print('mine')") == 0
-        text, error = capfd.readouterr()
-        assert text == "mine\n"
-        assert error == "iofast monitor: error: cannot be watched; the program continues\n"
-
-    @pytest.mark.parametrize("broken", [RuntimeError("of a\npackage"), KeyError("key")])
+    @pytest.mark.parametrize(
+        ("broken", "words"),
+        [
+            (RuntimeError("of a\npackage"), "RuntimeError: of a package"),
+            (KeyError("key"), "KeyError: 'key'"),
+            (OptionError("cannot be watched"), "cannot be watched"),
+        ],
+    )
     def test_whatever_goes_wrong_its_status_is_ours(
-        self, broken: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self, broken: Exception, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """W&B without a key to log in with, TensorBoard on a full disk, a fault of ours: it ends as it does."""
+        """A fault of ours or of a package behind a view: the program ends as it does."""
 
         def machine(_request: Request, _program: int | None = None) -> Sources:
             raise broken
 
-        monkeypatch.setattr(sources, "machine", machine)
+        monkeypatch.setattr(live, "machine", machine)
         assert run("--", *PYTHON, "raise SystemExit(9)") == 9
-        error = capfd.readouterr().err
-        assert error.startswith(f"iofast monitor: error: {type(broken).__name__}: ")
-        assert error.count("\n") == 1
+        assert capfd.readouterr().err == f"iofast monitor: error: {words}; the program continues\n"
 
     @pytest.mark.parametrize("closed", [False, True])
     def test_nobody_reads_what_the_monitor_says(self, closed: bool) -> None:
@@ -294,3 +283,69 @@ def test_help_and_start_import_nothing_heavy() -> None:
     program += "print({'rich', 'torch', 'numpy', 'psutil', 'pynvml'} & set(sys.modules), file=sys.stderr)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stderr == "set()\n"
+
+
+# --- what a change gained: the change and its noise, the exit status, and files that are something else
+
+
+def intervals(path: Path, *rates: float | None, **changes: Any) -> Path:
+    own = {"verdict": "input-bound", "cause": "storage", "stall": {"low": 0.3, "high": 0.4}}
+    lines = [{**own, **changes, "figures": {"images_per_s": rate, "main_cores": 1.0}} for rate in rates]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_change_with_its_noise(tmp_path: Path) -> None:
+    before = intervals(tmp_path / "before", 100.0, 110.0, 90.0)
+    after = intervals(tmp_path / "after", 200.0, 220.0, 180.0, verdict="compute-bound", cause=None)
+    found = compare(before, after)
+    assert found.change is not None
+    assert found.change.value == pytest.approx(1.0)
+    error = 10 / 3**0.5 / 100  # of each mean, relative
+    assert found.change.error == pytest.approx(2 * (2 * error**2) ** 0.5)
+    text = found.markdown()
+    assert "| verdict | input-bound: storage | compute-bound |  |" in text
+    assert "| images a second | 100 ± 12 | 200 ± 23 | +100.0% |" in text
+    assert text.endswith("100.0% faster (± 32.7%).")
+
+
+def test_noise_is_no_change(tmp_path: Path) -> None:
+    before, after = intervals(tmp_path / "a", 100.0, 140.0, 60.0), intervals(tmp_path / "b", 95.0, 120.0, 70.0)
+    found = compare(before, after)
+    assert "No change beyond the noise" in found.markdown()
+    assert not found.slower(0.0)
+
+
+def test_no_rates(tmp_path: Path) -> None:
+    found = compare(intervals(tmp_path / "a", None), intervals(tmp_path / "b", 95.0))
+    assert found.change is None
+    assert not found.slower(0.0)
+    assert "| cores of the training process | 1 ± 0 | 1 ± 0 | +0.0% |" in found.markdown()
+
+
+@pytest.mark.parametrize(("limit", "status"), [("5%", 4), ("0.05", 4), ("15%", 0)])
+def test_exit_status(tmp_path: Path, limit: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = intervals(tmp_path / "a", 100.0, 100.0), intervals(tmp_path / "b", 90.0, 90.0)
+    assert main(["monitor", "--compare", str(before), str(after), "--fail-slower", limit]) == status
+    assert "10.0% slower" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limit", ["much", "-1%", "100%"])
+def test_a_limit_that_is_no_share(tmp_path: Path, limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(intervals(tmp_path / "a", 1.0))
+    assert main(["monitor", "--compare", path, path, f"--fail-slower={limit}"]) == 2
+    assert "--fail-slower must be a share such as 5%" in capsys.readouterr().err
+
+
+def test_a_limit_without_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["monitor", "--fail-slower", "5%"]) == 2
+    assert "--fail-slower was given without --compare" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"x": 1}'])
+def test_other_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other").write_text(text)
+    with pytest.raises(SourceError, match="expected the output of iofast monitor --json"):
+        compare(intervals(tmp_path / "a", 1.0), tmp_path / "other")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        compare(tmp_path / "none", tmp_path / "other")

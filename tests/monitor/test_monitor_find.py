@@ -11,7 +11,6 @@ import pytest
 from proc_folder import TRAIN, ProcFolder, running, until
 
 from iofast import meter as telemetry
-from iofast.meter import LoaderInfo, Slot, Totals
 from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.family import Peers, rank_of
 from iofast.monitor.snapshot import Job
@@ -286,10 +285,3 @@ def test_a_real_page() -> None:
         process.kill()
         process.wait()
         assert until(lambda: process.pid not in {page.pid for page in telemetry.pages()})
-
-
-def test_a_page_of_this_process_is_no_job() -> None:
-    slot = Slot(LoaderInfo("mine"))
-    slot.write(Totals())
-    assert os.getpid() not in {job.pid for job in find_jobs()}
-    slot.close()

@@ -179,13 +179,7 @@ for x in loader:
 
 def batch_lines(text: str) -> set[int]:
     """Where a loop gets a batch."""
-    loops = Loops(text)
-    functions = {loop.function for loop in loops.loops}
-    return {
-        line
-        for line in range(1, text.count("\n") + 2)
-        if any(loops.head_at(name, line) or loops.gets_at(name, line) for name in functions)
-    }
+    return {line for loop in Loops(text).loops for line in (*loop.head, *loop.gets)}
 
 
 @pytest.mark.parametrize("name", [*SHAPES, *NO_BATCH])
@@ -196,11 +190,9 @@ def test_where_a_loop_gets_its_batch(name: str) -> None:
 
 def test_a_file_that_was_edited_since() -> None:
     """Its lines are another function's now."""
-    loops = Loops(SHAPES["a future"])
-    assert loops.gets_at("main", 4)
-    assert loops.trains_at("main", 6)
-    assert not loops.gets_at("prepare", 4)
-    assert not loops.trains_at("prepare", 6)
+    (loop,) = Loops(SHAPES["a future"]).of("main")
+    assert (loop.gets, loop.first <= 6 <= loop.last) == ({4}, True)
+    assert Loops(SHAPES["a future"]).of("prepare") == []
 
 
 def test_what_an_event_loop_runs() -> None:

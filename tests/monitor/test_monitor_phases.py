@@ -1,21 +1,30 @@
-"""Which part of a training an interval belongs to, and what of it counts."""
+"""Phases of a training and of its steps: what an interval belongs to, what of it counts, and what hangs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from monitor_snapshots import LOADER, MAIN, snapshot, stacks, training, worker
+from monitor_moments import busy as compute_bound
+from monitor_moments import moment
+from monitor_snapshots import BUSY, DEVICE, LOADER, MAIN, snapshot, stacks, training, worker
 
-from iofast.monitor.findings import Bound, Cause, Phase
+from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Verdict
+from iofast.monitor.limits import step_phases
 from iofast.monitor.phases import phases, seconds_by_phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.render import wording
+from iofast.monitor.render.html_report import html
+from iofast.monitor.render.layout import drawn, whole
+from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.printed import to_json
+from iofast.monitor.render.wording import explanation
+from iofast.monitor.snapshot import Doing, Frame, LoaderFigures, Looks, Snapshot, WaitSite, WaitSource
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.verdict import classify
 
 W, T, V, C, B, P = Phase.WARM_UP, Phase.TRAINING, Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED
-BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
 
 
 def busy(count: int = 1, **changes: Any) -> list[Snapshot]:
@@ -141,3 +150,205 @@ def test_the_start_of_an_epoch_is_no_cause_while_its_first_step_goes_on() -> Non
     assert verdict.bound is Bound.COMPUTE
     assert verdict.stall is not None
     assert verdict.stall.high < 0.10
+
+
+# --- a hang is a verdict of its own: nothing is called slow that does not go on
+
+
+LOCK = WaitSite("/job/data.py", 12, "__getitem__", "lock.acquire", WaitSource.THREADS, False, 0.0)
+NEXT = WaitSite("/job/train.py", 30, "main", "next", WaitSource.PROCESSES, False, 0.0)
+
+
+def process(number: int = 0, state: str = "S", **changes: Any) -> Any:
+    made = worker(number) if number else MAIN
+    return replace(made, **{"cpu_s": 0.0, "read_calls_bytes": 0, "states": {state: 1.0}, **changes})
+
+
+STACKS = stacks({Frame.LOADER_WAIT: 1.0}, stands={100: NEXT, 201: LOCK, 202: LOCK})
+HANGS: dict[str, Any] = {
+    "doing": {Doing.QUEUE: 1.0},
+    "idle": None,
+    "processes": (process(), process(1), process(2)),
+    "stacks": STACKS,
+}
+SPINS = {"processes": (process(cpu_s=1.0), process(1)), "main": Looks(20, {Doing.RUNNING: 1.0}, 0.999, 0.0)}
+PAGE = replace(LOADER, batches=0, images=0, steps=0)
+
+
+def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
+    return training(seconds, **{**HANGS, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        (
+            {},
+            "the training thread in `main`, train.py:30, for `next`; "
+            "workers 201, 202 in `__getitem__`, data.py:12, for `lock.acquire`",
+        ),
+        (
+            {"stacks": None, "processes": (process(), process(1, "T"), process(2, "D"))},
+            "the training thread asleep; worker 201 stopped (state T); worker 202 waiting for a disk (state D)",
+        ),
+        (
+            {"stacks": None, "processes": (process(), *(process(number) for number in range(1, 7)))},
+            "the training thread asleep; workers 201, 202, 203, 204 and 2 more asleep",
+        ),
+        ({"stacks": None, "processes": (process(cpu_s=0.01),), "loaders": (PAGE,)}, "the training thread asleep"),
+        ({"stacks": stacks({Frame.COMMUNICATION: 1.0}), "processes": (process(),)}, "the training thread asleep"),
+        (
+            {**SPINS, "stacks": STACKS},
+            "the training thread in `main`, train.py:30, for `next`; "
+            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
+        ),
+        (
+            {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0}, stands={100: NEXT, 201: LOCK}), "loaders": (PAGE,)},
+            "the training thread in `main`, train.py:30, for `next`; "
+            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
+        ),
+    ],
+    ids=["stacks", "states", "many", "page", "other ranks", "spins", "spins in its own loader"],
+)
+def test_where_a_hang_stands(changes: Any, where: str) -> None:
+    verdict = classify(shots(30, **changes))
+    assert (verdict.bound, verdict.cause, verdict.severity, verdict.advice) == (
+        Bound.STALLED,
+        None,
+        Severity.SEVERE,
+        (),
+    )
+    assert explanation(verdict) == f"No batch for 30 s: {where}."
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"processes": (process(), process(1, read_bytes=4096))},
+        {"processes": (process(), process(1, read_calls_bytes=200))},  # the index of a batch
+        {"processes": (process(cpu_s=0.5), process(1))},
+        {"processes": (process(cpu_s=0.01), process(1))},  # a loop that sleeps, and is not counted
+        {"loaders": (replace(PAGE, batches=1),)},
+        {"devices": (replace(DEVICE, busy=1.0),)},
+        {"stacks": stacks({Frame.OTHER: 1.0})},  # a notebook between two cells
+        {"stacks": None, "processes": (process(),)},
+        {"doing": {Doing.STOPPED: 1.0}},
+        {**SPINS, "stacks": stacks({Frame.LOADER_WAIT: 0.9, Frame.FORWARD: 0.1})},
+        {**SPINS, "processes": (process(cpu_s=1.5), process(1)), "stacks": STACKS},  # its threads make batches
+        {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0})},  # it may make batches, which nobody counts
+    ],
+    ids=[
+        *("reads", "gets an index", "computes", "computes little", "batches", "device", "notebook", "server", "paused"),
+        *("steps", "threads", "works in its loader"),
+    ],
+)
+def test_what_does_not_hang(changes: Any) -> None:
+    assert classify(shots(40, **changes)).bound is not Bound.STALLED
+
+
+def test_a_hang_is_not_called_slow_storage_at_first_nor_at_last() -> None:
+    worked = training(60, doing={Doing.QUEUE: 0.7, Doing.RUNNING: 0.3}, idle=None)
+    verdict = classify([*worked, *shots(12)])
+    assert verdict.bound is Bound.UNKNOWN
+    assert verdict.reason.startswith("no batch for 12 s: ")
+    hangs = classify([*worked, *shots(30)], verdict)
+    assert hangs.bound is Bound.STALLED
+    assert classify([*shots(30), *(snapshot(time_s=30.0 + at, idle=None) for at in range(80))], hangs).bound.sure
+
+
+# --- phases of a step that the program names
+
+
+# 10 steps of 0.1 s in each interval
+TRAIN = replace(LOADER, steps=10, phases={"backward": 0.33, "forward": 0.61, "loss": 0.003, "optimizer": 0.04})
+ON_DEVICE = replace(TRAIN, device="cuda:0", phases_on_device=True)
+HOST = {Doing.RUNNING: 0.9, Doing.FUTEX: 0.1}
+BY_BOUND = {
+    Bound.SYNC: stacks({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}),
+    Bound.LAUNCH: stacks({Frame.FORWARD: 0.9, Frame.SYNC: 0.1}),
+}
+
+
+def told(verdict: Verdict) -> list[Evidence]:
+    return [evidence for evidence in verdict.evidence if evidence.name == "step_phases"]
+
+
+@pytest.mark.parametrize("bound", [Bound.COMPUTE, Bound.SYNC, Bound.LAUNCH])
+def test_a_verdict_says_in_which_phases_the_time_goes(bound: Bound) -> None:
+    idle, doing = (0.02, BUSY) if bound is Bound.COMPUTE else (0.5, HOST)
+    known = replace(ON_DEVICE, exposed_s=0.0)
+    verdict = classify(training(doing=doing, idle=idle, loaders=(known,), stacks=BY_BOUND.get(bound)))
+    assert verdict.bound is bound
+    (evidence,) = told(verdict)
+    assert evidence.value == pytest.approx(0.61)
+    assert evidence.text == (
+        "forward takes 61% of a step, backward 33%, optimizer 4% (by the device's clock)"  # nobody asks for 0.3%
+    )
+
+
+def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+    without = training(doing=BUSY, idle=0.02, loaders=(replace(LOADER, steps=10),))
+    assert told(classify(without)) == []
+    late = replace(TRAIN, wait_s=0.5)
+    input_bound = classify(training(doing={Doing.QUEUE: 0.5, Doing.RUNNING: 0.5}, idle=None, loaders=(late,)))
+    assert input_bound.bound is Bound.INPUT
+    assert told(input_bound) == []
+    before_a_step = replace(TRAIN, step_s=None, steps=0)
+    assert step_phases([before_a_step]) == ({}, False)
+    assert step_phases([]) == ({}, False)
+
+
+def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
+    """On the CPU, where the host's time is all there is; beside a device its stacks show who launches and who waits."""
+    seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02})
+    verdict = classify(training(doing=HOST, idle=None, stacks=seen))
+    assert verdict.bound is Bound.COMPUTE
+    (evidence,) = [one for one in verdict.evidence if one.name == "stack_phases"]
+    assert evidence.value == pytest.approx(0.6)
+    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 400 stack samples"
+    judged = moment(5, last=verdict, loaders=())
+    assert wording.summary(judged).endswith(" · " + evidence.text)
+    for silent in (training(doing=BUSY, idle=0.02, stacks=seen), training(doing=HOST, idle=None)):
+        assert not [one for one in classify(silent).evidence if one.name == "stack_phases"]
+    named = classify(training(doing=HOST, idle=None, stacks=seen, loaders=(TRAIN,)))
+    assert len(told(named)) == 1
+    assert not [one for one in named.evidence if one.name == "stack_phases"]
+
+
+def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
+    slow = replace(TRAIN, step_s=0.2, batches=5, steps=5, phases={"forward": 0.2})
+    other = replace(LOADER, name="validation", batches=2, steps=2, phases={"metric": 0.2})
+    found = step_phases((TRAIN, other, other, slow))
+    expected = {"forward": 0.405, "backward": 0.165, "optimizer": 0.02, "loss": 0.0015}
+    assert found.shares == {name: pytest.approx(share) for name, share in expected.items()}
+    assert (list(found.shares), found.on_device) == (list(expected), False)
+
+
+def test_views_show_the_loader_whose_steps_take_most_of_the_time() -> None:
+    other = replace(LOADER, name="validation", batches=200, steps=200, step_s=1e-3, phases={"metric": 0.1})
+    now = replace(shown(TRAIN), snapshot=snapshot(loaders=(other, TRAIN)))
+    assert wording.step(now.snapshot).startswith("forward 61%")
+    assert "metric" not in html([now], datetime(2026, 11, 21, tzinfo=UTC))
+
+
+def shown(loader: LoaderFigures, verdict: Verdict | None = None) -> Moment:
+    return moment(5, last=verdict or compute_bound(), loaders=(loader,), notes=())
+
+
+def test_every_view_shows_them() -> None:
+    now = shown(ON_DEVICE)
+    text = "forward 61%  backward 33%  optimizer 4%  loss 0%"
+    assert f"step       {text}" in [line.plain for line in whole(now)]
+    for size in ((80, 24), (120, 40)):
+        assert any(line.plain.startswith(f"step       {text}") for line in drawn([now], 0, size)), size
+    assert text in html([now], datetime(2026, 11, 21, tzinfo=UTC))
+    (loader,) = to_json(now)["loaders"]
+    assert (loader["phases"], loader["phases_on_device"]) == (ON_DEVICE.phases, True)
+    evidence = Evidence("step_phases", 0.61, "forward takes 61% of a step")
+    judged = replace(compute_bound(), evidence=(evidence,))
+    assert wording.summary(shown(ON_DEVICE, judged)).endswith(" · forward takes 61% of a step")
+
+
+def test_views_without_phases_do_not_speak_of_them() -> None:
+    now = shown(LOADER)
+    assert not any(line.plain.startswith("step ") for line in (*whole(now), *drawn([now], 0, (120, 40))))

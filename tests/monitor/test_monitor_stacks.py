@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +20,7 @@ from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
-from iofast.monitor.snapshot import Frame, Job, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
 
 OWN = """
 import queue, sys, threading, time
@@ -62,6 +64,16 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     return standin
 
 
+def burst(probe: StackProbe, *workers: int) -> StackFigures | None:
+    """One burst, as soon as it may be; None where it fails or none is begun any more."""
+    probe._due_at = 0.0
+    probe.look(workers)
+    while probe._running:
+        time.sleep(0.01)
+        probe.look(workers)
+    return probe.take()
+
+
 def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
     """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
     program = tmp_path / "train.py"
@@ -72,12 +84,11 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         probe = StackProbe(Job(process.pid, 0, ""))
-        tally = probe.burst([], 20)
+        figures = burst(probe)
         process.kill()
-    if tally is None and "memory is missing" in probe.note:
+    if figures is None and "memory is missing" in probe.note:
         pytest.skip(probe.note)
-    assert tally is not None, probe.note
-    figures = tally.figures()
+    assert figures is not None, probe.note
     assert (probe.note, figures.trains) == ("", True)
     assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.5, figures
     site = figures.waits[0]
@@ -93,7 +104,7 @@ def test_an_ended_process() -> None:
     if stacks.pyspy() is None:
         pytest.skip("py-spy is not installed")
     probe = StackProbe(Job(process.pid, 0, ""))
-    assert probe.burst([], 5) is None
+    assert burst(probe) is None
     assert probe.note == f"no Python stacks: process {process.pid} has ended"
 
 
@@ -109,7 +120,7 @@ def test_a_right_that_is_missing(
     standin("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
     probe = StackProbe(job)
     for _ in range(3):
-        assert probe.burst([], 5) is None
+        assert burst(probe) is None
     assert way in probe.note
     assert "\n" not in probe.note
     assert missing_right() in probe.note
@@ -126,9 +137,8 @@ def test_workers_that_may_not_be_looked_at(
     echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1""")
     probe = StackProbe(job)
     for _ in range(3):
-        tally = probe.burst([4194303], 5)
-        assert tally is not None
-        figures = tally.figures()
+        figures = burst(probe, 4194303)
+        assert figures is not None
         assert (figures.looks, figures.worker_looks) == (5, 0)
     assert probe.note == f"no Python stacks of its workers: {missing_right(of_worker=True)}"
     assert "for itself alone" in probe.note
@@ -154,9 +164,9 @@ thread (13): QueueFeederThread;_feed ({standard}/multiprocessing/queues.py:1);du
 END
     [ $pid = 4194302 ] && echo nonsense > $output
     exit 0""")
-    tally = StackProbe(job).burst([4194303, 4194302], 10)
-    assert tally is not None
-    figures = tally.figures()
+    probe = StackProbe(job)
+    figures = burst(probe, 4194303, 4194302)
+    assert figures is not None
     assert (figures.looks, figures.worker_looks) == (10, 8)
     assert figures.main == {Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.3, Frame.OPTIMIZER: 0.1}
     assert figures.workers == {
@@ -171,10 +181,9 @@ END
         job.pid: "`main`, train.py:7, for `next`",
         4194303: "`_worker_loop`, worker.py:1, for `multiprocessing.get`",
     }
-    again = StackProbe(job).burst([4194303, 4194302], 10)
-    assert again is not None
-    again.add(tally)
-    assert again.figures() == replace(figures, looks=20, worker_looks=16), "bursts together are one"
+    nonsense = burst(probe, 4194303, 4194302)
+    assert nonsense is not None
+    assert (nonsense.looks, nonsense.workers) == (10, {WorkerTask.PIN: 1.0}), "the next worker"
 
 
 def test_a_py_spy_that_hangs_or_fails(
@@ -183,22 +192,75 @@ def test_a_py_spy_that_hangs_or_fails(
     monkeypatch.setattr(stacks, "_TIMEOUT_S", 1)
     standin("exec sleep 60")
     probe = StackProbe(job)
-    assert probe.burst([], 5) is None
+    assert burst(probe) is None
     assert "took more than 1 s" in probe.note
-    assert [recording._process.returncode for recording in probe._running] == [-signal.SIGKILL]
     monkeypatch.setattr(stacks, "_TIMEOUT_S", 60)
     standin("echo 'Error: Failed to find a python interpreter in the .data section' >&2; exit 1")
     probe = StackProbe(job)
     for _ in range(5):
-        assert probe.burst([], 5) is None
+        assert burst(probe) is None
     assert probe.note.endswith("py-spy: Failed to find a python interpreter in the .data section")
     assert (tmp_path / "calls").read_text().count("call") == 1 + stacks._TRIES
+
+
+class Recording:
+    """Stands for a py-spy that is done at once and saw the training twice."""
+
+    pids: ClassVar[list[int]] = []
+
+    def __init__(self, program: str, pid: int) -> None:
+        self.pid = pid
+        self.pids.append(pid)
+
+    def ended(self) -> bool:
+        return True
+
+    def result(self) -> tuple[str, str]:
+        return "thread (1): MainThread;main (/u/train.py:7) 2\n", ""
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> StackProbe:
+    """A probe whose bursts end at once."""
+    Recording.pids = []
+    monkeypatch.setattr(stacks, "pyspy", lambda: "py-spy")
+    monkeypatch.setattr(stacks, "_Recording", Recording)
+    return StackProbe(Job(1, 1, ""))
+
+
+def test_bursts_take_workers_in_turn(at_once: StackProbe) -> None:
+    """And are one for the next take."""
+    for _ in range(4):
+        at_once._due_at = 0.0
+        at_once.look([7, 8, 9])
+        at_once.look([7, 8, 9])
+    assert Recording.pids == [1, 7, 1, 8, 1, 9, 1, 7]
+    figures = at_once.take()
+    assert figures is not None
+    assert figures.looks == 8
+    assert at_once.take() is None
+
+
+def test_bursts_keep_their_budget(at_once: StackProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of a second in advance, then 0.9 % of a core: with looks and verdicts below 2 %."""
+    spent, clock = itertools.count(), [1000.0]
+    monkeypatch.setattr(stacks, "_spent_s", lambda: 0.025 * next(spent))  # before a look and after it
+    monkeypatch.setattr("iofast.monitor.probe.stacks.random.uniform", lambda least, most: (least + most) / 2)
+    monkeypatch.setattr(stacks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    waits = []
+    for _ in range(8):
+        clock[0] = max(clock[0], at_once._due_at)
+        at_once.look([])
+        at_once.look([])
+        waits.append(at_once._due_at - clock[0])
+    assert waits[:3] == [0.25] * 3, "the first four cost 0.2 s together"
+    assert waits[6:] == pytest.approx([0.05 / 0.009] * 2)
 
 
 def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "pyspy", lambda: None)
     probe = StackProbe(job)
-    assert (probe.burst([], 5), "pip install" in probe.note) == (None, True)
+    assert (burst(probe), "pip install" in probe.note) == (None, True)
 
 
 def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:

@@ -12,17 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monitor_jobs import made
 from monitor_moments import moment
-from monitor_snapshots import LOADER, snapshot, stacks, training
-from test_monitor_html import WHEN
+from monitor_snapshots import BUSY, LOADER, snapshot, stacks, training
+from test_monitor_terminal import WHEN
 
 from iofast.monitor.live import Jobs
 from iofast.monitor.render import wording
 from iofast.monitor.render.html_report import html
-from iofast.monitor.render.json_view import to_json
-from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.render.printed import to_json
+from iofast.monitor.snapshot import Frame, Snapshot
 from iofast.monitor.sums import Ledger, RunSums
-
-BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
 
 
 def summed(shots: list[Snapshot], window: int = 1000) -> RunSums:

@@ -1,4 +1,4 @@
-"""The live screen: what is on it at several sizes, and that it behaves on a terminal."""
+"""The live screen at several sizes and on a terminal, and the report, which has the same lines."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import subprocess
 import sys
 import termios
 import time
-from io import StringIO
+from datetime import UTC, datetime
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor_moments import HOSTILE, busy, device, moment, starved, unknown
+from monitor_moments import busy, device, moment, starved, unknown
 from places import SUPPORT
-from rich.console import Console, Group
 from test_monitor_views import shows, texts
 
+from iofast.errors import TargetError
 from iofast.monitor.findings import Advice
+from iofast.monitor.render.html_report import PageReport, html
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Doing, Job, Looks
@@ -69,13 +71,6 @@ class TestLayout:
         assert all(line.cell_len <= width for line in lines)
         assert all(shows(line.plain) for line in lines)
 
-    @pytest.mark.parametrize("text", HOSTILE)
-    def test_only_our_own_sequences_reach_the_terminal(self, text: str) -> None:
-        console = Console(file=(out := StringIO()), force_terminal=True, width=80, highlight=False, markup=False)
-        console.print(Group(*drawn([moment(5, text, starved(text))], 0, (80, 24))))
-        rest = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # colours
-        assert all(shows(line) for line in rest.split("\n"))
-
     def test_several_jobs(self) -> None:
         jobs = [moment(), moment(30, last=busy(), job=Job(77, 1, "python b.py")), moment(5, last=unknown())]
         text = text_of(jobs, 80, 24, 1)
@@ -100,17 +95,8 @@ class TestLayout:
         assert "GPU 1 " in text
         assert "slowed by power" in text
 
-    def test_an_abstention_shows_its_reason(self) -> None:
-        assert "7 steps in 12 s were seen" in text_of([moment(last=unknown())], 80, 24)
-
     def test_nobody(self) -> None:
         assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, (80, 24), "nobody; waiting"))
-
-    def test_a_change_is_there_to_its_end(self) -> None:
-        change = 'FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...], device="cuda")'
-        advice = Advice("fastloader", "Half of the time is lost.", change, "stall", 0.5, 2.0)
-        text = text_of([moment(last=starved(advice=(advice,)))], 80, 24)
-        assert "".join(change.split()) in "".join(text.split())
 
     def test_bounds_that_say_nothing_are_not_drawn(self) -> None:
         """Of "anything from 0 to 100 %" the middle would be a guess: the row has the bounds and no blocks."""
@@ -121,10 +107,6 @@ class TestLayout:
         ]
         assert rows[0][0].split() == ["stall", "0–100%"]
         assert "▁" in rows[1][0]
-
-    def test_advice_may_be_long(self) -> None:
-        long = Advice("a", "word " * 100, "x" * 500, "t", 0.5, 1.1)
-        assert text_of([moment(last=starved(advice=(long,) * 9))], 80, 24).count("\n") < 24
 
 
 def test_on_a_small_screen_both_changes_can_be_pasted() -> None:
@@ -209,3 +191,86 @@ def test_a_window_that_is_closed_leaves_the_report(tmp_path: Path) -> None:
     os.close(leader)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129
     assert report.read_text().startswith("<!doctype html>")
+
+
+# --- the report: one page that stands alone, whatever the watched process is called
+
+
+WHEN = datetime(2026, 11, 21, 20, 15, tzinfo=UTC)
+TAGS = frozenset({"html", "head", "meta", "title", "style", "body", "pre", "span"})
+ATTRIBUTES = frozenset({"lang", "charset", "http-equiv", "content", "name", "class"})
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """Which tags and attributes a page has, its text, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def page(*moments: Moment) -> Page:
+    return Page(html(moments, WHEN))
+
+
+def test_everything_is_in_it() -> None:
+    text = " ".join(page(moment(), moment(30, last=busy(), job=Job(77, 1, "python b.py", 1, 2))).words)
+    for words in (
+        "INPUT-BOUND", "decode-cpu-workers", "stall 31–38%", "212 steps in 92 s", "num_workers=4", "at most 1.52×",
+        "changes accuracy", "5.6 of 8 cores are free", "GPU busy", "loader CPU", "NVIDIA H100", "no Python stacks",
+        "watched for 1:30 in 90 intervals", "rank 1/2", "compute-bound", "unknown", "2026-11-21 20:15 UTC",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+@settings(max_examples=15)
+@given(texts)
+def test_hostile_text_stays_text(text: str) -> None:
+    found = page(moment(3, text, starved(text)))
+    assert found.tags <= TAGS
+    assert found.attributes <= ATTRIBUTES
+    assert found.open == []
+
+
+def test_nothing_is_fetched_or_run() -> None:
+    text = html([moment()], WHEN)
+    assert not re.search(r"https?:|//|url\(|@import|<script|<link|src=|href=", text)
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_nobody_was_seen() -> None:
+    assert "No training process was seen." in html([], WHEN)
+
+
+class TestFile:
+    def test_written_at_the_end(self, tmp_path: Path) -> None:
+        report = PageReport(str(tmp_path / "out.html"))
+        report.update(moment())
+        assert list(tmp_path.iterdir()) == []
+        report.close([moment()])
+        assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
+        assert Page((tmp_path / "out.html").read_text(encoding="utf-8")).open == []
+
+    @pytest.mark.parametrize("name", [".", "missing/out.html"])
+    def test_what_cannot_be_written_is_said_at_once(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(TargetError, match="--report cannot write"):
+            PageReport(str(tmp_path / name))

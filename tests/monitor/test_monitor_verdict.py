@@ -283,15 +283,6 @@ def test_hysteresis_changes_no_severity() -> None:
     assert (kept.bound, kept.severity) == (Bound.COMPUTE, Severity.BOUND)
 
 
-def test_input_bound_is_never_said_of_less_than_a_tenth() -> None:
-    late = classify(CASES["late"][0])
-    for share in (0.0, 0.03, 0.07, 0.0999):
-        for idle in (0.02, 0.12, 0.5):
-            loaders = (replace(LOADER, exposed_s=share),)
-            for before in (None, late):
-                assert classify(training(doing=HOST, idle=idle, loaders=loaders), before).bound is not Bound.INPUT
-
-
 # --- for all snapshots
 
 

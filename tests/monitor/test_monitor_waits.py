@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from monitor_moments import busy, moment
+from monitor_moments import moment
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, training, worker
 
 from iofast.monitor.findings import Bound, Cause, Verdict
-from iofast.monitor.render.json_view import JsonLines
 from iofast.monitor.render.layout import whole
+from iofast.monitor.render.printed import JsonLines
 from iofast.monitor.render.prometheus import exposition
 from iofast.monitor.snapshot import Doing, Frame, Looks, ProcessFigures, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.verdict import classify
@@ -204,11 +204,3 @@ def test_every_view_has_the_line() -> None:
     assert 'file="/u/train.py",line="41",function="batches",call="queue.get",source="threads"' in series
     assert float(series.rpartition(" ")[2]) == share
     assert any(SAID in line.plain for line in whole(now))
-
-
-def test_no_view_has_a_line_that_is_not_there() -> None:
-    now = moment(last=busy())
-    told = io.StringIO()
-    JsonLines(told).update(now)
-    assert json.loads(told.getvalue())["waits"] is None
-    assert "iofast_wait_ratio" not in exposition([now])

@@ -1,25 +1,21 @@
-"""Snapshots of one job: looks joined with a device, loaders that report, stacks in bursts, and what watching costs."""
+"""Snapshots of one job: looks, a device, loaders that report, stacks, the cost of watching; real trainings judged."""
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from proc_folder import running, until
+from proc_folder import running
 
-from iofast.monitor import bursts
-from iofast.monitor.bursts import Bursts
 from iofast.monitor.find import ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.proc import JobEnded
 from iofast.monitor.request import WatchOptions
@@ -35,78 +31,31 @@ from iofast.monitor.snapshot import (
 )
 from iofast.monitor.watching import Watch
 
-# --- bursts of stacks
-
 SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {WorkerTask.DECODE: 1.0}, (SyncSite("train.py", 7, ".item()", 1.0),))
-
-
-class StackCounts:
-    """Stands for StackCounts: a number of bursts, each of which saw SEEN."""
-
-    bursts = 1
-
-    def add(self, other: StackCounts) -> None:
-        self.bursts += other.bursts
-
-    def figures(self) -> StackFigures:
-        return replace(SEEN, looks=2 * self.bursts)
 
 
 class Stacks:
     """Stands for StackProbe."""
 
     note = ""
-    calls: ClassVar[list[list[int]]] = []
 
     def __init__(self, job: Job) -> None:
-        Stacks.calls = []
+        pass
 
-    def burst(self, worker_pids: Collection[int], looks: int) -> StackCounts | None:
-        self.calls.append(list(worker_pids))
-        return None if self.note else StackCounts()
+    def look(self, workers: Sequence[int]) -> None:
+        pass
 
-    def stop(self) -> None:
+    def take(self) -> StackFigures | None:
+        return None if self.note else SEEN
+
+    def close(self) -> None:
         pass
 
 
 @pytest.fixture
 def stacks(monkeypatch: pytest.MonkeyPatch) -> type[Stacks]:
-    monkeypatch.setattr(bursts, "StackProbe", Stacks)
+    monkeypatch.setattr("iofast.monitor.watching.StackProbe", Stacks)
     return Stacks
-
-
-def test_bursts_take_workers_in_turn(stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "_SHORTEST_S", 0.0)
-    found = Bursts(Job(1, 1, ""))
-    for _ in range(4):
-        found._due_at = 0.0
-        found.start_if_due([7, 8, 9])
-        assert until(lambda: found._running is not None and found._running.done())
-        found._collect(time.monotonic())
-    assert stacks.calls == [[7], [8], [9], [7]]
-    assert found.take() == replace(SEEN, looks=8)
-    assert found.take() is None
-    found.close()
-
-
-def test_bursts_keep_their_budget(stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of a second in advance, then 0.9 % of a core: with looks and verdicts below 2 %."""
-    spent, clock = itertools.count(), [1000.0]
-    monkeypatch.setattr(bursts, "_spent_s", lambda: 0.05 * next(spent))  # before a burst and after it
-    monkeypatch.setattr("iofast.monitor.bursts.random.uniform", lambda least, most: (least + most) / 2)
-    monkeypatch.setattr(bursts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    found = Bursts(Job(1, 1, ""))
-    waits = []
-    for _ in range(8):
-        clock[0] = max(clock[0], found._due_at)
-        found.start_if_due([])
-        assert found._running is not None
-        found._running.result(10)
-        found._collect(clock[0])
-        waits.append(found._due_at - clock[0])
-    found.close()
-    assert waits[:3] == [0.25] * 3, "the first four cost 0.2 s together"
-    assert waits[6:] == pytest.approx([0.05 / 0.009] * 2)
 
 
 def test_missing_stacks_are_noted(sleeper: Job, stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +63,6 @@ def test_missing_stacks_are_noted(sleeper: Job, stacks: type[Stacks], monkeypatc
     with closing(Watch(sleeper, WatchOptions(interval=0.1))) as watch:
         watch.interval()
         assert "not allowed" in watch.interval().notes
-
-
-# --- watching
 
 
 @pytest.fixture
@@ -298,3 +244,65 @@ def test_expensive_looks_become_rare(sleeper: Job) -> None:
         assert watch._rate() == pytest.approx(4)  # what 0.6 % of a core leave beside a snapshot
         watch._look_s = 1.0
         assert watch._rate() == 2
+
+
+# --- the command beside training programs on a real GPU; the same programs on the CPU among the slow tests
+
+
+TRAINING = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from iofast import watch
+
+class Images(Dataset):
+    def __len__(self):
+        return 1 << 30
+    def __getitem__(self, index):
+        time.sleep(SECONDS)
+        return torch.zeros(3, 64, 64)
+
+if __name__ == "__main__":
+    device, SECONDS, products, side = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    matrix = torch.ones(side, side, device=device)
+    for number, images in enumerate(watch(DataLoader(Images(), batch_size=4, num_workers=1), device=device)):
+        images = images.to(device)
+        for _ in range(products):
+            matrix = (matrix @ matrix).clamp_(0, 1)
+        if number == 2:
+            print("on", flush=True)
+"""
+DEVICES = [pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("cpu", marks=pytest.mark.slow)]
+
+
+def judged(folder: Path, device: str, seconds: float, products: int) -> dict[str, Any]:
+    """What `iofast monitor --once --json` says of a training: a sample takes `seconds`, a step so many products."""
+    program = folder / "train.py"
+    program.write_text(TRAINING)
+    side = "4096" if device == "cuda" else "512"
+    command = [sys.executable, str(program), device, str(seconds), str(products), side]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+        try:
+            assert training.stdout is not None
+            assert training.stdout.readline() == "on\n"
+            monitor = [sys.executable, "-m", "iofast", "monitor", "--once", "--json", "--pid", str(training.pid)]
+            said = subprocess.run(monitor, capture_output=True, text=True, timeout=120)
+        finally:
+            training.kill()
+    assert said.returncode == 0, said.stderr
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_training_that_is_starved_and_one_that_computes(device: str, tmp_path: Path) -> None:
+    """On a GPU its figures are there; whose it is the driver may not say in a container."""
+    starved = judged(tmp_path, device, 0.02, 1)
+    assert (starved["verdict"], starved["cause"], starved["tier"]) == ("input-bound", "storage", "inside")
+    assert starved["stall"]["host_wait"] is (device == "cpu")
+    assert 0.5 < starved["stall"]["low"] == starved["stall"]["high"]
+    computes = judged(tmp_path, device, 0.0, 40)
+    assert computes["verdict"] in ("compute-bound", "memory-bound", "throttled")  # a GPU may be held at its power limit
+    assert computes["stall"]["high"] < 0.1
+    for found in (starved, computes) if device == "cuda" else ():
+        assert [one["busy"] for one in found["devices"] if one["own"] is not False and one["busy"] is not None]

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
-from iofast.monitor.render.figures import figures
-from iofast.monitor.render.moment import History, Moment
+from iofast.monitor.render.moment import History, Moment, figures
 from iofast.monitor.snapshot import (
     DeviceFigures,
     Doing,

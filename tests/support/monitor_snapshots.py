@@ -26,6 +26,9 @@ JOB = Job(100, 5000, "python train.py")
 SYSTEM = SystemFigures(8.0, 4.0, 0.0, 64 << 30, 0)
 DEVICE = DeviceFigures(0, "GPU", "GPU-0", 0.5, None, None, None, None, None, 10 << 30, 80 << 30, (), True, 0)
 MAIN = ProcessFigures(100, 5000, "main", "python", 0.5, 0.0, {"R": 0.5, "S": 0.5}, 0, 0, 0)
+# States of a training thread whose batches are late, and of one that waits for its device.
+LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
+BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
 LOADER = LoaderFigures("train", "watched", 2, 4, 32, "cpu", 0, 10, 320, 0.1, 0.0, None, None, {}, False, {})
 
 
@@ -34,6 +37,11 @@ def worker(number: int, cpu: float = 0.0, **changes: Any) -> ProcessFigures:
     states = {"R": cpu, "S": 1.0 - cpu}
     made = ProcessFigures(200 + number, 6000, "worker", "pt_data_worker", cpu, 0.0, states, 0, 1 << 20, 0)
     return replace(made, **changes)
+
+
+def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[ProcessFigures, ...]:
+    """The training process, and this many workers."""
+    return (MAIN, *(worker(number, cpu, **changes) for number in range(count)))
 
 
 def thread(name: str, cpu: float) -> ThreadFigures:

@@ -46,6 +46,7 @@ _PREDICTED = {  # advice: the prediction of what it brings
     "pack_resize": "pack",
     "page_cache": "page_cache",
     "fastloader": "fastloader",
+    "other_programs": "others",
 }
 _FREES_CORES = (*_PACKING, "fastloader")  # advice that takes the loader's work away
 

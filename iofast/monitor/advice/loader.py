@@ -6,7 +6,7 @@ import json
 import shlex
 
 from iofast.monitor.findings import Advice, Cause
-from iofast.monitor.situation import Situation
+from iofast.monitor.situation import MOST_GAIN, Situation
 from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of, workers_of
 from iofast.monitor.what_if import times_of
 
@@ -117,23 +117,29 @@ def first_workers(now: Situation) -> Advice | None:
 def num_workers(now: Situation) -> Advice | None:
     """Not without a free core, and not if no worker works."""
     workers, times, waiting = now.training.workers, times_of(now), now.caused_by(Cause.STORAGE)
-    if times is None or times.enough.count <= times.count or not times.enough.notable:
+    free = now.free_cores or 0.0
+    if times is not None:
+        count, wanted, notable, most = times.count, times.enough.count, times.enough.notable, times.enough.rate.high
+    else:  # threads of ours that do other work than they report: one more for each free core
+        ours = [one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"]
+        count = 0 if workers else max(ours, default=0)
+        wanted, notable, most = count + int(free), count > 0, MOST_GAIN
+    if wanted <= count or not notable or (waiting and (workers is None or workers.busy >= now.thresholds.half)):
         return None
-    if waiting and (workers is None or workers.busy >= now.thresholds.half):
-        return None
-    each, free = " for each rank" if now.ranks > 1 else "", now.free_cores or 0.0
-    busy = "are the limit" if workers is None else f"are busy {workers.busy:.0%} of the time"
+    each = " for each rank" if now.ranks > 1 else ""
+    busy = "are the limit" if times is not None else "are late"
+    busy = busy if workers is None else f"are busy {workers.busy:.0%} of the time"
     why = f"{busy} and {free:.1f} cores are idle{each}"
     if waiting and workers is not None:
         why = f"wait {1 - workers.busy:.0%} of the time and more of them would wait side by side"
     what, name = ("threads", "FastLoader") if workers is None else ("workers", "DataLoader")
     return Advice(
         name="num_workers",
-        text=f"The {times.count} {what} {why}.",
-        change=f"{name}(..., num_workers={times.enough.count})",
+        text=f"The {count} {what} {why}.",
+        change=f"{name}(..., num_workers={wanted})",
         trigger="worker_cpu",
         value=workers.busy if workers is not None else free,
-        gain=min(now.wait_gain, times.enough.rate.high),
+        gain=min(now.wait_gain, most),
         risk="each worker holds its own copy of what the data set keeps in memory",
     )
 

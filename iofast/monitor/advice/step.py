@@ -124,14 +124,11 @@ def mixed_precision(now: Situation) -> Advice | None:
 
 def clocks(now: Situation) -> Advice | None:
     """Not if no clock is held back."""
-    devices = now.training.devices
-    slowed = [device for device in devices if device.throttle_reasons]
-    if not slowed:
+    seen = now.verdict.figure("clocks")
+    if seen is None:
         return None
-    reasons = ", ".join(sorted({reason for device in slowed for reason in device.throttle_reasons}))
-    text = f"The device runs below its clock {len(slowed) / len(devices):.0%} of the time: {reasons}."
     change = "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE  # and look at power supply, limit and air"
-    return Advice("clocks", text, change, "clocks", len(slowed) / len(devices))
+    return Advice("clocks", _sentence(seen), change, seen.name, seen.value)
 
 
 def slow_rank(now: Situation) -> Advice | None:
@@ -142,5 +139,8 @@ def slow_rank(now: Situation) -> Advice | None:
     own = now.verdict.bound is Bound.INPUT
     change = "compare its storage, its cores and its share of the samples with another rank's"
     change = change if own else "iofast monitor --pid PID  # of that rank"
-    text = f"{late.text[0].upper()}{late.text[1:]}."
-    return Advice("slow_rank", text, change, "rank_gap", late.value, now.wait_gain if own else None)
+    return Advice("slow_rank", _sentence(late), change, "rank_gap", late.value, now.wait_gain if own else None)
+
+
+def _sentence(seen: Evidence) -> str:
+    return f"{seen.text[0].upper()}{seen.text[1:]}."

@@ -7,6 +7,6 @@ machine_facts  cores, quotas, disks, memory: SystemProbe
 pages          loaders that report from inside: PagesProbe
 data_folders   where the data lies, by open files
 nvml           GPUs: NvmlProbe
-stacks         Python stacks by py-spy: StackProbe, on calls (parsed stacks); waits, frames, worker_tasks (what they
-               show); feeds, loops (what the program's source adds)
+stacks         Python stacks by py-spy: StackProbe, on calls (parsed stacks); stack_counts, waits, frames, worker_tasks
+               (what they show); feeds, loops (what the program's source adds)
 """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from iofast.machine import RANKS, SLURM_RANK
-from iofast.monitor.probe.states import Gone, Stat, Thread, command_line, folder, process_ids, read_stat
+from iofast.monitor.probe.states import Gone, Stat, Thread, command_line, folder, process_table, read_stat
 from iofast.monitor.snapshot import Doing, Job
 
 WORKER: Final = "pt_data_worker"
@@ -75,9 +75,8 @@ class Family:
         if (folder(self.pid) / "task" / str(self.pid) / "children").exists():
             return self._listed_children
         children: dict[int, list[int]] = {}
-        for pid in process_ids():
-            with contextlib.suppress(Gone):
-                children.setdefault(read_stat(pid).parent, []).append(pid)
+        for pid, stat in process_table().items():
+            children.setdefault(stat.parent, []).append(pid)
         return lambda pid: children.get(pid, ())
 
     def _listed_children(self, pid: int) -> Iterator[int]:
@@ -147,11 +146,6 @@ class Peers:
 
 def _siblings(pid: int) -> list[int]:
     """Children of the same parent with the same command: this is how launchers start ranks."""
-    found = []
-    with contextlib.suppress(Gone):
-        parent, command = read_stat(pid).parent, command_line(pid)
-        for other in process_ids():
-            with contextlib.suppress(Gone):
-                if other != pid and read_stat(other).parent == parent and command_line(other) == command:
-                    found.append(other)
-    return sorted(found)
+    table, command = process_table(), command_line(pid)
+    alike = [other for other, stat in table.items() if pid in table and stat.parent == table[pid].parent]
+    return sorted(other for other in alike if other != pid and command_line(other) == command)

@@ -19,7 +19,6 @@ from iofast.monitor.snapshot import WaitSource
 _ITERATES = re.compile(r"\s*(async\s+)?for\b|.*\b(next|anext)\(")
 _NEXT = frozenset({"__next__", "__anext__"})
 _LARGEST = 4 << 20
-_LARGEST_PARSED = 1 << 20  # characters; 100,000 take 10 ms
 _FILES = 64  # that are kept
 
 
@@ -36,16 +35,12 @@ class Feeds:
         except OSError:
             self._root = ""
         self._lines = lru_cache(_FILES)(self.read)
-        self._loops = lru_cache(_FILES)(self._parse)
+        self._loops = lru_cache(_FILES)(lambda path: Loops("\n".join(self._lines(path))))
 
     def line(self, call: Call) -> str:
         """The line that a call is at; "" where it cannot be read."""
         lines = self._lines(call.path)
         return lines[call.line - 1] if 0 < call.line <= len(lines) else ""
-
-    def loops(self, call: Call) -> Loops:
-        """The training loops of the file that a call is in; none where it cannot be read."""
-        return self._loops(call.path)
 
     def read(self, path: str) -> list[str]:
         """The lines of a file; none where it cannot be read, is no regular file, or is too large."""
@@ -65,14 +60,10 @@ class Feeds:
         finally:
             os.close(file)
 
-    def _parse(self, path: str) -> Loops:
-        text = "\n".join(self._lines(path))
-        return Loops(text if len(text) <= _LARGEST_PARSED else "")
-
     def trains(self, calls: Sequence[Call], wait: Wait) -> bool:
         """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
         return bool(self._asyncio_loops(wait)) or any(
-            call.user and self.loops(call).trains_at(call.name, call.line) for call in calls
+            loop.first <= call.line <= loop.last for call in calls for loop in self._loops_of(call)
         )
 
     def entry(self, calls: Sequence[Call], wait: Wait | None) -> int | None:
@@ -80,12 +71,16 @@ class Feeds:
         return next((place for place in range(len(calls) - 1, -1, -1) if self._gets(calls, place, wait)), None)
 
     def _gets(self, calls: Sequence[Call], place: int, wait: Wait | None) -> bool:
-        call, callee = calls[place], calls[place - 1].name if place else ""
-        if not call.user or self.loops(call).head_at(call.name, call.line):
-            return call.user
-        waits = wait is not None and wait.source is not WaitSource.NONE
-        iterates = callee in _NEXT or _ITERATES.match(self.line(call)) is not None
-        return self.loops(call).gets_at(call.name, call.line) and (waits or iterates)
+        call, callee, loops = calls[place], calls[place - 1].name if place else "", self._loops_of(calls[place])
+        if any(call.line in loop.head for loop in loops):
+            return True
+        waits = (wait is not None and wait.source is not WaitSource.NONE) or callee in _NEXT
+        gets = any(call.line in loop.gets for loop in loops)
+        return gets and (waits or _ITERATES.match(self.line(call)) is not None)
+
+    def _loops_of(self, call: Call) -> list[Loop]:
+        """The training loops of the user's function that a call is in; none where its file cannot be read."""
+        return self._loops(call.path).of(call.name) if call.user else []
 
     def awaits(self, wait: Wait) -> Call | None:
         """The line at which an asyncio training waits for its batch while all its tasks sleep.
@@ -99,4 +94,4 @@ class Feeds:
 
     def _asyncio_loops(self, wait: Wait) -> list[Loop]:
         runs = wait.source is WaitSource.EVENTS and wait.at.user
-        return self.loops(wait.at).run_at(wait.at.line) if runs else []
+        return self._loops(wait.at.path).run_at(wait.at.line) if runs else []

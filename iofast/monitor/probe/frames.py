@@ -43,6 +43,7 @@ _VALIDATION_LOOPS = re.compile(  # Lightning's, since 2.0 and before, and Ultral
     r"(lightning/pytorch|pytorch_lightning)/loops/(dataloader/|epoch/)?evaluation(_epoch)?_loop\.py$"
     r"|ultralytics/engine/validator\.py$"
 )
+_CLOSURES = ("lightning/pytorch/loops/optimization/", "pytorch_lightning/loops/optimization/")
 _TRAINER = re.compile(r"transformers/trainer\w*\.py$")
 _SAVING = re.compile(
     r"(torch/serialization\.py:_?save|torch/distributed/checkpoint/.*:_?(async_)?save\w*|safetensors/.*:save\w*"
@@ -188,7 +189,9 @@ def _in_loader(inner: Sequence[Call], entry: Call, wait: Wait | None) -> Frame:
 
 
 def _in_step(calls: Sequence[Call], feeds: Feeds) -> Seen:
-    marks = [mark for c in takewhile(_within_closure, calls) if (mark := _mark(c)) is not None]
+    # Lightning trains within closures of its optimisers: the calls around a closure do not describe its content.
+    within = takewhile(lambda c: not c.where.startswith(_CLOSURES), calls)
+    marks = [mark for c in within if (mark := _mark(c)) is not None]
     importing = any(c.label == _IMPORTING for c in calls) and not any(c.name == "_call_impl" for c in calls)
     if importing and TRAINING.isdisjoint(marks):
         return Seen(Frame.COMPILE)
@@ -208,11 +211,6 @@ def _in_step(calls: Sequence[Call], feeds: Feeds) -> Seen:
         sync = next(c for c in calls if _mark(c) is Frame.SYNC)
         return Seen(Frame.SYNC, _site(calls, "print" if "_str" in sync.where else f"{sync.name}()"))
     return Seen(Frame.BACKWARD if marks[0] is Frame.FORWARD and Frame.BACKWARD in marks else marks[0])
-
-
-def _within_closure(call: Call) -> bool:
-    """Lightning trains within closures of its optimisers: the calls around a closure do not describe its content."""
-    return not call.where.startswith(("lightning/pytorch/loops/optimization/", "pytorch_lightning/loops/optimization/"))
 
 
 def _mark(call: Call) -> Frame | None:

@@ -27,6 +27,7 @@ _OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)  # whose step() it is
 _SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+)$")
 _COUNTS = frozenset({"range", "count", "trange"})
 _WRAPPERS = frozenset({"enumerate", "tqdm", "track", "islice", "zip", "reversed"})
+_LARGEST = 1 << 20  # characters; 100,000 take 10 ms
 _DEEPEST = 8  # functions that call each other, from the loop to the call that trains
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -60,7 +61,7 @@ class Loops:
         self._functions: dict[str, list[Function]] = {}
         self._training: dict[str, bool] = {}  # whether a function of the file trains, by name
         try:
-            self._tree = ast.parse(text)
+            self._tree = ast.parse(text if len(text) <= _LARGEST else "")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._tree = ast.Module([], [])
         for node in ast.walk(self._tree):
@@ -69,19 +70,7 @@ class Loops:
         self._search(self._tree, "<module>", frozenset())
         self.loops.sort(key=lambda loop: loop.last - loop.first)
 
-    def head_at(self, function: str, line: int) -> bool:
-        """Whether a training loop iterates over what this line of a function makes."""
-        return any(line in loop.head for loop in self._of(function))
-
-    def gets_at(self, function: str, line: int) -> bool:
-        """Whether a training loop gets its batch at this line of a function."""
-        return any(line in loop.gets for loop in self._of(function))
-
-    def trains_at(self, function: str, line: int) -> bool:
-        """Whether this line of a function is in a training loop."""
-        return any(loop.first <= line <= loop.last for loop in self._of(function))
-
-    def _of(self, function: str) -> list[Loop]:
+    def of(self, function: str) -> list[Loop]:
         """Loops of the function that the stack names: in a file that was edited since, lines have moved."""
         return [loop for loop in self.loops if loop.function == function]
 

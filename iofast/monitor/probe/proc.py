@@ -124,7 +124,12 @@ class ProcProbe:
             doing = main.look()
             for _ in range(min(_IN_TURN, len(self._in_turn))):
                 self._turn += 1
-                self._state(self._in_turn[self._turn % len(self._in_turn)])
+                thread = self._in_turn[self._turn % len(self._in_turn)]
+                try:
+                    thread.state()
+                except Gone:
+                    self._threads.pop(thread.tid, None)
+                    self._end(key for key in self._kin if key[0] == thread.tid)
             with contextlib.suppress(OSError):
                 children = main.read("children")
                 if children != self._children and now - self._searched_at >= _AGAIN_S:
@@ -136,15 +141,6 @@ class ProcProbe:
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
             )
         return doing
-
-    def _state(self, thread: Thread) -> str:
-        """The state of a thread or process below; it is forgotten when it has ended."""
-        try:
-            return thread.state()
-        except Gone:
-            self._threads.pop(thread.tid, None)
-            self._end(key for key in self._kin if key[0] == thread.tid)
-            return ""
 
     def _end(self, keys: Iterable[tuple[int, int]]) -> None:
         self._ended += [self._kin.pop(key) for key in list(keys)]
@@ -194,13 +190,10 @@ class ProcProbe:
         looks = self._take_looks(seconds)
         processes = tuple(each.take() for each in (self._main, *self._kin.values(), *self._ended))
         self._ended = []
-        threads = []
-        for name, thread in self._threads.values():
-            cpu_s, states, _ = thread.take()
-            threads.append(ThreadFigures(thread.tid, name, cpu_s, states))
+        threads = tuple(ThreadFigures(each.tid, name, *each.take()[:2]) for name, each in self._threads.values())
         if processes[0].read_bytes is None:
             self.notes["io"] = f"bytes read and written cannot be seen: /proc/{self.job.pid}/io may not be read"
-        return looks, processes, tuple(threads)
+        return looks, processes, threads
 
     def _take_looks(self, seconds: float) -> Looks:
         main = self._main.thread

@@ -1,35 +1,38 @@
 """Python stacks of a training and its workers, by py-spy, which reads their memory and never stops nor changes them.
 
-A burst is one py-spy for each process, all at once: `record` with a number of looks, at random distances, within three
-seconds. Starting it is what costs: 20 looks take 24 ms of processor time, and one `dump` alone takes 13 ms (minimum of
-fifteen, a training with a few hundred modules). Nothing is written to disk.
+A burst is one py-spy for the training and one for the next of its workers, at once: `record` with a number of looks, at
+random distances, within three seconds. Starting it is what costs: 20 looks take 24 ms of processor time, and one `dump`
+alone takes 13 ms (minimum of fifteen, a training with a few hundred modules). Nothing is written to disk. Bursts are so
+rare that with the looks at /proc they cost less than 2 % of a core.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from iofast.monitor.probe import frames, worker_tasks
-from iofast.monitor.probe.calls import Call, Stack, parse
+from iofast.monitor.probe.calls import parse
 from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.stack_counts import StackCounts
 from iofast.monitor.probe.states import folder, ptrace_scope
-from iofast.monitor.probe.waits import Wait, wait_of
-from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Job, StackFigures
 
 _SECONDS = 3  # of a burst, in whole ones: the same looks within one second see the same few steps
-_FASTEST = 100  # looks a second
+_LOOKS = 20  # in a burst; starting py-spy costs as much as 25 looks
 _TIMEOUT_S = 10.0  # for a burst: py-spy looks up all symbols of a process before its first look
 _LARGEST = 8 << 20  # bytes of py-spy's output
-_MOST_SITES = 20
-_FED_BY_THREADS = (WaitSource.THREADS, WaitSource.EVENTS)
-_READING = (WaitSource.FILE, WaitSource.SOCKET, WaitSource.TIMER)
+_BUDGET = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
+_AHEAD = 4  # bursts in advance, as users wait for the first verdict
+_SHORTEST_S = 0.25  # between bursts
+_AGAIN_S = 30.0  # after one that failed
 _TRIES = 3  # of bursts that fail for an unknown reason
 _YAMA = "kernel.yama.ptrace_scope"
 _MISSING_RIGHT = {
@@ -41,48 +44,85 @@ _MISSING_RIGHT = {
 
 
 class StackProbe:
-    """Bursts of looks at one job. `note` says in a line why there are none; after a refusal it does not try again."""
+    """Bursts of looks at one job, one at a time. `note` says in a line why there are none.
+
+    After a refusal it does not try again.
+    """
 
     def __init__(self, job: Job) -> None:
         self.note = ""
         self._job = job
         self._program = pyspy()
         self._feeds = Feeds(job.pid)
-        self._failures = 0
+        self._counts: StackCounts | None = None  # of the bursts since the last take
+        self._running: list[_Recording] = []  # of the training, and of a worker
         self._refused = self._workers_refused = False
-        self._running: list[_Recording] = []
+        self._turn = self._failures = 0
+        self._due_at = self._began = time.monotonic()
+        self._cost_s = 0.0  # of this burst so far
         if self._program is None:
             self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')"
 
-    def burst(self, worker_pids: Collection[int], looks: int) -> StackCounts | None:
-        """Look about `looks` times at the training thread and at each of these workers. This takes three seconds.
+    def look(self, workers: Sequence[int]) -> None:
+        """Begin a burst at the training and at the next worker if it is time for one, or read one that has ended."""
+        before, now = _spent_s(), time.monotonic()
+        seen: StackCounts | None = None
+        ends = bool(self._running) and all(each.ended() for each in self._running)
+        try:
+            if ends:
+                seen = self._read()
+            elif not self._running and now >= self._due_at and not self._refused and self._program is not None:
+                self._begin(self._program, workers, now)
+        except (OSError, ValueError) as error:  # no descriptors or memory, or the output of another version of py-spy
+            ends, self.note = True, f"no Python stacks: {error}"
+        self._cost_s += _spent_s() - before
+        if not ends:
+            return
+        apart = self._cost_s / _BUDGET * random.uniform(0.5, 1.5)  # so that bursts do not keep step with the training
+        self._due_at = max(now + _SHORTEST_S, self._began + apart if self._turn >= _AHEAD else 0.0)
+        if seen is None:
+            self._due_at = now + _AGAIN_S
+        elif self._counts is None:
+            self._counts = seen
+        else:
+            self._counts.add(seen)
 
-        None where the training cannot be looked at; then `note` says why. A worker that cannot be is left out.
-        """
-        if self._program is None or self._refused:
-            return None
-        others = () if self._workers_refused else worker_pids
-        pids = [self._job.pid, *(pid for pid in others if pid != self._job.pid)]
-        rate = max(1, min(_FASTEST, round(looks / _SECONDS)))
-        self._running = [_Recording(self._program, pid, rate) for pid in pids]
-        (text, error), *results = [recording.result() for recording in self._running]
-        tally = StackCounts(self._feeds)
+    def take(self) -> StackFigures | None:
+        """The figures of the bursts that were read since the last call."""
+        counts, self._counts = self._counts, None
+        return None if counts is None else counts.figures()
+
+    def close(self) -> None:
+        """End a running burst."""
+        for recording in self._running:
+            recording.stop()
+        self._running = []
+
+    def _begin(self, program: str, workers: Sequence[int], now: float) -> None:
+        pids = [self._job.pid]
+        if workers and not self._workers_refused:
+            pids.append(workers[self._turn % len(workers)])
+        self._turn, self._began, self._cost_s = self._turn + 1, now, 0.0
+        for pid in pids:
+            self._running.append(_Recording(program, pid))
+
+    def _read(self) -> StackCounts | None:
+        """What the burst saw; None where the training cannot be looked at: then `note` says why."""
+        training, *others = self._running
+        self._running = []
+        counts, (text, error) = StackCounts(self._feeds), training.result()
         for stack in parse(text):
-            tally.add_training(stack, self._job.pid)
-        if not tally.looks:
+            counts.add_training(stack, self._job.pid)
+        for worker in others:
+            text_of_worker, worker_error = worker.result()
+            counts.add_worker(worker.pid, parse(text_of_worker))
+            self._workers_refused |= bool(counts.looks) and not text_of_worker and _forbidden(worker_error)
+        if not counts.looks:
             self._failed(error)
             return None
         self._failures = 0
-        for pid, (text, error) in zip(pids[1:], results, strict=True):
-            tally.add_worker(pid, parse(text))
-            self._workers_refused |= not text and _forbidden(error)
         self.note = f"no Python stacks of its workers: {missing_right(of_worker=True)}" if self._workers_refused else ""
-        return tally
-
-    def stop(self) -> None:
-        """End the burst of another thread; it returns None."""
-        for recording in self._running:
-            recording.stop()
+        return counts
 
     def _failed(self, error: str) -> None:
         self._failures += 1
@@ -98,145 +138,58 @@ class StackProbe:
             self.note = f"no Python stacks of process {pid}: py-spy: {line.removeprefix('Error: ')[:200]}"
 
 
-class StackCounts:
-    """Looks of one or more bursts, counted by what they saw."""
-
-    def __init__(self, feeds: Feeds) -> None:
-        self._feeds, self._text = feeds, feeds.line
-        self._frames: Counter[Frame] = Counter()
-        self._tasks: Counter[WorkerTask] = Counter()
-        self._own_threads: Counter[WorkerTask] = Counter()  # of the program's threads, which may feed its training
-        self._syncs: Counter[SyncSite] = Counter()
-        self._waits: Counter[WaitSite] = Counter()
-        self._stands: dict[int, WaitSite] = {}
-        self._trains = self._compiled = False
-
-    @property
-    def looks(self) -> int:
-        """Of the training thread."""
-        return self._frames.total()
-
-    def add(self, other: StackCounts) -> None:
-        """Add the looks of another burst."""
-        for name in ("_frames", "_tasks", "_own_threads", "_syncs", "_waits"):
-            getattr(self, name).update(getattr(other, name))
-        self._stands |= other._stands
-        self._trains |= other._trains
-        self._compiled |= other._compiled
-
-    def add_training(self, stack: Stack, pid: int) -> None:
-        """Add a thread of the training process: its main thread trains, others may work for a loader."""
-        if stack.thread != pid and stack.thread_name != "MainThread":
-            self._add_thread(stack)
-            return
-        self._stand(pid, stack.calls)
-        seen = frames.frame_of(stack.calls, self._feeds)
-        self._frames[seen.frame] += stack.looks
-        if seen.sync is not None:
-            self._syncs[seen.sync] += stack.looks
-        loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
-        if seen.wait is not None and (loader or seen.frame is Frame.WAITING):
-            self._waits[_site(seen.wait, loader=loader)] += stack.looks
-        if seen.inline:
-            self._tasks[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
-        self._trains |= seen.trains
-        self._compiled |= frames.compiled(stack.calls)
-
-    def _add_thread(self, stack: Stack) -> None:
-        task = worker_tasks.thread_task(stack.calls, self._text)
-        if task is not None:
-            self._tasks[task] += stack.looks
-        elif any(call.user for call in stack.calls) and (wait := wait_of(stack.calls, self._text)) is not None:
-            if wait.source in _READING:
-                self._own_threads[WorkerTask.READ] += stack.looks
-            elif wait.source is WaitSource.NONE:
-                self._own_threads[worker_tasks.task_of(stack.calls, self._text)] += stack.looks
-
-    def add_worker(self, pid: int, stacks: Iterable[Stack]) -> None:
-        """Add a worker process.
-
-        Looks at its thread that writes to the pipe replace as many looks in which its main thread had nothing to do.
-        """
-        tasks: Counter[WorkerTask] = Counter()
-        feeding = 0
-        for stack in stacks:
-            if worker_tasks.attends(stack.calls):
-                return
-            if stack.thread == pid or stack.thread_name == "MainThread":
-                self._stand(pid, worker_tasks.own_calls(stack.calls))
-                tasks[worker_tasks.task_of(stack.calls, self._text)] += stack.looks
-            elif worker_tasks.feeds(stack.calls):
-                feeding += stack.looks
-        sent = min(feeding, tasks[WorkerTask.STARVED])
-        tasks[WorkerTask.STARVED] -= sent
-        tasks[WorkerTask.SEND] += sent
-        self._tasks.update(tasks)
-
-    def _stand(self, pid: int, calls: Sequence[Call]) -> None:
-        if (wait := wait_of(calls, self._text)) is not None:
-            self._stands[pid] = _site(wait, loader=False)
-
-    def figures(self) -> StackFigures:
-        """Shares of the looks."""
-        if any(site.loader and site.source in _FED_BY_THREADS for site in self._waits):
-            self._tasks.update(self._own_threads)
-        looks, worker_looks = self.looks, self._tasks.total()
-        syncs, waits = self._syncs.most_common(_MOST_SITES), self._waits.most_common(_MOST_SITES)
-        return StackFigures(
-            looks=looks,
-            main={frame: count / looks for frame, count in self._frames.items()},
-            worker_looks=worker_looks,
-            workers={task: count / worker_looks for task, count in self._tasks.items() if count},
-            syncs=tuple(replace(site, share=count / looks) for site, count in syncs),
-            waits=tuple(replace(site, share=count / looks) for site, count in waits),
-            stands=dict(self._stands),
-            trains=self._trains,
-            compiled=self._compiled,
-        )
-
-
-def _site(wait: Wait, *, loader: bool) -> WaitSite:
-    """Where a thread waits; the share is not known yet."""
-    return WaitSite(wait.at.path, wait.at.line, wait.at.name, wait.call, wait.source, loader, 0.0)
-
-
 class _Recording:
     """One py-spy at work on one process. Raises OSError when it cannot be started."""
 
-    def __init__(self, program: str, pid: int, rate: int) -> None:
-        self._file = os.memfd_create("stacks")
+    def __init__(self, program: str, pid: int) -> None:
+        self.pid = pid
+        self._late_at = time.monotonic() + _TIMEOUT_S
+        self._text, self._errors = os.memfd_create("stacks"), os.memfd_create("errors")
         command = [program, "record", "--nonblocking", "--idle", "--threads", "--full-filenames", "--format", "raw"]
-        command += ["--rate", str(rate), "--duration", str(_SECONDS), "--output", f"/dev/fd/{self._file}"]
+        command += ["--rate", str(round(_LOOKS / _SECONDS)), "--duration", str(_SECONDS)]
         try:
             self._process = subprocess.Popen(
-                [*command, "--pid", str(pid)],
+                [*command, "--output", f"/dev/fd/{self._text}", "--pid", str(pid)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=(self._file,),
+                stderr=self._errors,
+                pass_fds=(self._text,),
                 start_new_session=True,  # a Ctrl-C at the terminal is for us
                 env=os.environ | {"RUST_BACKTRACE": "0", "NO_COLOR": "1"},
             )
         except OSError:
-            os.close(self._file)
+            self._close()
             raise
 
+    def ended(self) -> bool:
+        """Whether it is done; it is killed where that takes too long."""
+        if time.monotonic() > self._late_at:
+            self._process.kill()
+        return self._process.poll() is not None
+
     def stop(self) -> None:
-        """Called by another thread than that of `result`."""
+        """End it, and drop what it saw."""
         self._process.kill()
+        self._process.wait()
+        self._close()
 
     def result(self) -> tuple[str, str]:
-        """Its output and its error output."""
-        try:
-            errors = self._process.communicate(timeout=_TIMEOUT_S)[1]
-            text = os.pread(self._file, _LARGEST, 0)
-            return text.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+        """Output and error output of one that has ended."""
+        text, errors = (os.pread(file, _LARGEST, 0).decode("utf-8", "replace") for file in (self._text, self._errors))
+        self._close()
+        if self._process.returncode == -signal.SIGKILL:
             return "", f"it took more than {_TIMEOUT_S:g} s"
-        finally:
-            os.close(self._file)
+        return text, errors
+
+    def _close(self) -> None:
+        os.close(self._text)
+        os.close(self._errors)
+
+
+def _spent_s() -> float:
+    """Processor time of the children that have ended, and of this thread."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime + time.thread_time()
 
 
 def missing_right(*, of_worker: bool = False) -> str:

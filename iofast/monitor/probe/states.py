@@ -10,7 +10,7 @@ import contextlib
 import os
 import platform
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -85,9 +85,13 @@ def read_stat(pid: int) -> Stat:
     return stat
 
 
-def process_ids() -> Iterator[int]:
-    """All processes, of every user."""
-    return (int(name) for name in os.listdir(PROC) if name.isdigit())
+def process_table() -> dict[int, Stat]:
+    """All processes, of every user, by pid."""
+    table: dict[int, Stat] = {}
+    for pid in (int(name) for name in os.listdir(PROC) if name.isdigit()):
+        with contextlib.suppress(Gone):
+            table[pid] = read_stat(pid)
+    return table
 
 
 def below(table: Mapping[int, Stat], roots: Collection[int]) -> set[int]:

@@ -1,8 +1,9 @@
 """Views of the monitor's results. All take a `Moment`.
 
-figures, moment            the model: numbers of an interval, history of a job, both with its verdict
+moment                      the model: numbers of an interval, a verdict, the history of a job
 escape, wording             text of others made harmless; a verdict as sentences
-screen, layout, lines       for people: a live screen, plain lines
+screen, layout              for people: a live screen
 html_report                 for people: one HTML page without scripts and network, with the screen's lines
-json_view, prometheus       for programs
+printed                     plain lines, and JSON for programs
+prometheus                  for programs
 """

@@ -1,7 +1,7 @@
 """Text of watched processes (command lines, paths, names of GPUs and loaders), made harmless.
 
 The name of a program may contain an escape sequence that rewrites the terminal. `plain` returns one line of visible
-characters; `label` adds the escapes of Prometheus, and rich those of HTML.
+characters; `prometheus.label` adds its own escapes, and rich those of HTML.
 """
 
 from __future__ import annotations
@@ -23,20 +23,10 @@ def plain(text: str, longest: int = LONGEST) -> str:
     for character in text[: longest + 1]:
         category = unicodedata.category(character)
         marks = marks + 1 if category in _MARKS else 0
+        code = ord(character)
         if category in _HIDDEN or marks > _MARKS_IN_A_ROW:
-            shown.append(_written_out(ord(character)))
+            shown.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
         else:
             shown.append(" " if category == "Zs" else character)
     line = "".join(shown)
     return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-def _written_out(code: int) -> str:
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def label(text: str) -> str:
-    """`text` for the value of a Prometheus label, without quotes."""
-    return plain(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.figures import Figures
-from iofast.monitor.render.moment import History, Moment
+from iofast.monitor.render.moment import Figures, History, Moment
 
 Lines = list[Text]
 WIDTH = 120  # columns where there is no screen

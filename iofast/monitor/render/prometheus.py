@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from iofast.errors import OptionError, because
-from iofast.monitor.render.escape import label
+from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.snapshot import own_devices
 
@@ -52,6 +52,11 @@ def exposition(moments: Sequence[Moment]) -> str:
             text = ",".join(f'{key}="{label(each)}"' for key, each in labels)
             lines.append(f"{name}{{{text}}} {value!r}" if labels else f"{name} {value!r}")
     return "\n".join(lines) + "\n"
+
+
+def label(text: str) -> str:
+    """`text` for the value of a label, without quotes."""
+    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _samples(moment: Moment) -> Iterator[Metric]:

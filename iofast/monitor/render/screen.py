@@ -8,13 +8,12 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from iofast.monitor.closed_output import give_up
 from iofast.monitor.findings import Severity
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
@@ -113,6 +112,15 @@ class Screen(MomentView):
                 self._console.print(Text(f"iofast monitor: {wording.summary(moment)}"), soft_wrap=True)
         except OSError:  # the window was closed
             give_up(self._out)
+
+
+def give_up(stream: IO[str]) -> None:
+    """Discard the unwritten text of a `stream` that nobody reads: it would end Python with another exit status."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        stream.flush()
 
 
 class _Keys:

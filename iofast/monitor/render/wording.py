@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from iofast.monitor.findings import Advice, Bound, Cause, Phase, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.findings import Advice, Bound, Cause, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.limits import step_phases
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, Span
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
-from iofast.monitor.step_phases import step_phases
 from iofast.monitor.sums import RunSums
 
 MEANING = {
@@ -136,11 +136,7 @@ def change(advice: Advice) -> list[str]:
 def phases(verdict: Verdict) -> str:
     """Share of each phase in the watched time; "" without any."""
     total = sum(verdict.phases.values())
-    order = list(Phase)
-    known = sorted(verdict.phases.items(), key=lambda item: order.index(item[0]))
-    return (
-        "  ".join(f"{phase.value} {percent(seconds / total)}" for phase, seconds in known if seconds) if total else ""
-    )
+    return "  ".join(f"{phase.value} {percent(each / total)}" for phase, each in verdict.phases.items() if each)
 
 
 def sums(run: RunSums | None) -> Iterator[tuple[str, str, str]]:

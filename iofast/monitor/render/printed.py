@@ -1,4 +1,7 @@
-"""JSON: one object per interval of a job, on one line. docs/monitor.md has the schema."""
+"""What is printed for an output that is no terminal: plain lines, or JSON with an object for each interval of a job.
+
+docs/monitor.md has the schema of the objects.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,54 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any, TextIO
 
+from iofast.monitor.findings import Bound, Cause
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
 
+EVERY_S = 30.0  # between lines about a job whose verdict does not change
 SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
+
+
+class Lines(MomentView):
+    """Prints a line when a verdict changes, every `every` seconds, and at the end of each job or of the monitor."""
+
+    def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
+        self._out, self._every = out, every
+        self._printed: dict[tuple[int, int], tuple[float, Bound, Cause | None]] = {}
+        self._message = ""
+
+    def update(self, moment: Moment) -> None:
+        """Print the job's verdict if it is new or old enough."""
+        key, now = (moment.job.pid, moment.job.start_time), moment.snapshot.time_s
+        judged = (moment.verdict.bound, moment.verdict.cause)
+        if moment.ended:
+            self._printed.pop(key, None)
+            self._print(f"ended: {wording.summary(moment)}")
+            return
+        last = self._printed.get(key)
+        if last is not None and last[1:] == judged and now - last[0] < self._every:
+            return
+        self._message = ""
+        self._printed[key] = (now, *judged)
+        for note in moment.snapshot.notes if last is None else ():
+            self._print(f"note: {plain(note)}")
+        self._print(wording.summary(moment))
+
+    def waiting(self, message: str) -> None:
+        """Print the message once until a job is watched."""
+        if message != self._message:
+            self._message = message
+            self._print(plain(message))
+
+    def close(self, moments: Sequence[Moment]) -> None:
+        """Print the last verdict of each job that goes on."""
+        for moment in moments:
+            if not moment.ended:
+                self._print(f"last: {wording.summary(moment)}")
+
+    def _print(self, line: str) -> None:
+        print(f"iofast monitor: {line}", file=self._out, flush=True)
 
 
 def to_json(moment: Moment) -> dict[str, Any]:
@@ -66,10 +112,4 @@ class JsonLines(MomentView):
 
     def update(self, moment: Moment) -> None:
         """Print one object."""
-        print_object(moment, self._out)
-
-
-def print_object(moment: Moment, out: TextIO) -> None:
-    """Print the moment as one line of JSON, and flush it."""
-    text = json.dumps(to_json(moment), allow_nan=False)
-    print(text, file=out, flush=True)
+        print(json.dumps(to_json(moment), allow_nan=False), file=self._out, flush=True)
