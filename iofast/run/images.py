@@ -78,7 +78,7 @@ class _Lazy(Image.Image):
     def _im(self) -> Any:
         if (pending := self._pending) is not None:
             self._release()
-            self._im = Image.frombytes(self._mode, self._size, pending.array().data).im
+            self._im = pending.image().im
             self._readonly = 0
         return self._core
 
