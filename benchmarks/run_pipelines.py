@@ -78,6 +78,11 @@ import numpy as np
 import torch
 from PIL import Image, ImageFilter, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+operators = torch.library.Library("torchvision", "FRAGMENT")  # beside a torch for the CPU they are missing
+for operator in ("nms", "qnms"):
+    if not hasattr(torch.ops.torchvision, operator):
+        operators.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 from torchvision import models, transforms as V1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
