@@ -35,6 +35,7 @@ _NAMES = {
     "PackOptions": "iofast.packing",
     "SourceOptions": "iofast.source",
     "LoaderOptions": "iofast.loader",
+    "load_ipython_extension": "iofast.run.here",  # `%load_ext iofast`
     "__version__": "iofast.version",
 }
 __all__ = [

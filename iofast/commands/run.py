@@ -75,9 +75,9 @@ def _wait_for(program: list[str]) -> int:
 
 
 def _report(args: argparse.Namespace, program: list[str], status: int, folder: Path) -> None:
-    from iofast.run import imports, summary
+    from iofast.run import patches, summary
 
-    if os.environ.get(imports.OFF) == "0":
+    if os.environ.get(patches.OFF) == "0":
         return
     facts = summary.report(program, status, summary.collect(folder))
     if args.report:

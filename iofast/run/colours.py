@@ -1,25 +1,22 @@
 """Pillow's operations on colours and its affine transforms, as steps of the kernel that equal them to the last bit.
 
 A step is a code of `iofast.work` with its numbers. It may follow any crop and resize of a lazy RGB image; crops and
-resizes after it are Pillow's. A call is the same by Pillow.
+resizes after it are Pillow's.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from iofast.kernel.contract import Finish
 from iofast.work import NUMBERS, PillowStep, Step, no_work
 
 Colour = tuple[int, tuple[float, ...]]
-Call = Callable[[Image.Image], Image.Image]  # picklable: an `operator.methodcaller`, or what `calling` returns
 _MOST_SIGMA = 10_000  # of the kernel's blur
 _MOST_FIXED = 1 << 14  # coordinates up to which Pillow's nearest affine transform surely uses its fixed point
 
@@ -28,31 +25,7 @@ _AFFINE = {
     Image.Resampling.BILINEAR: PillowStep.AFFINE_BILINEAR,
     Image.Resampling.BICUBIC: PillowStep.AFFINE_BICUBIC,
 }
-
-# By name: whether the result has the image's `info`, and their step.
-ENHANCERS = {  # of ImageEnhance
-    "Brightness": (False, PillowStep.BRIGHTNESS),
-    "Contrast": (False, PillowStep.CONTRAST),
-    "Color": (True, PillowStep.COLOR),
-    "Sharpness": (True, PillowStep.SHARPNESS),
-}
 LUMA: Colour = Step.LUMA, ()
-# Of ImageOps, and two of torchvision; the step for their arguments after the image, None: Pillow does it.
-OPERATIONS: dict[str, tuple[bool, Callable[..., Colour | None]]] = {
-    "autocontrast": (True, lambda: (PillowStep.AUTOCONTRAST, ())),
-    "equalize": (True, lambda: (Step.EQUALIZE, ())),
-    "invert": (True, lambda: (Step.SOLARIZE, (0.0,))),
-    "posterize": (True, lambda bits: (Step.POSTERIZE, (bits,)) if type(bits) is int and 1 <= bits <= 8 else None),
-    "solarize": (
-        True,
-        lambda threshold=128: (Step.SOLARIZE, (float(threshold),)) if 0 <= threshold <= 256 else None,
-    ),
-    "adjust_hue": (
-        False,
-        lambda hue_factor: (PillowStep.HUE, (float(int(hue_factor * 255)),)) if abs(hue_factor) <= 0.5 else None,
-    ),
-    "to_grayscale": (False, lambda num_output_channels: LUMA if num_output_channels == 3 else None),
-}
 
 
 def flip(*, across: bool) -> Colour:
@@ -60,10 +33,7 @@ def flip(*, across: bool) -> Colour:
     return Step.FLIP, (float(across), float(not across))
 
 
-def blur(filter: object) -> Colour | None:
-    """Return the step of a filter of Pillow's; None if it is no Gaussian blur that the kernel does."""
-    from PIL import ImageFilter
-
+def _blur(filter: object) -> Colour | None:
     if type(filter) is not ImageFilter.GaussianBlur:
         return None
     radius = filter.radius
@@ -71,29 +41,47 @@ def blur(filter: object) -> Colour | None:
     return (PillowStep.BLUR, (float(x), float(y))) if min(x, y) >= 0 and max(x, y) <= _MOST_SIGMA else None
 
 
+def _add_below(lut: Any) -> Colour | None:
+    """Return the step of a table for three channels: n added below a threshold (timm)."""
+    if not isinstance(lut, list) or len(lut) != 3 * 256:
+        return None
+    number = lut[0]
+    below = next((level for level in range(256) if lut[level] == level), 256)
+    wanted = [min(255, level + number) if level < below else level for level in range(256)]
+    same = type(number) is int and number > 0 and lut == 3 * wanted  # Pillow rounds entries that are floats
+    return (Step.ADD_BELOW, (float(below), float(number))) if same else None
+
+
+# The step of each operation by Pillow's or torchvision's name and arguments; None: Pillow does it.
+STEPS: dict[str, Callable[..., Colour | None]] = {
+    "Brightness": lambda factor: (PillowStep.BRIGHTNESS, (float(factor),)),  # four classes of ImageEnhance
+    "Contrast": lambda factor: (PillowStep.CONTRAST, (float(factor),)),
+    "Color": lambda factor: (PillowStep.COLOR, (float(factor),)),
+    "Sharpness": lambda factor: (PillowStep.SHARPNESS, (float(factor),)),
+    "autocontrast": lambda: (PillowStep.AUTOCONTRAST, ()),  # five functions of ImageOps
+    "equalize": lambda: (Step.EQUALIZE, ()),
+    "invert": lambda: (Step.SOLARIZE, (0.0,)),
+    "posterize": lambda bits: (Step.POSTERIZE, (bits,)) if type(bits) is int and 1 <= bits <= 8 else None,
+    "solarize": lambda threshold=128: (Step.SOLARIZE, (float(threshold),)) if 0 <= threshold <= 256 else None,
+    "adjust_hue": lambda hue_factor: (  # two functions of torchvision
+        (PillowStep.HUE, (float(int(hue_factor * 255)),)) if abs(hue_factor) <= 0.5 else None
+    ),
+    "to_grayscale": lambda num_output_channels: LUMA if num_output_channels == 3 else None,
+    "filter": _blur,  # two methods of images
+    "point": _add_below,
+}
+WITHOUT_INFO = ("Brightness", "Contrast", "adjust_hue", "to_grayscale")  # their results have no metadata
+
+
 def affine(size: tuple[int, int], data: Any, resample: Any, fillcolor: Any) -> Colour | None:
     """Return the step of an affine transform of an image of this size to its own size; None: Pillow does it."""
-    try:
-        code, matrix = _AFFINE[resample], tuple(map(float, data[:6]))
-        a, b, c, d, e, f = matrix
-    except (KeyError, TypeError, ValueError):
-        return None
+    code, matrix = _AFFINE[resample], tuple(map(float, data[:6]))
+    a, b, c, d, e, f = matrix
     corners = [each for x in (0, size[0]) for y in (0, size[1]) for each in (a * x + b * y + c, d * x + e * y + f)]
     if not all(abs(each) < _MOST_FIXED for each in (*corners, *matrix)):
         return None
     red, green, blue = Image.new("RGB", (1, 1), fillcolor).getpixel((0, 0))  # type: ignore[misc]  # three of them
     return code, (*matrix, red << 16 | green << 8 | blue)
-
-
-def add_below(table: Any) -> Colour | None:
-    """Return the step of `Image.point` with a table for three channels: n added below a threshold (timm); else None."""
-    if not isinstance(table, list) or len(table) != 3 * 256:
-        return None
-    number = table[0]
-    below = next((level for level in range(256) if table[level] == level), 256)
-    wanted = [min(255, level + number) if level < below else level for level in range(256)]
-    same = type(number) is int and number > 0 and table == 3 * wanted  # Pillow rounds entries that are floats
-    return (Step.ADD_BELOW, (float(below), float(number))) if same else None
 
 
 def finish(steps: Sequence[tuple[Colour, ...]]) -> Finish | None:
@@ -108,27 +96,8 @@ def finish(steps: Sequence[tuple[Colour, ...]]) -> Finish | None:
             codes[row, column] = code
             if code in _AFFINE.values():
                 numbers[row, column, :12] = np.array(values[:6]).view(np.float32)  # the bits of doubles
-                values = values[6:]
-                numbers[row, column, 12:] = values
+                numbers[row, column, 12] = values[6]
             else:
                 numbers[row, column, : len(values)] = values
     work = replace(no_work(len(steps)), steps=codes, numbers=numbers)
     return Finish(work, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
-
-
-def calling(module: str, name: str, *given: Any, **named: Any) -> Call:
-    """Return the call of a function with an image and more arguments. By name: a patched function cannot be pickled."""
-    return partial(_call, module, name, given, named)
-
-
-def _call(module: str, name: str, given: tuple[Any, ...], named: dict[str, Any], image: Image.Image) -> Image.Image:
-    done: Image.Image = getattr(importlib.import_module(module), name)(image, *given, **named)
-    return done
-
-
-def enhanced(image: Image.Image, name: str, factor: float) -> Image.Image:
-    """Do what a class of ImageEnhance does."""
-    from PIL import ImageEnhance
-
-    done: Image.Image = getattr(ImageEnhance, name)(image).enhance(factor)
-    return done

@@ -1,13 +1,13 @@
 """`import iofast.run.here` does in this process, and in its workers, what `iofast run` does from outside.
 
-In a notebook `%load_ext iofast.run.here` is the same.
+In a notebook `%load_ext iofast` is the same.
 """
 
 from __future__ import annotations
 
-from iofast.run import imports
+from iofast.run import patches
 
-imports.install()
+patches.install()
 
 
 def load_ipython_extension(_: object) -> None:

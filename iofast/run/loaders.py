@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,40 +21,53 @@ from torch._utils import ExceptionWrapper
 from torch.utils._pytree import tree_leaves, tree_map
 
 from iofast.run import notes, shadow
-from iofast.run.decoding import Threads
+from iofast.run.contents import Threads
 from iofast.run.deferred import Deferred, waiting
 
 _POLL = 0.2  # seconds between looks whether the loop has ended
 
 
-class BatchLoop:
-    """A loop over a DataLoader: threads that decode for it, and `facts` of its line in the script.
+class BatchLoop(queue.Queue[Any]):
+    """A loop over a DataLoader: what it takes from in the place of DataLoader's queue, if there are workers.
 
-    Images and waits are counted without the first batches, while workers start and images are made twice, and without
-    pauses between epochs.
+    It has threads that decode, and counts into `facts` of its line in the script: images and waits without the first
+    batches, while workers start and images are made twice, and without pauses between epochs. All times are in
+    nanoseconds of a clock that the processes of a machine share.
     """
 
     def __init__(self, facts: dict[str, Any]) -> None:
+        super().__init__()
         processors = len(os.sched_getaffinity(0))
         workers = facts["workers"]
         self.threads = Threads(min(workers or processors, processors))
         self._facts = facts
         self._first = max(1, workers) * -(-2 * shadow.FIRST // facts["batch_size"])
         self._last = 0
+        self._begun: int | None = None  # of a wait; DataLoader asks again after some seconds
 
-    def pause(self) -> None:
-        """Leave out the time up to the next batch."""
-        self._first = max(1, self._first)
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return an item of DataLoader's queue: a number and a batch. Raises what that queue raised."""
+        begun = self._begun = self._begun or time.perf_counter_ns()
+        item = super().get(block, timeout)
+        self._begun = None
+        if isinstance(item, Exception):
+            raise item
+        if isinstance(item[0], int):
+            self.got(begun, item[1])
+        else:  # the answer of a persistent worker: a new epoch
+            self._first = max(1, self._first)
+        return item
 
     def got(self, begun: int, batch: Any) -> None:
-        """Count a batch for which the loop has waited since `begun`, in nanoseconds."""
-        now = time.perf_counter_ns()
+        """Count a batch for which the loop has waited since `begun`."""
+        now, facts = time.perf_counter_ns(), self._facts
         if self._first:
             self._first -= 1
         else:
-            self._facts["images"] += _rows(batch)
-            self._facts["nanoseconds"] += now - self._last
-            self._facts["waited"] += now - begun
+            facts["images"] += _rows(batch)
+            facts["nanoseconds"] += now - self._last
+            facts["waited"] += now - begun
+            facts["begun"], facts["ended"] = facts["begun"] or self._last, now
         self._last = now
 
     def finished(self, batch: Any) -> Any:
@@ -90,64 +104,39 @@ def _rows(batch: Any) -> int:
     return next((len(value) for value in values if isinstance(value, torch.Tensor) and value.dim()), 0)
 
 
-class Outbox(queue.Queue[Any]):
-    """What the loop takes from, in the place of DataLoader's queue."""
-
-    def __init__(self, loop: BatchLoop) -> None:
-        super().__init__()
-        self._loop = loop
-        self._begun: int | None = None  # of a wait; DataLoader asks again after some seconds
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return an item of DataLoader's queue: a number and a batch. Raises what that queue raised."""
-        begun = self._begun = self._begun or time.perf_counter_ns()
-        item = super().get(block, timeout)
-        self._begun = None
-        if isinstance(item, Exception):
-            raise item
-        if isinstance(item[0], int):
-            self._loop.got(begun, item[1])
-        else:  # the answer of a persistent worker: a new epoch
-            self._loop.pause()
-        return item
-
-
 def attach(loader: Any, iterator: Any) -> None:
     """Decode the batches of an iterator of a DataLoader."""
-    size, data, sampler = getattr(loader.batch_sampler, "batch_size", 1), loader.dataset, type(loader.sampler).__name__
-    size = size if isinstance(size, int) and size > 0 else 1
-    own = getattr(data, "__dict__", {})
-    name = f"DataLoader({type(data).__name__}, {size}, num_workers={loader.num_workers})"
-    facts = notes.notes().loaders.setdefault(
-        f"{name} at {notes.line_of_script(installed=False)}",
-        {
-            "decoded": 0,
-            "images": 0,
-            "nanoseconds": 0,
-            "waited": 0,
-            "processes": [],
-            "workers": loader.num_workers,
-            "batch_size": size,
-            "shuffled": "Random" in sampler or "Distributed" in sampler,
-            "folder": str(own["root"]) if {"root", "samples"} <= own.keys() else None,
-        },
-    )
+    facts = _facts(loader)
     loop = BatchLoop(facts)
     if loader.num_workers == 0:
         facts["processes"] = [os.getpid()]
-        iterator.__dict__["_iofast"] = loop
+        # A proxy: what a loop leaves ends at once, as without iofast.
+        iterator._next_data = partial(_fetched, type(iterator)._next_data, weakref.proxy(iterator), loop)
         return
     facts["processes"] += [worker.pid for worker in iterator._workers]
-    inbox, outbox, stop = iterator._data_queue, Outbox(loop), threading.Event()
+    stop = threading.Event()
     weakref.finalize(iterator, stop.set)
     # The thread must not know the iterator: it would never die, and the workers of a loop that was left would stay.
-    thread = threading.Thread(target=_pass_on, args=(inbox, outbox, stop, loop), name="iofast-run", daemon=True)
+    thread = threading.Thread(target=_pass_on, args=(iterator._data_queue, loop, stop), name="iofast-run", daemon=True)
     waiting.add(getattr(iterator, "_pin_memory_thread", thread))  # unpickles what the workers send
     thread.start()
-    iterator._data_queue = outbox
+    iterator._data_queue = loop
 
 
-def _pass_on(inbox: Any, outbox: Outbox, stop: threading.Event, loop: BatchLoop) -> None:
+def _facts(loader: Any) -> dict[str, Any]:
+    """Return what is noted of a DataLoader at this line of the script, whose loops are counted together."""
+    size, own, sampler = getattr(loader.batch_sampler, "batch_size", 1), loader.dataset, type(loader.sampler).__name__
+    size = size if isinstance(size, int) and size > 0 else 1
+    attributes = getattr(own, "__dict__", {})
+    name = f"DataLoader({type(own).__name__}, {size}, num_workers={loader.num_workers})"
+    facts: dict[str, Any] = dict.fromkeys(("decoded", "images", "nanoseconds", "waited", "begun", "ended"), 0)
+    facts |= {"processes": [], "workers": loader.num_workers, "batch_size": size}
+    facts["shuffled"] = "Random" in sampler or "Distributed" in sampler
+    facts["folder"] = str(attributes["root"]) if {"root", "samples"} <= attributes.keys() else None
+    return notes.notes().loaders.setdefault(f"{name} at {notes.line_of_script(installed=False)}", facts)
+
+
+def _pass_on(inbox: Any, loop: BatchLoop, stop: threading.Event) -> None:
     try:
         while not stop.is_set():
             try:
@@ -155,10 +144,10 @@ def _pass_on(inbox: Any, outbox: Outbox, stop: threading.Event, loop: BatchLoop)
             except queue.Empty:
                 continue
             except Exception as error:  # a worker died, or the queue is closed: the loop finds out
-                outbox.put(error)
+                loop.put(error)
                 stop.wait(_POLL)
                 continue
-            outbox.put(_decoded(item, loop))
+            loop.put(_decoded(item, loop))
             del item
             notes.write_sometimes()
     finally:
@@ -174,12 +163,12 @@ def _decoded(item: Any, loop: BatchLoop) -> Any:
         return number, cast(Any, ExceptionWrapper)(where="while iofast decoded a batch of DataLoader's workers")
 
 
-def fetched(fetch: Callable[[], Any], loop: BatchLoop) -> Any:
-    """Return the next batch of a DataLoader without workers."""
+def _fetched(fetch: Callable[[Any], Any], iterator: Any, loop: BatchLoop) -> Any:
+    """Return the next batch of an iterator without workers."""
     begun, thread = time.perf_counter_ns(), threading.current_thread()
     waiting.add(thread)
     try:
-        batch = fetch()
+        batch = fetch(iterator)
     finally:
         waiting.discard(thread)
     batch = loop.finished(batch)

@@ -14,7 +14,6 @@ import time
 
 TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
 if TYPE_CHECKING:
-    from collections import Counter
     from types import FrameType
     from typing import Any
 
@@ -26,31 +25,33 @@ _LIBRARIES = ("PIL", "torch", "torchvision", "timm", "numpy", "multiprocessing",
 
 
 class Notes:
-    """Counts of this process. A forked child begins anew."""
+    """What the report has of this process, under the same names. A forked child begins anew."""
 
     def __init__(self) -> None:
         from collections import Counter
 
-        self.pid = os.getpid()
+        self.pid, self.parent = os.getpid(), os.getppid()
+        self.arguments = sys.orig_argv[:8]
         self.counts: Counter[str] = Counter()
         self.nanoseconds: Counter[str] = Counter()
-        self.whole: Counter[str] = Counter()  # images decoded as a whole, by the script's line
-        self.left: dict[str, str] = {}  # what was left to the libraries, and why
+        self.decoded_whole_by_line: Counter[str] = Counter()  # images, by the script's line
+        self.left_alone: dict[str, str] = {}  # what was left to the libraries, and why
         self.untested: list[str] = []  # libraries that iofast was not tested with, with their release
         self.loaders: dict[str, dict[str, Any]] = {}  # loops over DataLoaders, by the script's line
-        self.written = 0.0
-        self.writing = _thread.allocate_lock()  # a thread writes now and then, the process at its end
 
 
 _notes: Notes | None = None
+_written = 0.0
+_writing = _thread.allocate_lock()  # a thread writes now and then, the process at its end
 
 
 def notes() -> Notes:
     """Return the notes of this process."""
-    global _notes
+    global _notes, _written, _writing
     if _notes is None or _notes.pid != os.getpid():
         inherited, _notes = _notes is not None, Notes()
         if inherited:
+            _written, _writing = 0.0, _thread.allocate_lock()  # at the fork a thread of the parent may have had it
             _write_at_end()
     return _notes
 
@@ -62,7 +63,7 @@ def count(what: str, number: int = 1) -> None:
 
 def leave(what: str, why: str) -> None:
     """Note that something is left to the libraries of the script."""
-    notes().left.setdefault(what, why)
+    notes().left_alone.setdefault(what, why)
     write()
 
 
@@ -92,21 +93,22 @@ def _write_at_end() -> None:
 
 def write_sometimes() -> None:
     """Write the file if the last time is long enough ago."""
-    if time.monotonic() - notes().written > _EVERY:
+    if time.monotonic() - _written > _EVERY:
         write()
 
 
 def write() -> None:
     """Write this process's file; nothing outside of a run. Never raises: a full disk must not end a training."""
+    global _written
     folder = os.environ.get(FOLDER)
     if not folder or _notes is None:  # nothing to note
         return
     own = notes()
-    own.written = time.monotonic()
+    _written = time.monotonic()
     import json
 
-    with own.writing:
-        _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(facts(own)))
+    with _writing:
+        _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(vars(own)))
 
 
 def _replace(path: str, text: str) -> None:
@@ -116,18 +118,3 @@ def _replace(path: str, text: str) -> None:
         os.replace(f"{path}.new", path)
     except OSError:
         return
-
-
-def facts(own: Notes) -> dict[str, Any]:
-    """Return what the report has of a process, as JSON types."""
-    return {
-        "pid": own.pid,
-        "parent": os.getppid(),
-        "arguments": sys.orig_argv[:8],
-        "counts": dict(own.counts),
-        "nanoseconds": dict(own.nanoseconds),
-        "decoded_whole_by_line": dict(own.whole.most_common(8)),
-        "left_alone": dict(own.left),  # copies: other threads add
-        "untested": own.untested,
-        "loaders": {line: dict(loop) for line, loop in list(own.loaders.items())},
-    }

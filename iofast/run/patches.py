@@ -1,10 +1,12 @@
-"""What is replaced in the script's libraries, right after it imported them.
+"""What is replaced in the script's libraries, right after their own code has run.
 
-Nothing heavy is imported before it is needed.
+Nothing is imported for the script, nothing heavy before it is needed, and no thread is started: what a script does not
+use costs it nothing.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from iofast.run import notes
@@ -12,8 +14,11 @@ from iofast.run import notes
 TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
+
+OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
 
 
 def _like(real: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -35,9 +40,9 @@ def pillow(module: Any) -> None:
 
             if kernel.backend != "native":
                 raise ImportError("the native kernel is missing")
-            from iofast.run import opening
+            from iofast.run import images
 
-            factory: Any = opening.open_jpeg
+            factory: Any = images.open_jpeg
         except Exception as error:  # another Python than the launcher's, without NumPy
             notes.leave("JPEGs", f"iofast cannot run here: {error}")
             factory = real
@@ -49,12 +54,12 @@ def pillow(module: Any) -> None:
 
 def enhancers(module: Any) -> None:
     """Let the classes of ImageEnhance note their operation on a lazy image."""
-    for name in ("Brightness", "Contrast", "Color", "Sharpness"):
-        _enhancer(name, getattr(module, name))
+    for kind in (module.Brightness, module.Contrast, module.Color, module.Sharpness):
+        _enhancer(kind)
 
 
-def _enhancer(name: str, kind: Any) -> None:
-    begin, real = kind.__init__, kind.enhance
+def _enhancer(kind: Any) -> None:
+    name, begin, real = kind.__name__, kind.__init__, kind.enhance
 
     @_like(begin)
     def starting(self: Any, image: Any) -> None:
@@ -67,19 +72,15 @@ def _enhancer(name: str, kind: Any) -> None:
         image, before = self.__dict__.get("image"), self.__dict__.pop("_before", None)
         if before is None:
             raise AttributeError(f"{name!r} object has no attribute {attribute!r}")
-        begin(self, before.copy())
+        begin(self, before)
         self.image = image
         return getattr(self, attribute)
 
     @_like(real)
     def enhance(self: Any, factor: Any) -> Any:
-        if "_before" in self.__dict__ and _is_lazy(self.image):
-            from iofast.run import colours
-
-            info, code = colours.ENHANCERS[name]
-            call = colours.calling(colours.__name__, "enhanced", name, factor)
-            return self.image.step((code, (float(factor),)), call, info=info)
-        return real(self, factor)
+        lazy = "_before" in self.__dict__ and _is_lazy(self.image)
+        noted = self.image.noted(kind.__module__, name, (factor,), {}) if lazy else None
+        return real(self, factor) if noted is None else noted
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
 
@@ -93,29 +94,14 @@ def operations(module: Any, *names: str) -> None:
 def _operation(name: str, real: Any) -> Any:
     @_like(real)
     def operation(*given: Any, **named: Any) -> Any:
-        if given and _is_lazy(given[0]):
-            from iofast.run import colours
-
-            image, *more = given
-            info, step_for = colours.OPERATIONS[name]
-            try:
-                step = step_for(*more, **named)
-            except TypeError:  # with a mask, a cutoff
-                step = None
-            if step is not None:
-                return image.step(step, colours.calling(real.__module__, name, *more, **named), info=info)
-        return real(*given, **named)
+        noted = given[0].noted(real.__module__, name, given[1:], named) if given and _is_lazy(given[0]) else None
+        return real(*given, **named) if noted is None else noted
 
     return operation
 
 
 def _is_lazy(image: Any) -> bool:
-    """Whether this is a lazy RGB image."""
-    if not type(image).__module__.startswith("iofast."):
-        return False
-    from iofast.run import images
-
-    return images.pending_of(image) is not None
+    return type(image).__module__ == "iofast.run.images" and image._pending is not None
 
 
 def torchvision(module: ModuleType) -> None:
@@ -131,7 +117,7 @@ def torchvision(module: ModuleType) -> None:
 def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
     @_like(real)
     def to_tensor(pic: Any) -> Any:
-        if not type(pic).__module__.startswith("iofast."):
+        if not _is_lazy(pic):
             return real(pic)
         from iofast.run import deferred, images, shadow
 
@@ -146,13 +132,13 @@ def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
 
 def dataloader(module: Any) -> None:
     """Decode what DataLoader's workers send, or what it collates without them."""
-    real, alone = module.DataLoader._get_iterator, module._SingleProcessDataLoaderIter
-    next_data = alone._next_data
+    real = module.DataLoader._get_iterator
+    kinds = module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter
 
     @_like(real)
     def _get_iterator(self: Any) -> Any:
         iterator = real(self)
-        if type(iterator) in (alone, module._MultiProcessingDataLoaderIter):
+        if type(iterator) in kinds:
             try:
                 from iofast.run import loaders
 
@@ -161,15 +147,7 @@ def dataloader(module: Any) -> None:
                 notes.leave("DataLoader", f"iofast cannot run here: {error}")
         return iterator
 
-    @_like(next_data)
-    def _next_data(self: Any) -> Any:
-        if (own := self.__dict__.get("_iofast")) is None:
-            return next_data(self)
-        from iofast.run import loaders
-
-        return loaders.fetched(lambda: next_data(self), own)
-
-    module.DataLoader._get_iterator, alone._next_data = _get_iterator, _next_data
+    module.DataLoader._get_iterator = _get_iterator
 
 
 def timm(module: Any) -> None:
@@ -202,3 +180,59 @@ PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data.dataloader": dataloader,
     "timm.data.loader": timm,
 }
+
+
+class Finder:
+    """Finds what the other finders find; for modules in `PATCHES` it adds a step behind their execution."""
+
+    def __init__(self) -> None:
+        self._searching = False  # another finder may search `sys.meta_path` too
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+        """Return the module's own spec, or None for modules that stay as they are."""
+        if name not in PATCHES or self._searching:
+            return None
+        self._searching = True
+        try:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec = None if finder is self or find is None else find(name, path, target)
+                if spec is not None:
+                    return _with_patch(name, spec)
+        finally:
+            self._searching = False
+        return None
+
+
+def _with_patch(name: str, spec: ModuleSpec) -> ModuleSpec:
+    loader: Any = spec.loader
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        patch(name, module)
+
+    loader.exec_module = exec_module
+    return spec
+
+
+def patch(name: str, module: Any) -> None:
+    """Patch a module; one that is not as expected stays as it is, and the report says so."""
+    if getattr(module, "__iofast__", False):
+        return
+    try:
+        PATCHES[name](module)
+        module.__iofast__ = True
+    except Exception as error:
+        notes.leave(name, f"it is not as iofast expects: {error!r}")
+
+
+def install() -> None:
+    """Watch further imports, patch what is imported already, report; nothing where IOFAST_RUN=0 forbids it."""
+    if os.environ.get(OFF) == "0" or any(isinstance(finder, Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, Finder())
+    for name in PATCHES:
+        if (module := sys.modules.get(name)) is not None:
+            patch(name, module)
+    notes.start()

@@ -6,8 +6,12 @@ images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from importlib import import_module
+from operator import index
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -16,6 +20,7 @@ from iofast.run import colours
 
 Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1
+Call = Callable[[Image.Image], Image.Image]
 
 _FILTERS = {
     each: ALL_FILTERS.index(name) + 1 for each in Image.Resampling if (name := each.name.lower()) in ALL_FILTERS
@@ -33,42 +38,75 @@ _TURNS = {
 
 
 class Plan(NamedTuple):
-    """Operations on an image in the order of the fields. Every method returns None where Pillow has to do it."""
+    """Operations on an image in the order of the fields.
 
+    The methods with Pillow's names take Pillow's arguments. They return None where Pillow has to do it.
+    """
+
+    mode: str  # of the result: RGB or L
     turn: int  # EXIF orientation, 0 = as stored
     full: Size  # of the whole image after `turn`
     region: Box
     virtual: Size | None  # the size to which the region is resampled; None = not resampled
     window: Size  # the left upper corner of what is kept of the virtual image
     size: Size  # of the result
-    filter: int  # as in the kernel's `flips`; 0 = not resampled
-    flip: bool  # left to right
+    resampling: int  # as in the kernel's `flips`; 0 = not resampled
+    mirrored: bool  # left to right
     steps: tuple[colours.Colour, ...] = ()  # on the finished pixels
-    calls: tuple[colours.Call, ...] = ()  # the same, as the script called Pillow
+    calls: tuple[Call, ...] = ()  # the same, as the script called Pillow; picklable
 
     @classmethod
-    def whole(cls, size: Size) -> Plan:
+    def whole(cls, mode: str, size: Size) -> Plan:
         """Return the plan of an unchanged image."""
-        return cls(0, size, (0, 0, *size), None, (0, 0), size, 0, False)
+        return cls(mode, 0, size, (0, 0, *size), None, (0, 0), size, 0, False)
 
     @property
     def is_whole(self) -> bool:
         """Whether all pixels of the file are needed at their own size."""
         return self.virtual is None and self.size == self.full
 
-    def step(self, step: colours.Colour) -> Plan:
-        """Do an operation on colours."""
-        return self._replace(steps=(*self.steps, step))
+    def after(self, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Plan | None:
+        """Return the plan with one more operation, a function of a module of Pillow or torchvision or a method.
 
-    def crop(self, box: Sequence[float]) -> Plan | None:
-        """Cut out a box, rounded as Pillow rounds. Pillow fills what lies outside of an image."""
-        if self.steps:
+        `given` and `named` are its other arguments. Returns None where Pillow has to do it.
+        """
+        try:
+            if name in colours.STEPS:
+                plan = self._step(colours.STEPS[name](*given, **named))
+            else:
+                plan = getattr(self, name)(*given, **named)
+        except (TypeError, ValueError, LookupError, OverflowError):  # Pillow has its own error, or other arguments
             return None
+        if plan is None or plan is self:
+            return plan
+        # Copies: a script may change its lists before Pillow repeats the call.
+        return plan._replace(calls=(*plan.calls, partial(_call, module, name, tuple(map(copy, given)), named)))
+
+    def _step(self, step: colours.Colour | None) -> Plan | None:
+        return self._replace(steps=(*self.steps, step)) if step and self.mode == "RGB" else None
+
+    def copy(self) -> Plan:
+        """Change nothing."""
+        return self
+
+    def convert(self, mode: str | None = None) -> Plan | None:
+        """Between RGB and L. Pillow's gray of a whole image is as fast."""
+        if mode in (None, self.mode):
+            return self
+        if (self.mode, mode) == ("L", "RGB"):
+            return self._replace(mode="RGB")
+        gray = None if mode != "L" or self.is_whole else self._step(colours.LUMA)
+        return gray and gray._replace(mode="L")
+
+    def crop(self, box: Sequence[float] | None = None) -> Plan | None:
+        """Cut out a box, rounded as Pillow rounds. Pillow fills what lies outside of an image."""
+        if box is None:
+            return self
         x0, y0, x1, y1 = (round(each) for each in box)
         width, height = self.size
-        if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        if self.steps or not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
             return None
-        if self.flip:
+        if self.mirrored:
             x0, x1 = width - x1, width - x0
         size = x1 - x0, y1 - y0
         if self.virtual is not None:
@@ -76,23 +114,35 @@ class Plan(NamedTuple):
         x, y = self.region[:2]
         return self._replace(region=(x + x0, y + y0, x + x1, y + y1), size=size)
 
-    def resize(self, size: Size, resample: int) -> Plan | None:
+    def resize(self, size: Sequence[int], resample: int | None = None) -> Plan | None:
         """Resample to `size`; once, and not behind a mirror, whose weights could round in another way."""
-        number = _FILTERS.get(resample)  # type: ignore[call-overload]
-        if self.virtual is not None or self.flip or self.steps or number is None or min(size) < 1:
+        width, height = map(index, size)
+        resampling = Image.Resampling(Image.Resampling.BICUBIC if resample is None else resample)
+        if (width, height) == self.size:
+            return self
+        behind = self.virtual is not None or self.mirrored or self.steps
+        if behind or resampling not in _FILTERS or min(width, height) < 1:
             return None
-        return self._replace(virtual=size, size=size, filter=number)
+        return self._replace(virtual=(width, height), size=(width, height), resampling=_FILTERS[resampling])
 
     def transpose(self, method: int) -> Plan | None:
         """Mirror; any other transpose of a whole image that has not been turned."""
-        if method == Image.Transpose.FLIP_LEFT_RIGHT and not self.steps:
-            return self._replace(flip=not self.flip)
-        turn = _TURNS.get(method)  # type: ignore[call-overload]
-        if turn is None or self.turn or self.flip or self.steps or not self.is_whole:
-            mirrors = method in (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
-            return self.step(colours.flip(across=method == Image.Transpose.FLIP_LEFT_RIGHT)) if mirrors else None
+        across = method == Image.Transpose.FLIP_LEFT_RIGHT
+        if across and not self.steps:
+            return self._replace(mirrored=not self.mirrored)
+        turn = _TURNS[Image.Transpose(method)]
+        if self.turn or self.mirrored or self.steps or not self.is_whole:
+            mirrors = across or method == Image.Transpose.FLIP_TOP_BOTTOM
+            return self._replace(steps=(*self.steps, colours.flip(across=across))) if mirrors else None
         full = self.full[::-1] if turn >= 5 else self.full
         return self._replace(turn=turn, full=full, region=(0, 0, *full), size=full)
+
+    def transform(
+        self, size: Sequence[int], method: Any, data: Any, resample: int = 0, *, fillcolor: Any = None
+    ) -> Plan | None:
+        """Move pixels by an affine matrix, to the same size."""
+        affine = method == Image.Transform.AFFINE and tuple(size) == self.size
+        return self._step(colours.affine(self.size, data, resample, fillcolor)) if affine else None
 
     def numbers(self) -> tuple[int, ...]:
         """Return the eight numbers of a row of the kernel's `boxes`."""
@@ -101,4 +151,12 @@ class Plan(NamedTuple):
 
     def flips(self) -> int:
         """Return the row of the kernel's `flips`."""
-        return (self.filter or 1) << 1 | self.flip
+        return (self.resampling or 1) << 1 | self.mirrored
+
+
+def _call(module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any], image: Image.Image) -> Any:
+    """Do an operation by Pillow. By names, because a patched function cannot be pickled."""
+    if module is None:
+        return getattr(image, name)(*given, **named)
+    function = getattr(import_module(module), name)
+    return function(image).enhance(*given) if isinstance(function, type) else function(image, *given, **named)

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from iofast.run import notes
 FIRST = 16  # images of each process
 _COLD = 4  # of them whose time is not counted: libraries import and allocate
 TESTED = {"PIL": ("13.0", "12.0"), "torchvision": ("0.28",), "torch": ("2.13",)}  # with other releases twice as many
-
-
-_T = TypeVar("_T")
 
 
 class DifferenceError(RuntimeError):
@@ -45,15 +42,11 @@ def wanted() -> bool:
 
 def untested() -> list[str]:
     """Return libraries of the script, with their release, that iofast was not tested with."""
-    found = []
-    for name, releases in TESTED.items():
-        version = str(getattr(sys.modules.get(name), "__version__", ""))
-        if version and ".".join(version.split(".")[:2]) not in releases:
-            found.append(f"{name} {version}")
-    return found
+    found = {name: str(getattr(sys.modules.get(name), "__version__", "")) for name in TESTED}
+    return [f"{name} {own}" for name, own in found.items() if own and ".".join(own.split(".")[:2]) not in TESTED[name]]
 
 
-def timed(make: Callable[[], _T]) -> _T:
+def timed(make: Callable[[], Any]) -> Any:
     """Call what the script's libraries do, and add its processor time to theirs: other processes start meanwhile."""
     begun = time.thread_time_ns()
     try:

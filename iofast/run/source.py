@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from iofast import kernel
 from iofast.kernel import DecodeOptions, Kind, Payloads, Status
-from iofast.run import colours, shadow
+from iofast.run import colours, notes, shadow
 from iofast.run.plan import Plan, Size
 
 Pixels = NDArray[np.uint8]
@@ -23,38 +23,46 @@ _idle: list[kernel.Context] = []  # their scratch memory is used again: fresh pa
 
 
 class Source:
-    """A file's bytes, or without them pixels. From the second part of a file on, parts are cut from the whole image.
+    """A file's bytes, or pixels (height, width, 3). From the second part of a file on, parts are cut from its pixels.
 
-    `checked`: Pillow makes the same images, and both are compared. It decodes the file once, as without iofast.
+    `checked`: Pillow makes the same images, and both are compared; None = not decided yet.
     """
 
-    __slots__ = ("checked", "data", "name", "parts", "pillows", "pixels", "size")
+    def __init__(
+        self, data: bytes | memoryview, size: Size, name: str, *, checked: bool | None, pixels: Pixels | None = None
+    ) -> None:
+        self.data, self.size, self.name, self.pixels = data, size, name, pixels
+        self._checked = checked
+        self._parts = 0
+        self._opened: Image.Image | None = None
 
-    def __init__(self, data: bytes | memoryview, size: Size, name: str, *, checked: bool = False) -> None:
-        self.data, self.size, self.name, self.checked = data, size, name, checked
-        self.parts = 0
-        self.pixels: Pixels | None = None
-        self.pillows: Image.Image | None = None
+    @property
+    def checked(self) -> bool:
+        """Whether this is one of the checked images. Decided at the first question, when pixels are needed."""
+        if self._checked is None:
+            self._checked = shadow.wanted()
+        return self._checked
 
     def opened(self) -> Image.Image:
-        """Open the file, or the pixels, by Pillow."""
-        if self.pillows is not None:
-            return self.pillows
-        if not self.data and self.pixels is not None:
-            return Image.fromarray(self.pixels)
-        image = JpegImageFile(io.BytesIO(self.data), self.name)
-        if self.checked:
-            self.pillows = image
-        return image
+        """Open the file, or the pixels, by Pillow. It decodes a checked file once, as without iofast."""
+        if self._opened is None:
+            image: Image.Image = JpegImageFile(io.BytesIO(self.data), self.name) if self.data else (
+                Image.fromarray(cast(Pixels, self.pixels))
+            )  # fmt: skip
+            if not self._checked:
+                return image
+            self._opened = image
+        return self._opened
 
     def keep(self, plan: Plan) -> None:
         """Note that a part is about to be decoded."""
-        self.parts += 1
-        if self.parts == 2 and self.pixels is None and not plan.turn:
+        self._parts += 1
+        if self._parts == 2 and self.pixels is None and not plan.turn:
             width, height = self.size
             pixels = np.empty((1, height, width, 3), np.uint8)
-            if not decode([Part(self, Plan.whole(self.size))], pixels):
+            if not _refused([Part(self, Plan.whole("RGB", self.size))], pixels):
                 self.pixels = pixels[0]
+                self.pixels.flags.writeable = False
 
 
 class Part(NamedTuple):
@@ -64,44 +72,73 @@ class Part(NamedTuple):
     plan: Plan
     erased: tuple[Erased, ...] = ()
 
-    def then(self, plan: Plan, call: colours.Call | None) -> Part:
-        """Return what one more call makes of it; `plan` is the plan with that operation."""
-        return Part(self.source, plan if call is None else plan._replace(calls=(*plan.calls, call)))
-
-    def by_pillow(self, mode: str) -> Image.Image:
+    def by_pillow(self) -> Image.Image:
         """Make the same image by Pillow alone. Raises Pillow's own errors, with a note of the file's name."""
         try:
             image = self.source.opened()
             for call in self.plan.calls:
                 image = call(image)
-            image = image if image.mode == mode else image.convert(mode)
             image.load()
         except Exception as error:
             error.add_note(f"the image: {self.source.name}")
             raise
         return image
 
+    def array(self) -> Pixels:
+        """Decode, and check: (height, width, 3), or (height, width) for mode L, read-only. Raises Pillow's errors."""
+        source, plan, _ = self
+        if not source.data and not plan.calls:
+            return cast(Pixels, source.pixels)
+        self._count()
+        width, height = plan.size
+        out = np.empty((1, height, width, 3), np.uint8)
+        decode([self], out)
+        pixels = out[0] if plan.mode == "RGB" else np.ascontiguousarray(out[0, :, :, 0])
+        if not shadow.failed() and source.checked:
+            theirs: Pixels = shadow.timed(lambda: np.asarray(self.by_pillow()))
+            if not shadow.agree(pixels, theirs, source.name):
+                return theirs
+        pixels.flags.writeable = False
+        return pixels
 
-def decode(parts: Sequence[Part], out: NDArray[Any]) -> list[int]:
-    """Decode row i of `out`, uint8 (N, height, width, 3) of any strides; return the rows that are Pillow's.
+    def image(self) -> Image.Image:
+        """Make it an image of Pillow's, which may be changed. Raises Pillow's errors."""
+        source, plan, _ = self
+        if source.pixels is None and not plan.calls:  # the kernel's pixels would be copied: gray is 10 % slower
+            self._count()
+            return Part(Source(source.data, source.size, source.name, checked=False), plan).by_pillow()
+        image = Image.new(plan.mode, plan.size, None)
+        image.frombytes(self.array().data)
+        return image
 
-    Those are what the kernel refuses, and after a failed self-check all.
-    """
+    def _count(self) -> None:
+        if self.source.data:  # else its pixels are known
+            notes.count("whole" if self.plan.is_whole else "part")
+        if self.source.data and self.plan.is_whole:
+            notes.notes().decoded_whole_by_line[notes.line_of_script()] += 1
+
+
+def decode(parts: Sequence[Part], out: Pixels) -> None:
+    """Decode row i of `out`, uint8 (N, height, width, 3) of any strides. Raises Pillow's errors."""
+    for part in parts:
+        part.source.keep(part.plan)
+    for row in _refused(parts, out):
+        out[row] = np.asarray(parts[row].by_pillow()).reshape(*out.shape[1:3], -1)  # L has no third dimension
+
+
+def _refused(parts: Sequence[Part], out: Pixels) -> list[int]:
+    """Decode what the kernel does not refuse, after a failed self-check nothing; return the other rows."""
     count = len(parts)
     if shadow.failed():
         return list(range(count))
+    payloads, indexed = list[Pixels](), np.zeros((count, 3), np.int32)
+    for row, (source, plan, _) in enumerate(parts):
+        if source.pixels is not None and not plan.turn:
+            indexed[row] = Kind.RGB, *source.size
+            payloads.append(source.pixels)
+        else:
+            payloads.append(np.frombuffer(source.data, np.uint8))
     plans = [part.plan for part in parts]
-    raw = [part.source.pixels if not part.plan.turn else None for part in parts]
-    payloads = [
-        np.frombuffer(part.source.data, np.uint8) if pixels is None else pixels
-        for part, pixels in zip(parts, raw, strict=True)
-    ]
-    indexed = None
-    if any(pixels is not None for pixels in raw):
-        indexed = np.zeros((count, 3), np.int32)
-        for row, pixels in enumerate(raw):
-            if pixels is not None:
-                indexed[row] = Kind.RGB, *parts[row].source.size
     places = Payloads(
         np.full(count, -1, np.int32),
         np.array([payload.__array_interface__["data"][0] for payload in payloads], np.uint64),
@@ -121,18 +158,3 @@ def decode(parts: Sequence[Part], out: NDArray[Any]) -> list[int]:
     kernel.decode_batch(context, places, boxes, flips, out, status, 0, count, finish)
     _idle.append(context)
     return np.flatnonzero(status != Status.OK).tolist()
-
-
-def array_of(part: Part, mode: str) -> Pixels:
-    """Decode one image, and check it: (height, width, 3), or (height, width) for mode L. Raises Pillow's errors."""
-    width, height = part.plan.size
-    out = np.empty((1, height, width, 3), np.uint8)
-    part.source.keep(part.plan)
-    if decode([part], out):
-        return np.asarray(part.by_pillow(mode))
-    pixels = out[0] if mode == "RGB" else np.ascontiguousarray(out[0, :, :, 0])
-    if part.source.checked:
-        theirs = shadow.timed(lambda: np.asarray(part.by_pillow(mode)))
-        if not shadow.agree(pixels, theirs, part.source.name):
-            return theirs
-    return pixels

@@ -39,53 +39,37 @@ def deaf(program: Sequence[str]) -> str | None:
 
 
 def report(program: Sequence[str], status: int, processes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the report as JSON types."""
-    counts, nanoseconds, whole, left = Counter[str](), Counter[str](), Counter[str](), dict[str, str]()
-    untested = set[str]()
+    """Return the report as JSON types. `processes`: the attributes of `notes.Notes`; {} of one that was killed soon."""
+    counts, nanoseconds, whole = (
+        sum((Counter(each.get(name, {})) for each in processes), Counter[str]())
+        for name in ("counts", "nanoseconds", "decoded_whole_by_line")
+    )
+    times = {}
+    if counts["timed"]:
+        times["libraries"] = round(nanoseconds["shadow"] / counts["timed"] / 1e6, 3)
+    if counts["decoded for the loop"]:
+        times["iofast"] = round(nanoseconds["decoding for the loop"] / counts["decoded for the loop"] / 1e6, 3)
+    loaders = {name: list[dict[str, Any]]() for each in processes for name in each.get("loaders", ())}
     for each in processes:
-        counts.update(each.get("counts", {}))  # a process that was killed at once has nothing
-        nanoseconds.update(each.get("nanoseconds", {}))
-        whole.update(each.get("decoded_whole_by_line", {}))
-        left |= each.get("left_alone", {})
-        untested.update(each.get("untested", []))
+        for name, loop in each.get("loaders", {}).items():
+            loaders[name].append(loop)
     return {
         "version": VERSION,
         "program": list(program),
         "exit_status": status,
         "ignores_environment": deaf(program),
         "images": dict(counts),
-        "ms_per_image": _milliseconds(counts, nanoseconds),
-        "loaders": _loaders(processes),
+        "ms_per_image": times,  # decoding, cropping, resizing and arithmetic
+        "loaders": [_loader(name, loops, processes) for name, loops in loaders.items()],
         "decoded_whole_by_line": dict(whole.most_common(_MOST)),
-        "left_alone": left,
-        "untested": sorted(untested),
+        "left_alone": {what: why for each in processes for what, why in each.get("left_alone", {}).items()},
+        "untested": sorted({library for each in processes for library in each.get("untested", ())}),
         "processes": processes,
     }
 
 
-def _milliseconds(counts: Counter[str], nanoseconds: Counter[str]) -> dict[str, float]:
-    """Return the time of decoding, cropping, resizing and arithmetic, by the script's libraries and by iofast."""
-    found = {}
-    for name, what, number in (
-        ("libraries", "shadow", "timed"),
-        ("iofast", "decoding for the loop", "decoded for the loop"),
-    ):
-        if counts[number]:
-            found[name] = round(nanoseconds[what] / counts[number] / 1e6, 3)
-    return found
-
-
-def _loaders(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the loops over DataLoaders, those of one name as one, with images a second and waits."""
-    own, found = {each["pid"]: each for each in processes if "pid" in each}, dict[str, list[dict[str, Any]]]()
-    for process in own.values():
-        for name, loop in process["loaders"].items():
-            found.setdefault(name, []).append(loop)
-    return [_loader(name, loops, own) for name, loops in found.items()]
-
-
-def _loader(name: str, loops: list[dict[str, Any]], processes: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return one loop, of one process or of several ranks.
+def _loader(name: str, loops: list[dict[str, Any]], processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the loops at one line of the script as one, with images a second and waits.
 
     Before: no worker makes an image faster than Pillow and torch made the checked ones, and the step is as long as now.
     """
@@ -96,38 +80,47 @@ def _loader(name: str, loops: list[dict[str, Any]], processes: dict[int, dict[st
     )
     if not images:
         return facts
-    facts["now"] = {"images_per_s": round(len(loops) * images / time * 1e9), "wait": round(waited / time, 3)}
-    makers = [processes[pid] for loop in loops for pid in loop["processes"] if pid in processes]
+    ranks = _at_once(loops)
+    facts["now"] = {"images_per_s": round(ranks * images / time * 1e9), "wait": round(waited / time, 3)}
+    own = {pid for loop in loops for pid in loop["processes"]}
+    makers = [each for each in processes if each.get("pid") in own]
     timed = sum(each["counts"].get("timed", 0) for each in makers)
     if timed and (shadow := sum(each["nanoseconds"].get("shadow", 0) for each in makers)):
         step, image = (time - waited) / images, shadow / timed
         period = image / facts["workers"] if facts["workers"] else image + step
-        rate, wait = len(loops) * 1e9 / period, max(0.0, 1 - step / period)
+        rate, wait = ranks * 1e9 / period, max(0.0, 1 - step / period)
         facts["before"] = {"images_per_s_at_most": round(rate), "wait_at_least": round(wait, 3)}
     return facts
 
 
+def _at_once(loops: list[dict[str, Any]]) -> float:
+    """Return how many loops ran at the same time, on average: ranks did, runs one after the other did not."""
+    total = covered = end = 0
+    for begun, ended in sorted((loop["begun"], loop["ended"]) for loop in loops if loop["images"]):
+        total += ended - begun
+        covered += max(0, ended - max(begun, end))
+        end = max(end, ended)
+    return total / covered
+
+
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the report for a terminal."""
-    images, processes = facts["images"], facts["processes"]
+    images, processes, times = facts["images"], len(facts["processes"]), facts["ms_per_image"]
+    several = f"{processes:,} {'process' if processes == 1 else 'processes'}"
+    left = [f"left alone: {what}: {why}" for what, why in facts["left_alone"].items()]
     if not processes:
-        why = f"its option {facts['ignores_environment']} ignores PYTHONPATH" if facts["ignores_environment"] else (
-            "it starts no Python, or one without PYTHONPATH"
-        )  # fmt: skip
+        why = "it starts no Python, or one without PYTHONPATH"
+        if facts["ignores_environment"]:
+            why = f"its option {facts['ignores_environment']} ignores PYTHONPATH"
         return [f"no process of {facts['program'][0]} reported to iofast: {why}; nothing was changed"]
     if not images.get("lazy"):
-        return [
-            f"{_several(len(processes), 'process', 'processes')} ran; no JPEG was opened by Pillow that iofast decodes",
-            *_left(facts),
-        ]
+        return [f"{several} ran; no JPEG was opened by Pillow that iofast decodes", *left]
     found = [
-        f"{images['lazy']:,} JPEGs in {_several(len(processes), 'process', 'processes')}; left to Pillow: "
-        f"{images.get('left to Pillow', 0):,}",
+        f"{images['lazy']:,} JPEGs in {several}; left to Pillow: {images.get('left to Pillow', 0):,}",
         f"decoded in batches beside the loop: {images.get('decoded for the loop', 0):,}; in workers, only the needed "
         f"part: {images.get('part', 0):,}, as a whole: {images.get('whole', 0):,}",
         f"checked against Pillow and torch: {images.get('checked', 0):,}; different: {images.get('differences', 0):,}",
     ]
-    times = facts["ms_per_image"]
     if len(times) == 2:
         found.append(
             f"decode, crop, resize and arithmetic of an image: {times['libraries']} ms of a processor by Pillow and "
@@ -136,24 +129,19 @@ def lines(facts: dict[str, Any]) -> list[str]:
     found += [f"{line} needs whole images: {number:,}" for line, number in facts["decoded_whole_by_line"].items()]
     if facts["untested"]:
         found.append(f"not tested with {', '.join(facts['untested'])}: twice as many images were checked")
-    for loader in facts["loaders"]:
-        found += _rates(loader)
+    found += [_rates(loader) for loader in facts["loaders"] if "now" in loader]
     if images.get("decoded for the loop") and not images.get("differences"):
         found += _fast_loader(max(facts["loaders"], key=lambda each: each["decoded"]))
-    return found + _left(facts)
+    return found + left
 
 
-def _rates(loader: dict[str, Any]) -> list[str]:
-    if "now" not in loader:
-        return []
+def _rates(loader: dict[str, Any]) -> str:
     now, before = loader["now"], loader.get("before")
-    found = [f"{loader['name']}: {now['images_per_s']:,} images/s, the loop waits {now['wait']:.0%} of the time"]
-    if before:
-        found[0] += (
-            f"; before, by the checked images: at most {before['images_per_s_at_most']:,} images/s, waiting at least "
-            f"{before['wait_at_least']:.0%}"
-        )
-    return found
+    line = f"{loader['name']}: {now['images_per_s']:,} images/s, the loop waits {now['wait']:.0%} of the time"
+    return line if before is None else (
+        f"{line}; before, by the checked images: at most {before['images_per_s_at_most']:,} images/s, waiting at least "
+        f"{before['wait_at_least']:.0%}"
+    )  # fmt: skip
 
 
 def _fast_loader(loader: dict[str, Any]) -> list[str]:
@@ -165,11 +153,3 @@ def _fast_loader(loader: dict[str, Any]) -> list[str]:
         "    from iofast import FastDataset, FastLoader, transforms as T",
         f"    loader = FastLoader(FastDataset('out.lmdb'), {loader['batch_size']}, {options})",
     ]
-
-
-def _left(facts: dict[str, Any]) -> list[str]:
-    return [f"left alone: {what}: {why}" for what, why in facts["left_alone"].items()]
-
-
-def _several(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter, JpegImagePlugin
 
-from iofast.run import notes, opening
+from iofast.run import images, notes
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def by_iofast(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None
     Image.preinit()
 
     def choose(wanted: bool) -> None:
-        factory = opening.open_jpeg if wanted else JpegImagePlugin.jpeg_factory
+        factory = images.open_jpeg if wanted else JpegImagePlugin.jpeg_factory
         Image.register_open("JPEG", factory, JpegImagePlugin._accept)  # type: ignore[arg-type]
 
     yield choose

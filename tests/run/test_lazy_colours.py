@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from iofast.run import imports, notes, patches
+from iofast.run import notes, patches
 from iofast.run.images import pending_of
 
 
@@ -31,7 +31,7 @@ def to_grayscale(image: Image.Image, channels: int) -> Image.Image:
 @pytest.fixture(scope="module")
 def torchvision() -> Any:
     for name, module in (("PIL.ImageEnhance", ImageEnhance), ("PIL.ImageOps", ImageOps)):
-        imports.patch(name, module)  # as a run does; ordinary images do not notice
+        patches.patch(name, module)  # as a run does; ordinary images do not notice
     module = SimpleNamespace(adjust_hue=adjust_hue, to_grayscale=to_grayscale)
     patches.operations(module, "adjust_hue", "to_grayscale")
     return module

@@ -229,8 +229,18 @@ class TestLaziness:
     ) -> None:
         by_iofast(True)
         np.array(Image.open(photos["rgb"]))
-        (line,) = notes.notes().whole
+        (line,) = notes.notes().decoded_whole_by_line
         assert line.rpartition(":")[0] == __file__
+
+    def test_what_is_only_opened_is_not_checked(
+        self, photos: dict[str, Path], by_iofast: Callable[[bool], None]
+    ) -> None:
+        by_iofast(True)
+        opened = [rgb(photos["rgb"]).crop((0, 0, 9, 9)) for _ in range(20)]
+        assert notes.notes().counts["checked"] == 0
+        for image in opened:
+            image.tobytes()
+        assert notes.notes().counts["checked"] == 16
 
     def test_a_second_part_is_cut_from_the_whole(
         self, photos: dict[str, Path], by_iofast: Callable[[bool], None]
@@ -251,5 +261,5 @@ def test_a_difference_leaves_the_rest_to_pillow(
     monkeypatch.setattr("iofast.run.plan.Plan.numbers", lambda plan: (0, 0, 40, 40, 40, 40, 0, 0))
     part, later = (rgb(photos["rgb"]).crop((10, 10, 50, 50)) for _ in range(2))
     assert pixels(part) == pixels(later) == expected
-    assert list(notes.notes().left) == ["all further images"]
+    assert list(notes.notes().left_alone) == ["all further images"]
     assert type(Image.open(photos["rgb"])) is not LazyJpeg

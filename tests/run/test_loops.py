@@ -16,15 +16,17 @@ from test_tensors import defer
 from torch._utils import ExceptionWrapper
 
 from iofast.run import loaders, notes
-from iofast.run.decoding import Threads
+from iofast.run.contents import Threads
 from iofast.run.deferred import Deferred
-from iofast.run.loaders import BatchLoop, Outbox
+from iofast.run.loaders import BatchLoop
 
-FACTS = {"workers": 2, "batch_size": 2, "decoded": 0, "images": 0, "nanoseconds": 0, "waited": 0}
+FACTS = {"workers": 2, "batch_size": 2} | dict.fromkeys(
+    ("decoded", "images", "nanoseconds", "waited", "begun", "ended"), 0
+)
 
 
 @pytest.fixture
-def passed_on() -> Iterator[Callable[..., Outbox]]:
+def passed_on() -> Iterator[Callable[..., BatchLoop]]:
     """Call with items, or errors, of DataLoader's queue; returns the queue of the loop."""
     stop, threads = threading.Event(), list[threading.Thread]()
 
@@ -35,13 +37,13 @@ def passed_on() -> Iterator[Callable[..., Outbox]]:
                 raise item
             return item
 
-    def start(*items: Any) -> Outbox:
-        inbox, outbox = Inbox(), Outbox(loop := BatchLoop(dict(FACTS)))
+    def start(*items: Any) -> BatchLoop:
+        inbox, loop = Inbox(), BatchLoop(dict(FACTS))
         for item in items:
             inbox.put(item)
-        threads.append(threading.Thread(target=loaders._pass_on, args=(inbox, outbox, stop, loop)))
+        threads.append(threading.Thread(target=loaders._pass_on, args=(inbox, loop, stop)))
         threads[-1].start()
-        return outbox
+        return loop
 
     yield start
     stop.set()
@@ -63,13 +65,13 @@ def lazy(photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> Callable
 
 
 def test_batches_that_wait_together_are_each_decoded(
-    lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]
+    lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]
 ) -> None:
     box = passed_on((0, [lazy(), 1]), (1, {"pixels": lazy()}))
     assert [type(box.get(timeout=30)[1][0]), type(box.get(timeout=30)[1]["pixels"])] == [torch.Tensor] * 2
 
 
-def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]) -> None:
+def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]) -> None:
     damaged = lazy()
     for row in damaged.contents.rows:
         row.source.data = bytes(row.source.data)[:300]
@@ -83,7 +85,7 @@ def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: C
     assert any("rgb.jpg" in line for line in items[1][1].exc_msg.splitlines())
 
 
-def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]) -> None:
+def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]) -> None:
     box = passed_on(RuntimeError("received 0 items of ancdata"), (0, lazy()))
     with pytest.raises(RuntimeError, match="ancdata"):
         box.get(timeout=30)
@@ -92,7 +94,7 @@ def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed
 
 def test_images_are_counted_between_batches_of_one_epoch() -> None:
     facts = dict(FACTS)
-    box = Outbox(BatchLoop(facts))
+    box = BatchLoop(facts)
     for number in range(40):
         box.put((number, [torch.zeros(2), None]))
         box.get()
@@ -108,19 +110,19 @@ def test_images_are_counted_between_batches_of_one_epoch() -> None:
 def test_a_wait_that_dataloader_begins_again_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, now = dict(FACTS), [0]
     monkeypatch.setattr(loaders, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
-    box = Outbox(loop := BatchLoop(facts))
-    loop._first, loop._last = 0, 0
+    box = BatchLoop(facts)
+    box._first = 0
     for now[0] in (1_000, 6_000):
         with pytest.raises(queue.Empty):
             box.get(timeout=0.001)
     box.put((0, torch.zeros(2)))
     now[0] = 7_000
     box.get()
-    assert (facts["waited"], facts["nanoseconds"]) == (6_000, 7_000)
+    assert (facts["waited"], facts["nanoseconds"], facts["ended"]) == (6_000, 7_000, 7_000)
 
 
 def test_a_batch_without_lazy_tensors_is_the_same_object(
-    lazy: Callable[[], Deferred], passed_on: Callable[..., Outbox]
+    lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]
 ) -> None:
     class Pair(NamedTuple):
         image: Any
@@ -138,9 +140,9 @@ def test_a_batch_without_lazy_tensors_is_the_same_object(
 
 def test_threads_of_a_forked_process_and_at_exit() -> None:
     threads, done = Threads(2), list[int]()
-    threads.each(done.append, range(3))
+    list(threads.map(done.append, range(3)))
     threads._of = 0  # as in a forked process
-    threads.each(done.append, range(3))
+    list(threads.map(done.append, range(3)))
     threads.pool.shutdown()  # as Python does at exit
-    threads.each(done.append, range(3))
+    list(threads.map(done.append, range(3)))
     assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]

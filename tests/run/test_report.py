@@ -12,14 +12,16 @@ NAME = "DataLoader(ImageFolder, 64, num_workers=2) at train.py:7"
 WORKER = {"counts": {"lazy": 400, "checked": 20, "timed": 16}, "nanoseconds": {"shadow": 16 * 5_000_000}, "loaders": {}}
 
 
-def process(pid: int, workers: int, processes: list[int]) -> dict[str, Any]:
+def process(pid: int, workers: int, processes: list[int], begun: int = 0) -> dict[str, Any]:
     """A training process that got an image each 1 ms, a fifth of it waiting."""
     loop = {"decoded": 700, "images": 640, "nanoseconds": 640_000_000, "waited": 128_000_000, "processes": processes}
+    loop |= {"begun": begun, "ended": begun + 700_000_000}  # with pauses
     options = {"workers": workers, "batch_size": 64, "shuffled": True, "folder": "photos/train"}
     return {"pid": pid, "counts": {"decoded for the loop": 700}, "nanoseconds": {}, "loaders": {NAME: loop | options}}
 
 
 ALONE = process(1, 0, [1]) | {"nanoseconds": {"shadow": 5_000_000}, "counts": {"lazy": 1, "checked": 5, "timed": 1}}
+LATER = 900_000_000
 
 
 @pytest.mark.parametrize(
@@ -27,9 +29,10 @@ ALONE = process(1, 0, [1]) | {"nanoseconds": {"shadow": 5_000_000}, "counts": {"
     [
         ([process(1, 2, [2, 3]), {"pid": 2} | WORKER, {"pid": 3} | WORKER], 1000, 400, 0.68),  # 5 ms by two workers
         ([process(1, 2, [2]), process(4, 2, [5]), {"pid": 2} | WORKER, {"pid": 5} | WORKER], 2000, 800, 0.68),
+        ([process(1, 2, [2]), process(4, 2, [5], LATER), {"pid": 2} | WORKER, {"pid": 5} | WORKER], 1000, 400, 0.68),
         ([ALONE], 1000, 172, 0.862),
     ],
-    ids=["two workers", "two ranks", "no workers"],
+    ids=["two workers", "two ranks", "two runs in sequence", "no workers"],
 )
 def test_rates_and_waits(processes: list[dict[str, Any]], rate: int, before: int, wait: float) -> None:
     (loader,) = summary.report(["python"], 0, processes)["loaders"]

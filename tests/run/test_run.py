@@ -177,8 +177,9 @@ def test_wrong_usage(environment: dict[str, str], arguments: list[str], message:
     assert done.stderr.count("\n") == 1
 
 
-def test_in_code(environment: dict[str, str], photos: dict[str, Path]) -> None:
-    code = "from PIL import Image; Image.preinit(); import iofast.run.here; print(type(Image.open({!r})).__name__)"
-    program = [sys.executable, "-c", code.format(str(photos["rgb"]))]
+@pytest.mark.parametrize("start", ["import iofast.run.here", "import iofast; iofast.load_ipython_extension(None)"])
+def test_in_code(environment: dict[str, str], photos: dict[str, Path], start: str) -> None:
+    code = f"from PIL import Image; Image.preinit(); {start}; print(type(Image.open({str(photos['rgb'])!r})).__name__)"
+    program = [sys.executable, "-c", code]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "LazyJpeg\n", done.stderr

@@ -158,15 +158,6 @@ def test_unlike_images_are_stacked_as_pixels(opened: Callable[[bool], Image.Imag
     assert torch.equal(torch.stack(mixed), torch.stack([part, part, part * 2, part]))
 
 
-def test_random_arithmetic_keeps_bounded_memory(opened: Callable[[bool], Image.Image]) -> None:
-    from iofast.run import pointwise
-
-    for factor in torch.rand(600).tolist():
-        lazy = defer(opened(True)) * factor
-    assert len(pointwise._interned) <= 256
-    assert torch.equal(lazy.make(), to_tensor(opened(False)) * factor)
-
-
 def test_a_wrong_tensor_is_replaced_by_the_right_one(
     photos: dict[str, Path], by_iofast: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,21 +21,18 @@ class _Launcher:
     """Finds the package of the launcher where the script's environment has none."""
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        del path, target
-        if name != "iofast":
-            return None
-        return importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(_PACKAGE)])
+    def find_spec(name: str, *_: Any) -> Any:
+        path = [os.path.dirname(_PACKAGE)]
+        return importlib.machinery.PathFinder.find_spec(name, path) if name == "iofast" else None
 
 
 def _start() -> None:
     if os.environ.get("IOFAST_RUN") == "0":
         return
     sys.meta_path.insert(0, _Launcher)
-    from iofast.run import imports, notes
+    from iofast.run import patches
 
-    if imports.install():
-        notes.start()
+    patches.install()
 
 
 def _run_hidden() -> None:

@@ -1,0 +1,125 @@
+"""What lazy tensors hold, and how it becomes an ordinary tensor: by threads where there are many images.
+
+Beside the images there are `levels`, (3, 1, 256): the value that each level of each channel has become.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from iofast.batch_memory import BatchMemory
+from iofast.kernel import native_batch
+from iofast.run import notes, shadow
+from iofast.run.source import Part, Pixels, decode
+
+_TOGETHER = 4  # images in a call of the kernel: their bytes stay in the cache until they are floats
+_SPARE = 4  # blocks of memory that are kept for later batches
+BYTES = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3, 1, 1)  # levels of pixels as they are decoded
+
+
+class Threads:
+    """What decodes the batches of one loader: its threads, and memory that is used again."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._of = count, 0
+        self.memory = {pinned: BatchMemory(pinned=pinned, spare=_SPARE) for pinned in (False, True)}
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads of this process: a forked one has none of its parent's."""
+        if self._of != os.getpid():
+            self._of, self._pool = os.getpid(), ThreadPoolExecutor(self._count, "iofast-run")
+        return self._pool
+
+    def map(self, function: Callable[[int], None], numbers: Iterable[int]) -> Iterable[None]:
+        """Call a function with each number."""
+        try:
+            return self.pool.map(function, numbers)
+        except RuntimeError:  # at exit Python ends all pools before the threads of a script that it waits for
+            return map(function, numbers)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether levels are the same."""
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a lazy tensor and its aliases share.
+
+    rows     images of one size
+    levels   their arithmetic so far
+    batched  whether there is a dimension for the rows
+    twin     the same tensor by the script's libraries, while an image is checked
+    made     the ordinary tensor, as soon as it was needed
+    pinned   whether it will be in page-locked memory
+    stacked  whether it was copied into a batch. The second time it is made: the script keeps its tensors.
+    """
+
+    rows: tuple[Part, ...]
+    levels: torch.Tensor
+    batched: bool = False
+    twin: torch.Tensor | None = None
+    made: torch.Tensor | None = None
+    pinned: bool = False
+    stacked: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, 3, height, width), or without N."""
+        width, height = self.rows[0].plan.size
+        return (len(self.rows), 3, height, width) if self.batched else (3, height, width)
+
+    def make(self, threads: Threads | None = None) -> torch.Tensor:
+        """Return the ordinary tensor; it is made once. Raises Pillow's errors, with the file's name."""
+        self.check()
+        if self.made is None:
+            notes.count("tensors", len(self.rows))
+            self.made = self._decoded(threads)
+        return self.made
+
+    def check(self) -> None:
+        """Compare the tensor with its twin, if it has one. Where they differ, the twin is right."""
+        twin, self.twin = self.twin, None
+        if twin is not None and not shadow.agree(self._decoded().numpy(), twin.numpy(), self.rows[0].source.name):
+            self.made = twin
+
+    def _decoded(self, threads: Threads | None = None) -> torch.Tensor:
+        plain = same(self.levels, BYTES)
+        *_, height, width = self.shape
+        if plain and not self.batched:  # in memory as `pil_to_tensor` gives it
+            tensor = torch.empty((height, width, 3), dtype=torch.uint8, device="cpu").permute(2, 0, 1)
+        elif threads is None:
+            tensor = torch.empty(self.shape, dtype=self.levels.dtype, device="cpu")
+        else:
+            tensor = threads.memory[self.pinned].take(self.shape, self.levels.dtype)
+        out = tensor if self.batched else tensor[None]
+
+        def decode_from(at: int) -> None:
+            self._decode(self.rows[at : at + _TOGETHER], out[at : at + _TOGETHER], plain=plain)
+
+        for _ in (threads.map if threads else map)(decode_from, range(0, len(self.rows), _TOGETHER)):
+            pass
+        for image, row in zip(out, self.rows, strict=True):
+            for place, value in row.erased:
+                image[(slice(None), *place)] = torch.as_tensor(value)
+        return tensor
+
+    def _decode(self, rows: Sequence[Part], out: torch.Tensor, *, plain: bool) -> None:
+        count, _, height, width = out.shape
+        pixels: Pixels = out.permute(0, 2, 3, 1).numpy() if plain else np.empty((count, height, width, 3), np.uint8)
+        decode(rows, pixels)
+        table = self.levels.reshape(3, 256).numpy()
+        for image, result in () if plain else zip(pixels, out.numpy(), strict=True):
+            if result.dtype == np.float32:
+                native_batch.levels(image, table, result)
+            else:
+                for channel in range(3):  # by NumPy: torch does not let threads write what inference_mode() has made
+                    result[channel] = table[channel][image[:, :, channel]]
