@@ -5,7 +5,7 @@ The order of decisions:
 1. Nothing trains: idle.
 2. Too few steps or seconds, or bounds too wide: unknown.
 3. Starts of epochs cost more than the waits within them: input-bound, epoch-start.
-4. The lower bound of the stall is at least 10 %, or at least 5 % and the middle 10 %: input-bound, unless most of it is
+4. The lower bound of the stall is at least 10 %, or at least 5 % and the middle 12 %: input-bound, unless most of it is
    the copy to the device, or the device idles far longer for launches or synchronisations.
 5. Otherwise what `limits` finds: another reason to idle, a slow device, or computing. If the bounds lie on both sides
    of 10 % and nothing else explains the idle time, the verdict is unknown.
@@ -115,7 +115,7 @@ def _decide(case: _Case) -> Verdict:
         return start
     other, copied = other_than_input(training, stall), training.copied or 0.0
     bound, margin = case.every.thresholds.bound, case.every.thresholds.margin
-    proved = stall.low >= bound or (stall.low >= case.every.thresholds.notice and stall.middle >= bound)
+    proved = stall.low >= bound or (stall.low >= case.every.thresholds.notice and stall.middle >= bound + margin)
     copies = stall.tier is Tier.INSIDE and copied > max(0.0, stall.low - copied)  # most of the stall is the copy
     if not proved or copies or _minor(training, stall, other):
         return _verdict(case, other, stall)

@@ -178,7 +178,11 @@ CASES: dict[str, tuple[list[Snapshot], Bound]] = {
     ),
     "no device, late": (training(doing={Q: 0.5, R: 0.5}, idle=None), Bound.INPUT),
     "no device, hardly late": (training(doing={Q: 0.06, R: 0.94}, idle=None), Bound.COMPUTE),
-    "no device, late or not": (training(doing={Q: 0.12, R: 0.88}, idle=None), Bound.UNKNOWN),
+    "no device, late or not": (training(doing={Q: 0.08, R: 0.92}, idle=None), Bound.UNKNOWN),
+    "no device, late: 7 % are proved, and the middle is 12 %": (
+        training(doing={Q: 0.09, R: 0.91}, idle=None),
+        Bound.INPUT,
+    ),
     "no device, computes": (training(doing={R: 1.0}, idle=None), Bound.COMPUTE),
     "a quota": (
         training(
