@@ -28,6 +28,7 @@ class Bursts:
         self._running: Future[tuple[StackCounts | None, float]] | None = None
         self._due_at = self._began = time.monotonic()
         self._turn = 0
+        self._hurried = False
         self._tally: StackCounts | None = None  # of the bursts since the last take
         self._error = ""
 
@@ -40,9 +41,14 @@ class Bursts:
         """Begin a burst at the training and at the next worker, if it is time for one."""
         now = time.monotonic()
         self._collect(now)
-        if self._running is None and now >= self._due_at:
+        if self._running is None and (self._hurried or now >= self._due_at):
+            self._hurried = False
             self._running = self._thread.submit(self._burst, [workers[self._turn % len(workers)]] if workers else [])
             self._turn, self._began = self._turn + 1, now
+
+    def hurry(self) -> None:
+        """Begin another burst at the next look, whatever the last one cost, and also if it failed."""
+        self._hurried = True
 
     def take(self) -> StackFigures | None:
         """The figures of the bursts that ended since the last call."""

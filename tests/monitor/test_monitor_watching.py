@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 from proc_folder import running, until
 
-from iofast.monitor import bursts
+from iofast.monitor import bursts, watching
 from iofast.monitor.bursts import Bursts
 from iofast.monitor.find import ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.proc import JobEnded
@@ -107,6 +107,20 @@ def test_bursts_keep_their_budget(stacks: type[Stacks], monkeypatch: pytest.Monk
     found.close()
     assert waits[:3] == [0.25] * 3, "the first four cost 0.2 s together"
     assert waits[6:] == pytest.approx([0.05 / 0.009] * 2)
+
+
+def test_a_job_that_begins_to_do_nothing_is_looked_at_at_once(
+    sleeper: Job, stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next burst can be 30 s away, and without stacks a hang without workers is `single-process`."""
+    monkeypatch.setattr(watching, "_HURRIED_S", 0.3)
+    monkeypatch.setattr(bursts, "_SHORTEST_S", 1e9)
+    with closing(Watch(sleeper, WatchOptions(interval=0.2))) as watch:
+        assert watch._bursts is not None
+        watch._bursts._due_at = 1e9
+        for _ in range(6):
+            watch.interval()
+    assert len(stacks.calls) == 1
 
 
 def test_missing_stacks_are_noted(sleeper: Job, stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
