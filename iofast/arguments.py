@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any, SupportsIndex, TypeVar, dataclass_transform
+from typing import Any, SupportsIndex, TypeVar, cast, dataclass_transform
 
 from iofast.errors import OptionError, shown
+from iofast.option import names_checked
 
 T = TypeVar("T")
 Check = Callable[[str, Any], Any]
@@ -21,7 +22,10 @@ REPLACEMENTS = 255  # the most of one sample that cannot be decoded
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def checked(**checks: Check) -> Callable[[type[T]], type[T]]:
-    """Make a class a frozen dataclass that checks and normalises its fields before its own `__post_init__`."""
+    """Make a class a frozen dataclass that checks and normalises its fields before its own `__post_init__`.
+
+    A keyword that it lacks is an `OptionError` with the nearest name.
+    """
 
     def decorate(cls: type[T]) -> type[T]:
         own = getattr(cls, "__post_init__", None)
@@ -32,7 +36,9 @@ def checked(**checks: Check) -> Callable[[type[T]], type[T]]:
                 own(self)
 
         setattr(cls, "__post_init__", check_and_finish)  # noqa: B010  mypy knows no such attribute
-        return dataclass(frozen=True)(cls)
+        made: Any = dataclass(frozen=True)(cls)
+        made.__init__ = names_checked(made.__init__)
+        return cast("type[T]", made)
 
     return decorate
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.beside import WARM, Beside, beside, tuned, wait
 from iofast.boxes import SIZE, whole
 from iofast.choices import Draw
 from iofast.containers.base import Located
@@ -25,7 +26,6 @@ from iofast.containers.changed import refresh
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
-from iofast.loader.beside import WARM, Beside, beside, tuned, wait
 from iofast.loader.spec import decode_options
 from iofast.order import Population, Shuffled
 from iofast.transforms import Pipeline, Transform

@@ -6,9 +6,11 @@ This module enforces the rules of docs/format.md for keys and fields.
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from iofast.errors import ContainerError
 
@@ -115,3 +117,12 @@ def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
         if name in fields:
             return name
     return None
+
+
+def json_members(text: bytes | None) -> dict[str, Any]:
+    """The members of the JSON object in a payload; none for any other payload."""
+    try:
+        value = json.loads(text or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

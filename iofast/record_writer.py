@@ -12,8 +12,7 @@ from iofast.containers.container_suffixes import LMDB
 from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.manifest import MAX_COUNT, WHOLE, Description, Manifest
 from iofast.containers.publish import Target
-from iofast.containers.shard_target import shard_bytes
-from iofast.containers.targets import target_of, writer_of
+from iofast.containers.targets import shard_bytes, target_of, writer_of
 from iofast.containers.writer import TRANSACTION_BYTES, Section
 from iofast.errors import ContainerError, OptionError
 from iofast.record import (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.job import Job
-from iofast.loader.beside import wait
+from iofast.beside import wait
 
 SAMPLES, WARM = 30, 5
 BUSY = 30_000_000  # cycles that the stream works before each timed call, so that the host gets ahead: 15 ms

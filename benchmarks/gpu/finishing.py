@@ -11,11 +11,11 @@ import torch
 
 from benchmarks.gpu.clock import on_device
 from benchmarks.gpu.job import Job
+from benchmarks.gpu.on_host import launch_on_host
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.gpu import CudaStreams, Direct, Transfer
 from iofast.gpu.images import DeviceImages, make
-from iofast.gpu.stages import launch_on_host
 from iofast.kernel.contract import Finish
 from iofast.loader.finishing import TYPES, finish_of
 from iofast.loader.plan import plan_samples

@@ -15,7 +15,7 @@ import torch
 from benchmarks.gpu.record import Figure, Lack, append
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.loader.beside import Beside
+from iofast.beside import Beside
 from iofast.machine import cores_of_rank
 
 ONE_LINE = 300  # characters of a reason

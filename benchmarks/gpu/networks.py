@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.gpu.job import Job
-from iofast.loader.beside import Step
+from iofast.beside import Step
 
 CLASSES = 1000
 

@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.stress import WAYS
 from iofast import transforms as T
-from iofast.loader.beside import wait
+from iofast.beside import wait
 
 FEW = 2  # batches
 

@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.job import Job
 from iofast import FastLoader
 from iofast import transforms as T
-from iofast.loader.beside import wait
+from iofast.beside import wait
 
 ITERATIONS, BATCHES = 200, 8
 BATCH = 300  # more than a call of a decoding library has

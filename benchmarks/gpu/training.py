@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 from benchmarks.gpu.clock import rate
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.networks import networks, training
-from iofast.loader.beside import Step, beside
+from iofast.beside import Step, beside
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 ALLOWED = 0.003

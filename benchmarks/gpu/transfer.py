@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.gpu.job import Job
-from iofast.loader.beside import Step, beside, tuned
+from iofast.beside import Step, beside, tuned
 
 STEP, STEPS = 5e-3, 400
 ALLOWED = 0.02

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks import measure
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import Arrays
 from iofast.containers.index import IndexWriter, Layout
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.shards import MANIFEST_SUFFIX, SHARD_SIZE

@@ -127,7 +127,7 @@ def anonymous() -> int:
 
 def plan_once(manifest: Path) -> None:
     """List, permute, fingerprint and store in this fresh process; print seconds of listing and of all, and bytes."""
-    from iofast.containers import columns_file
+    from iofast.containers import columns
     from iofast.source import saved
     from iofast.source.scan import scan as scan_list
 
@@ -137,21 +137,20 @@ def plan_once(manifest: Path) -> None:
         listing = time.perf_counter() - start
         source = source.shuffled(1)
         source.fingerprint()
-        columns_file.store(manifest.with_suffix(".index"), *saved.taken_apart(source))
+        columns.store(manifest.with_suffix(".index"), *saved.taken_apart(source))
     print(listing, whole.seconds, whole.memory)
 
 
 def open_once(manifest: Path) -> None:
     """Open the saved listing in this fresh process and read some rows; print seconds and bytes."""
-    from iofast.containers import columns_file
+    from iofast.containers import columns
     from iofast.source import saved
 
     with watched() as taken:
-        members, arrays = columns_file.load(manifest.with_suffix(".index"), checked=False)
-        source = saved.source_of(manifest.parent, members, arrays)
-        part = source.run(len(source) // 2, len(source) // 2 + READ)
-        for index in range(len(part)):
-            part.path(index), part.label(index), part.extra(index)
+        members, arrays = columns.load(manifest.with_suffix(".index"), checked=False)
+        source = saved.value_of(members, arrays)
+        for index in range(len(source) // 2, len(source) // 2 + READ):
+            source.path(index), source.label(index), source.extra(index)
     print(taken.seconds, taken.memory)
 
 

@@ -172,7 +172,7 @@ class Training:
         meter = watch(loader, name=name)
         if self.device is not None:
             clock = getattr(loader, "clock", meter.clock)
-            info = replace(clock.info, device="cuda:0")
+            info = replace(clock.slot.info, device="cuda:0")
             if isinstance(getattr(loader, "clock", None), StallClock):
                 clock.device, clock._cuda = "cuda:0", Cuda(self.device)  # FastLoader's own clock
             else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from iofast.checking.problems import Findings
 from iofast.containers.base import Reader
 from iofast.containers.columns import NOWHERE, columns_of
-from iofast.containers.fingerprint import Fingerprint
+from iofast.containers.index import Fingerprint
 from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.located import pieces, steps
 from iofast.errors import ContainerError

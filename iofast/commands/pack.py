@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from iofast.packing.report import Estimate, PackReport
 
 HELP = "pack images into one file, or into shards"
-DESCRIPTION = "Pack a folder of images, a manifest's images, or another container into LMDB, tar or TFRecord."
+DESCRIPTION = "Pack images of a folder, a manifest or a container into LMDB, tar or TFRecord."
 EXAMPLES = """\
 examples:
   iofast pack ./images out.lmdb --resize 256
@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="DST",
-        help="container to write: out.lmdb, train.tar, train.tfrecord, or a URL of such shards",
+        help="out.lmdb, train.tar, train.tfrecord, or such a URL",
     )
     parser.usage = "%(prog)s SRC DST [options]"
     groups = {title: parser.add_argument_group(title) for title in GROUPS}

@@ -61,13 +61,15 @@ class Reader(ABC):
         return False
 
     @property
-    def moved(self) -> bool:
+    def index_is_stale(self) -> bool:
         """Whether another program wrote to the file after it was indexed, so only checksums prove payloads."""
         return False
 
     def opening(self) -> object:
-        """Return what is open, after opening it again if another program wrote to it: then it differs from before, and
-        places that were located earlier do not hold any more. Raises `ContainerError`, as `locate` does."""
+        """Return a token that changes when the file is opened again, as it is here if another program wrote to it.
+
+        Places that were located under another token are invalid. Raises `ContainerError`, as `locate` does.
+        """
         return None
 
     @abstractmethod
@@ -216,10 +218,11 @@ class Reader(ABC):
             fds, offsets, lengths = (column.tolist() for column in places[:3])
             crcs = places.crcs.tolist() if check and places.crcs is not None else None
             for row in rows.tolist():
+                fd, place = fds[row], (offsets[row], lengths[row])
                 try:
-                    data = _read(fds[row], offsets[row], lengths[row])
-                    if len(data) < lengths[row]:
-                        raise ContainerError(f"ends after {len(data)} of {lengths[row]} bytes: the file was cut off")
+                    data = ctypes.string_at(*place) if fd == -1 else read_at(fd, *place)  # -1: an address in memory
+                    if len(data) < (wanted := int(located.length[row])):
+                        raise ContainerError(f"ends after {len(data)} of {wanted} bytes: the file was cut off")
                     if crcs is not None and google_crc32c.value(data) != crcs[row]:
                         raise ContainerError("is damaged: its CRC32C differs")
                     values[row] = data
@@ -228,8 +231,3 @@ class Reader(ABC):
                     name, own = self.name(int(located.indices[row])), field if isinstance(field, str) else field[row]
                     wrong[row] = ContainerError(f"{name}: {own} at offset {located.offset[row]} {what}")
         return values
-
-
-def _read(fd: int, offset: int, length: int) -> bytes:
-    """Bytes of a file, or with `fd` -1 of memory at this address."""
-    return ctypes.string_at(offset, length) if fd == -1 else read_at(fd, offset, length)

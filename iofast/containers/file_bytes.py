@@ -1,27 +1,80 @@
-"""The bytes of an open file by position: a file that shrinks, or a disk that fails, is an error and not a signal.
+"""The bytes of an open file by position.
 
-Files that another process may truncate are never mapped: a page can vanish after any check, and reading it then kills
-the process (SIGBUS). `pread` reads and reports the length in one step.
+A file that shrinks, or a disk that fails, is an error and not a signal: files that another process may truncate are
+never mapped, because a page can vanish after any check, and reading it then kills the process (SIGBUS). `pread` reads
+and reports the length in one step.
+
+A process may have few descriptors (256 in some containers and on macOS): readers keep a bounded number of files open
+for later, and close them when no descriptor is left.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import stat
+import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import read_rows
 from iofast.kernel.strangers import POINTER, is_pointer
 
+_PART = 8  # one reader gets this part of the process's descriptors
+_TRIES = 3  # another thread may take a descriptor that was just closed
+_keepers: dict[int, weakref.ref[Keeper]] = {}  # by `id`; every change is one step, because there is no lock
 T = TypeVar("T")
-
 _LARGE = 1 << 20  # bytes; shorter reads are not compared with the size of the file
+
+
+class Keeper(Protocol):
+    """An object with open files that are not in use."""
+
+    def let_go(self) -> None:
+        """Close these files."""
+
+
+def keep(keeper: Keeper) -> None:
+    """Call `keeper.let_go`, as long as it lives, when this process has no descriptor left."""
+    number = id(keeper)
+    _keepers[number] = weakref.ref(keeper, lambda _: _keepers.pop(number, None))
+
+
+def bounded(most: int) -> int:
+    """`most` descriptors, or an eighth of the process's limit; at least 1 unless `most` is 0."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if soft == resource.RLIM_INFINITY else min(most, max(1, soft // _PART))
+
+
+def opened(path: str | bytes, flags: int) -> int:
+    """`os.open`. If no descriptor is left, close the files kept for later and try again."""
+    for _ in range(_TRIES):
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if not none_left(error):
+                raise
+            for each in list(_keepers.values()):
+                if (keeper := each()) is not None:
+                    keeper.let_go()
+    return os.open(path, flags)
+
+
+def none_left(error: OSError) -> bool:
+    """Whether this process, or the machine, has no descriptor left."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def advice(error: OSError) -> str:
+    """Advice to append to a message if no descriptor is left, otherwise empty."""
+    if not none_left(error):
+        return ""
+    return f" (this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}: ulimit -n)"
 
 
 class FileBytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from iofast.record import (
     RAW_FIELDS,
     ImageInfo,
     image_field,
+    json_members,
 )
 
 CLASS_FILE = "classes.txt"
@@ -65,7 +65,6 @@ class FolderWriter(Writer):
 
     @property
     def files(self) -> dict[str, str]:
-        """The folder; see `Writer.files`."""
         return {self.name: self.name}
 
     def resume(self, sections: Iterable[Section]) -> list[Section]:
@@ -100,7 +99,7 @@ class FolderWriter(Writer):
         if image in RAW_FIELDS:
             raise ContainerError(f"record {key}: raw pixels ({image}) have no file format: pack as png")
         prefix = self._splits[-1:] + self._class(info.label)
-        members = _members(fields.get(JSON_FIELD))
+        members = json_members(fields.get(JSON_FIELD))
         parts = _path(prefix, _components(members.get("path")), key)
         name = _with_suffix(parts[-1], image, members)
         folder = self._root.joinpath(*parts[:-1])
@@ -146,14 +145,6 @@ class FolderWriter(Writer):
                     os.unlink(path)
             return False
         return True
-
-
-def _members(text: bytes | None) -> dict[str, Any]:
-    try:
-        members = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    return members if isinstance(members, dict) else {}
 
 
 def _is_safe(name: str) -> bool:

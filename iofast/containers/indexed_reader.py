@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.columns import ABSENT, FACTS, columns_of
+from iofast.containers.columns import FACTS, columns_of
 from iofast.containers.index import IndexView
 from iofast.containers.located import Located, dense, locate_in, misplaced
 from iofast.containers.manifest import Manifest
@@ -68,7 +68,6 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
 
     @property
     def is_stored(self) -> bool:
-        """See `Reader.is_stored`."""
         return is_url(self.path)
 
     @property
@@ -77,7 +76,6 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
         return self._open().index
 
     def opening(self) -> object:
-        """See `Reader.opening`."""
         return self._open()
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
@@ -100,7 +98,6 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
         return labels
 
     def positions(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """See `Reader.positions`."""
         indices = self._dense(indices)
         positions: NDArray[np.uint64] = self._open().index.read(("position",), indices)["position"]
         width = self.manifest.key_width
@@ -113,12 +110,7 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
 
     def record(self, index: int) -> Record:
         """One record with all its fields, every payload checked."""
-        indices, fields = np.array([index], np.int64), {}
-        for name in self.manifest.fields:
-            located = self.places(indices, name)
-            if located.file[0] != ABSENT:
-                fields[name] = self._read_located(located, name, check=True, failed=None)[0] or b""
-        return Record(self._key(index), fields)
+        return Record(self._key(index), self.all_values(np.array([index], np.int64))[0])
 
     @abstractmethod
     def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:

@@ -7,7 +7,7 @@ import hashlib
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,7 @@ Columns = TypeVar("Columns", Located, Payloads)
 Rows = NDArray[np.int64] | slice
 
 _CHECKSUMS = ("crc", "crcs")
-
-
-class _Group(NamedTuple):
-    """The rows of a request that belong to one part."""
-
-    part: int
-    rows: Rows
-    own: NDArray[np.int64]  # dense indices in the part
+_Group = tuple[int, Rows, NDArray[np.int64]]  # a part, the rows of a request that belong to it, dense indices in it
 
 
 class JoinedReader(Reader):
@@ -49,7 +42,9 @@ class JoinedReader(Reader):
         self, parts: Sequence[Reader], names: Sequence[str], *, splits: bool = True, unite: bool = False
     ) -> None:
         self.parts, self.names = tuple(parts), tuple(names)
-        manifests = [part.manifest if splits else replace(part.manifest, splits=_whole(part)) for part in parts]
+        manifests = [
+            part.manifest if splits else replace(part.manifest, splits={WHOLE: ((0, len(part)),)}) for part in parts
+        ]
         self._numbers: list[NDArray[np.int32] | None] = [None] * len(parts)
         if unite:
             classes, self._numbers = _united(manifests, names)
@@ -68,11 +63,9 @@ class JoinedReader(Reader):
         return self._gather(indices, lambda part, own: _locate(part, own, field))
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
-        """See `Reader.columns`."""
         return self._gather(indices, lambda part, own: part.columns(own))
 
     def labels(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
-        """See `Reader.labels`."""
         indices = dense(indices, len(self), "joined")
         labels = np.empty(len(indices), np.int32)
         for part, rows, own in self._groups(indices):
@@ -81,7 +74,6 @@ class JoinedReader(Reader):
 
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
-        """The payloads of all parts; see `Reader.payloads`."""
         asked = located.rows(slice(start, stop))
         with contextlib.ExitStack() as stack:
             pieces = []
@@ -91,7 +83,6 @@ class JoinedReader(Reader):
             yield _merged(pieces, len(asked.indices))
 
     def stored_places(self, located: Located) -> list[StoredPlaces]:
-        """Of all parts; see `Reader.stored_places`."""
         return [
             places.spread(rows, len(located.indices))
             for part, rows, own in self._groups(located.indices)
@@ -106,7 +97,6 @@ class JoinedReader(Reader):
         check: bool = True,
         failed: Failures | None = None,
     ) -> list[bytes | None]:
-        """Payloads of one field; see `Reader.values`."""
         self._check(field)
         indices = dense(indices, len(self), "joined")
         values = np.full(len(indices), None, object)
@@ -135,31 +125,25 @@ class JoinedReader(Reader):
         return Record(f"{part}/{record.key}", record.fields)
 
     def name(self, index: int) -> str:
-        """The record's name in its part; see `Reader.name`."""
         part, own = self._place(index)
         return self.parts[part].name(own)
 
     @property
     def changed(self) -> int:
-        """Of all parts; see `Reader.changed`."""
         return sum(part.changed for part in self.parts)
 
     @property
     def is_stored(self) -> bool:
-        """See `Reader.is_stored`."""
         return any(part.is_stored for part in self.parts)
 
     @property
-    def moved(self) -> bool:
-        """See `Reader.moved`."""
-        return any(part.moved for part in self.parts)
+    def index_is_stale(self) -> bool:
+        return any(part.index_is_stale for part in self.parts)
 
     def opening(self) -> object:
-        """See `Reader.opening`."""
         return tuple(part.opening() for part in self.parts)
 
     def note_changed(self, index: int, now: str) -> None:
-        """Passed to the record's part; see `Reader.note_changed`."""
         part, own = self._place(index)
         self.parts[part].note_changed(own, now)
 
@@ -182,9 +166,9 @@ class JoinedReader(Reader):
         numbers = np.searchsorted(self._ends, indices, side="right")
         found = np.flatnonzero(np.bincount(numbers)).tolist() or [0]
         if len(found) == 1:
-            return [_Group(found[0], slice(None), indices - self._starts[found[0]])]
+            return [(found[0], slice(None), indices - self._starts[found[0]])]
         groups = [(number, np.flatnonzero(numbers == number)) for number in found]
-        return [_Group(number, rows, indices[rows] - self._starts[number]) for number, rows in groups]
+        return [(number, rows, indices[rows] - self._starts[number]) for number, rows in groups]
 
     def _gather(self, indices: NDArray[np.int64], ask: Callable[[Reader, NDArray[np.int64]], Located]) -> Located:
         """The columns that `ask` returns for the records of each part, as one."""
@@ -203,10 +187,6 @@ class JoinedReader(Reader):
         if len(labels) and labels.max() >= len(numbers):
             raise ContainerError(f"{self.names[part]} has label {labels.max()}, but {len(numbers)} classes")
         return np.where(labels < 0, labels, numbers[labels])
-
-
-def _whole(part: Reader) -> dict[str, tuple[tuple[int, int], ...]]:
-    return {WHOLE: ((0, part.manifest.count),)}
 
 
 def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Located:
@@ -247,7 +227,10 @@ def _join(manifests: Sequence[Manifest], names: Sequence[str]) -> Manifest:
     for manifest, name in zip(manifests, names, strict=True):
         _check_classes(names[0], manifests[0].classes, name, manifest.classes)
         if (WHOLE in manifest.splits) != (WHOLE in manifests[0].splits):
-            these, those = (_splits_of(each) for each in (manifests[0], manifest))
+            these, those = (
+                "no splits" if WHOLE in each.splits else f"the splits {', '.join(each.splits)}"
+                for each in (manifests[0], manifest)
+            )
             raise OptionError(f"{names[0]} and {name} cannot be joined: the first has {these}, the second {those}")
     splits: dict[str, tuple[tuple[int, int], ...]] = {}
     start = 0
@@ -308,10 +291,6 @@ def _changes(
         if changed:
             more = f" and {len(changed) - 5:,} more" if len(changed) > 5 else ""
             yield f"classes of {where} have new numbers: {', '.join(changed[:5])}{more}"
-
-
-def _splits_of(manifest: Manifest) -> str:
-    return "no splits" if WHOLE in manifest.splits else f"the splits {', '.join(manifest.splits)}"
 
 
 def _check_classes(a: str, mine: tuple[str, ...] | None, b: str, yours: tuple[str, ...] | None) -> None:

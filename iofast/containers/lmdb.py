@@ -70,9 +70,9 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
     container = "lmdb"
 
     @property
-    def moved(self) -> bool:
-        """See `Reader.moved`; as the last `locate` found it."""
-        return self._opened is not None and self._opened.moved
+    def index_is_stale(self) -> bool:
+        """See `Reader.index_is_stale`; as the last `locate` found it."""
+        return self._opened is not None and self._opened.index_is_stale
 
     def differences(self, shard: int) -> Iterator[tuple[int | None, str]]:  # noqa: ARG002 - there is one file
         """Walk through the B-tree beside the index; see `IndexedReader.differences`."""
@@ -106,8 +106,8 @@ class LmdbReader(IndexedReader["_OpenedFile"]):
         return _OpenedFile(self.path)
 
     def _relocate(self, opened: _OpenedFile, located: Located, fields: Sequence[str], number: NDArray[np.intp]) -> None:
-        """Look up every payload in a tree that has moved. One that is gone or changed fails its checksum."""
-        if not opened.moved:
+        """Look up every payload in a tree that was written to. One that is gone or changed fails its checksum."""
+        if not opened.index_is_stale:
             return
         keys = self.keys(located)
         for row in np.flatnonzero(located.file != ABSENT).tolist():
@@ -127,7 +127,6 @@ class _OneFile(OpenFiles):
         self._data = data
 
     def get(self, number: int) -> FileBytes:  # noqa: ARG002
-        """See `OpenFiles.get`."""
         return self._data
 
     def _look(self, numbers: Sequence[int]) -> None:
@@ -154,8 +153,8 @@ class _OpenedFile(Opening):
         manifest = self._read_manifest()
         find = partial(find_block, self.tree, path)  # a method would make a cycle and keep the file open
         super().__init__(manifest, IndexView(self.data, manifest, find, path), _OneFile(self.data))
-        self.moved = manifest.transaction != meta.txnid
-        if not self.moved and meta.file_size > len(self.data):
+        self.index_is_stale = manifest.transaction != meta.txnid
+        if not self.index_is_stale and meta.file_size > len(self.data):
             raise ContainerError(f"{path} is truncated: {len(self.data)} bytes, expected {meta.file_size}")
 
     def is_stale(self) -> bool:

@@ -60,13 +60,6 @@ class TreePage(NamedTuple):
     upper: int
 
 
-class Branch(NamedTuple):
-    """A decoded branch page: child i has the keys from keys[i] up to, but without, keys[i + 1]."""
-
-    keys: list[bytes]
-    children: list[int]
-
-
 def is_lmdb(head: bytes) -> bool:
     """Whether a file that begins with these bytes (24 or more) is an LMDB data file."""
     return len(head) >= 24 and _META.unpack_from(head[:40].ljust(40, b"\0"), PAGE_HEADER)[0] == MAGIC
@@ -122,7 +115,7 @@ class Tree:
     def __init__(self, data: FileBytes | bytes, meta: Meta, where: str) -> None:
         self._data, self.meta, self._where = data, meta, where
         self._size = len(data)
-        self._branches: dict[int, Branch] = {}
+        self._branches: dict[int, tuple[list[bytes], list[int]]] = {}
 
     def find(self, key: bytes) -> tuple[int, int] | None:
         """Offset in the file and length of the value of `key`, or None."""
@@ -141,7 +134,8 @@ class Tree:
                 if len(self._branches) >= _CACHED:
                     self._branches.clear()
                 branch = self._branches[number] = self._decode(page)
-            number = branch.children[max(0, bisect_right(branch.keys, key) - 1)]
+            keys, children = branch
+            number = children[max(0, bisect_right(keys, key) - 1)]
         raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
 
     def walk(self) -> Iterator[tuple[bytes, int, int]]:
@@ -172,7 +166,7 @@ class Tree:
             for node in self._nodes(page):
                 yield self._entry(page, node)
         else:
-            for child in self._decode(page).children:
+            for child in self._decode(page)[1]:
                 yield from self._walk(child, depth + 1, pages)
 
     def _page(self, number: int) -> TreePage:
@@ -235,13 +229,14 @@ class Tree:
             raise self._wrong(page, f"{low | high << 16} overflow pages are too few for {length} bytes")
         return at + PAGE_HEADER
 
-    def _decode(self, page: TreePage) -> Branch:
+    def _decode(self, page: TreePage) -> tuple[list[bytes], list[int]]:
+        """Keys and children of a branch page: child i has the keys from keys[i] up to, but without, keys[i + 1]."""
         keys, children = [], []
         for node in self._nodes(page):
             low, high, top, key_size = _NODE.unpack_from(page.data, node)
             keys.append(self._key(page, node, key_size))
             children.append(low | high << 16 | top << 32)
-        return Branch(keys, children)
+        return keys, children
 
     def _wrong_page(self, page: TreePage, what: str) -> ContainerError:
         return self._wrong(page.at // self.meta.page_size, what)

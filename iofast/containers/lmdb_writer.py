@@ -16,8 +16,7 @@ from functools import partial
 import lmdb
 import numpy as np
 
-from iofast.containers.columns import FACTS, NOWHERE
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import FACTS, NOWHERE, Arrays
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK, Layout, blocks_of
 from iofast.containers.lmdb_pages import Tree, read_meta
@@ -62,7 +61,6 @@ class LmdbWriter(Writer):
 
     @property
     def files(self) -> dict[str, str]:
-        """The one file; see `Writer.files`."""
         return {self.name: self.name}
 
     def resume(self, sections: Iterable[Section]) -> list[Section]:
@@ -103,7 +101,6 @@ class LmdbWriter(Writer):
                 yield position, fields, ImageInfo(*info), {name: sums[name][row] for name in fields}
 
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:  # noqa: ARG002
-        """See `Writer.size_with`."""
         return self._size + sum(map(len, fields.values()))
 
     def abort(self) -> None:
@@ -116,7 +113,7 @@ class LmdbWriter(Writer):
             self._environment = None
 
     def _begin(self, section: Section) -> None:
-        self._rows_file(section).unlink(missing_ok=True)
+        (self.folder / section.rows).unlink(missing_ok=True)
         environment = self._open()
         used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
         if used > environment.info()["map_size"] - MAP_STEP // 2:

@@ -3,27 +3,109 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from iofast import owned
-from iofast.containers.locked_folder import LOCK, LockedFolder
-from iofast.errors import ContainerError, TargetError, because
+from iofast.errors import BusyError, ContainerError, TargetError, because
 
 _log = logging.getLogger("iofast")
 
+LOCK = "lock"
 MARKER = "publishing"
 PLAN = "plan.json"  # of the run whose work is in the folder
 
 _RESERVED = (".", "..", LOCK, MARKER)
 
 
-class Target:
+class LockedFolder:
+    """The folder `partial`, which one process at a time works in, to make `path`.
+
+    Only this user may enter it, and a folder that another user may have made or changed is refused. Raises
+    `TargetError`, and `OSError` for errors of the system.
+    """
+
+    def __init__(self, path: Path, partial: Path, lock: str = LOCK) -> None:
+        self.path, self.partial, self._name = path, partial, lock
+        self._lock = -1
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this object has the lock."""
+        return self._lock >= 0
+
+    def acquire(self) -> None:
+        """Make the folder if it does not exist, and take its lock."""
+        while not self.is_locked:
+            self.partial.mkdir(0o700, exist_ok=True)
+            try:
+                owned.trust(self.partial)
+                self._take(self._open_lock())
+            except FileNotFoundError:  # another run has just removed the folder
+                pass
+
+    def release(self) -> None:
+        """Release the lock and leave everything as it is."""
+        if self.is_locked:
+            os.close(self._lock)
+        self._lock = -1
+
+    def remove(self) -> None:
+        """Remove and release the lock, and remove the folder, which must be empty."""
+        self.unlink(self._name)
+        self.release()
+        with contextlib.suppress(OSError):  # another run may already use the folder
+            self.partial.rmdir()
+
+    def empty(self, kept: Collection[str]) -> None:
+        """Remove everything except the lock and the names in `kept`."""
+        for path in list(self.partial.iterdir()):
+            if path.name in kept or path.name == self._name:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file from the folder if it exists."""
+        (self.partial / name).unlink(missing_ok=True)
+
+    def _open_lock(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self.partial / self._name, flags)
+        except FileNotFoundError:
+            there = sorted(name for name in os.listdir(self.partial) if not name.startswith(".nfs"))
+            if there and LOCK not in there:  # each run makes its lock first and removes it last
+                raise TargetError(
+                    f"{self.partial} has {there[0]!r} but no {LOCK!r}, so iofast did not make it; move it elsewhere"
+                ) from None
+            return os.open(self.partial / self._name, flags | os.O_CREAT, 0o600)
+
+    def _take(self, lock: int) -> None:
+        """Lock this file, unless another file is at its path by now. Raises `BusyError` if another run has it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(self.partial / self._name, follow_symlinks=False)):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+                self._lock = lock
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise BusyError(f"another run of iofast is writing {self.path} (process {pid})") from None
+        finally:
+            if self._lock != lock:
+                os.close(lock)
+
+
+class Target(LockedFolder):
     """The place of a container that is being made: `<path>.partial/`, locked while this object is acquired.
 
     A `with` block has the lock. Leaving it keeps the staged files for a later run, unless `publish` or `discard` was
@@ -31,10 +113,9 @@ class Target:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, lock: str = LOCK) -> None:
-        self.path = Path(os.path.abspath(os.fspath(path)))
-        self.partial = self.path.with_name(self.path.name + ".partial")
+        place = Path(os.path.abspath(os.fspath(path)))
+        super().__init__(place, place.with_name(place.name + ".partial"), lock)
         self.overwrite = overwrite
-        self._folder = LockedFolder(self.partial, self.path, lock)
 
     @property
     def going_on(self) -> str:
@@ -53,7 +134,7 @@ class Target:
             if not self.path.parent.exists():
                 self.path.parent.mkdir(exist_ok=True)
                 owned.sync(self.path.parent.parent)
-            self._folder.acquire()
+            super().acquire()
         try:
             with self._errors("written"):
                 if not self.interrupted:
@@ -70,7 +151,9 @@ class Target:
             raise TargetError(f"{there} is not a folder, so {self.path.name} cannot be made in it")
         if not os.access(there, os.W_OK | os.X_OK):
             raise TargetError(f"{there} is not writable, so {self.path.name} cannot be made in it")
-        self._folder.check()
+        if os.path.lexists(self.partial):
+            with contextlib.suppress(FileNotFoundError):
+                owned.trust(self.partial)
 
     def check_free(self) -> None:
         """Raise `TargetError` if something is in the target's place that may not be replaced."""
@@ -95,7 +178,9 @@ class Target:
 
     def note(self, name: str, members: Mapping[str, object]) -> None:
         """Write the file `name` of the folder, complete and durable, for a later run."""
-        self._folder.write(name, json.dumps(members, sort_keys=True).encode())
+        with owned.writing(self.partial / name, 0o600) as file:
+            file.write(json.dumps(members, sort_keys=True).encode())
+        owned.sync(self.partial)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What `note` wrote; None if there is no such file. Raises `TargetError` for another user's folder."""
@@ -138,21 +223,17 @@ class Target:
 
     def clear(self) -> None:
         """Remove all work of an earlier run from the folder, except the lock."""
-        self._folder.unlink(MARKER)  # first: without it no run publishes the rest
-        self._folder.empty({PLAN})
-        self._folder.unlink(PLAN)
+        self.unlink(MARKER)  # first: without it no run publishes the rest
+        self.empty({PLAN})
+        self.unlink(PLAN)
 
     def discard(self) -> None:
         """Remove `<path>.partial/` with everything in it, and release the lock."""
-        if not self._folder.is_locked:  # released before: the folder belongs to another run now
+        if not self.is_locked:  # released before: the folder belongs to another run now
             return
-        self._folder.empty({MARKER})
-        self._folder.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
-        self._folder.remove()
-
-    def release(self) -> None:
-        """Release the lock and leave everything as it is."""
-        self._folder.release()
+        self.empty({MARKER})
+        self.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
+        self.remove()
 
     def __enter__(self) -> Self:
         self.acquire()

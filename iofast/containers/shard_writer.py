@@ -64,7 +64,6 @@ class ShardWriter(Writer):
         return self.folder / f"shard-{section.number:06d}{self.suffix}"
 
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:
-        """See `Writer.size_with`."""
         size = self.size + self.encode(format_key(position, self.key_width), fields, info).length
         return size + len(self.closing(size))
 

@@ -45,7 +45,6 @@ class StoredBytes(FileBytes):
         return self.object.copy.fd
 
     def __getitem__(self, part: slice) -> bytes:
-        """See `FileBytes`."""
         start, stop, _ = part.indices(self._size)
         if start < stop:
             self._slices.append(Wanted(self.object, start, stop))
@@ -77,7 +76,6 @@ class StoredBytes(FileBytes):
         return os.pread(self.fd, stop - start, start)
 
     def fetch_again(self, start: int = 0, stop: int = 0) -> bool:
-        """See `FileBytes.fetch_again`."""
         wanted = [Wanted(self.object, start, stop)] if start < stop else [*self._slices]
         self._memory = {}
         fetch_again(wanted)

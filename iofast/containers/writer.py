@@ -15,10 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iofast.containers.columns import FACTS, RowsBuilder, fields_in
-from iofast.containers.columns_file import Arrays, load, store
-from iofast.containers.fingerprint import Fingerprint
-from iofast.containers.index import IndexWriter, Layout
+from iofast.containers.columns import FACTS, Arrays, RowsBuilder, fields_in, load, store
+from iofast.containers.index import Fingerprint, IndexWriter, Layout
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Description, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError, IofastError, TargetError, because
 from iofast.kernel import crc32c
@@ -35,6 +33,11 @@ class Section(NamedTuple):
     split: str
     start: int
     stop: int
+
+    @property
+    def rows(self) -> str:
+        """The name of the file with the columns of its records."""
+        return f"rows-{self.number:06d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class Writer(ABC):
         with self._errors():
             size, about = self._end(section)
             members = {"section": list(section), "size": size, "shape": self._shape(), "notes": notes or {}}
-            rows, columns = self._rows_file(section), self._rows.arrays()
+            rows, columns = self.folder / section.rows, self._rows.arrays()
             store(rows, {**members, **about, "count": len(self._rows)}, columns)
             self._commit(section)
         done = Finished(section, rows, len(self._rows), size, fields_in(columns), notes or {})
@@ -182,7 +185,7 @@ class Writer(ABC):
 
     def _remove(self, section: Section) -> None:
         """Remove what an unfinished run left of a section."""
-        self._rows_file(section).unlink(missing_ok=True)
+        (self.folder / section.rows).unlink(missing_ok=True)
 
     def _is_valid(self, section: Section, members: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Whether the files of a section are those that its rows describe."""
@@ -192,11 +195,8 @@ class Writer(ABC):
         """Everything, except the records, that determines the bytes of a section; JSON's types."""
         return [self.key_width]
 
-    def _rows_file(self, section: Section) -> Path:
-        return self.folder / f"rows-{section.number:06d}"
-
     def _find(self, section: Section) -> Finished | None:
-        rows = self._rows_file(section)
+        rows = self.folder / section.rows
         with contextlib.suppress(OSError, ContainerError, LookupError, TypeError, ValueError):
             members, columns = load(rows)
             known = members["section"] == list(section) and members["shape"] == self._shape()

@@ -14,6 +14,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,13 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.columns import NOWHERE, columns_of
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import NOWHERE, Arrays, columns_of
 from iofast.containers.manifest import CLASS_ORDERS
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError, OptionError
 from iofast.foreign.arrow_schema import Leaf, meaning
-from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, Same, number_of
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, check_unchanged, number_of
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
 from iofast.foreign.table_files import TableFile
@@ -59,7 +59,6 @@ class ArrowTables(Format):
         super().__init__([file.path for file in files], options)
 
     def words(self) -> list[bytes]:
-        """See `Format.words`."""
         return [*super().words(), *map(os.fsencode, self.file_splits)]
 
     def is_readable(self, stamped: NDArray[np.int64]) -> bool:
@@ -68,7 +67,7 @@ class ArrowTables(Format):
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
         """The files that are read: these, or their copies."""
-        return OpenFiles(read_instead(self.paths, stamped), SameOrCopy(self.paths, stamped))
+        return OpenFiles(read_instead(self.paths, stamped), partial(_check_original, self.paths, stamped))
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
         """Copy what must be, and note the place of every value."""
@@ -112,12 +111,10 @@ class ArrowTables(Format):
         )
 
 
-class SameOrCopy(Same):
+def _check_original(paths: Sequence[str], stamped: NDArray[np.int64], number: int, status: os.stat_result) -> None:
     """Compare an opened file with its stamp, unless it is a copy: its name has the stamp of its original."""
-
-    def __call__(self, number: int, status: os.stat_result) -> None:
-        if is_plain(self._paths[number]):
-            super().__call__(number, status)
+    if is_plain(paths[number]):
+        check_unchanged(paths, stamped, number, status)
 
 
 class _TableScan:

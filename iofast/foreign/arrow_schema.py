@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from iofast.containers.manifest import MAX_FIELDS
@@ -50,7 +49,11 @@ def meaning(schema: Any, shown: str, label: str | None) -> TableSchema:
     if label is not None and label not in (*numbers, *texts):
         there = few((*numbers, *texts), 20) or "none"
         raise OptionError(f"{shown}: names label={label}: expected a column of text or whole numbers, found {there}")
-    label, names = label or _label(numbers, texts, classes), None
+    names = None
+    if label is None:  # numbers with names of classes, else those with a usual name, else text with one
+        named = [name for name in numbers if name in classes]
+        usual = [name for name in named or numbers if name.lower() in LABEL_NAMES]
+        label = next(iter(usual or named or [name for name in texts if name.lower() in LABEL_NAMES]), None)
     if label is None:
         label, names = numbers_and_names(numbers, texts) or (None, None)
     leaves, others, left_out = list[Leaf](), list[str](), list[str]()
@@ -116,10 +119,3 @@ def _label_columns(schema: Any) -> tuple[list[str], list[str]]:
         numbers += [column.name] if types.is_integer(column.type) else []
         texts += [column.name] if types.is_string(kind) or types.is_large_string(kind) else []
     return numbers, texts
-
-
-def _label(numbers: Sequence[str], texts: Sequence[str], classes: Mapping[str, Sequence[str]]) -> str | None:
-    """The column of labels: numbers with names of classes, else those with a usual name, else text with one."""
-    named = [name for name in numbers if name in classes]
-    usual = [name for name in named or numbers if name.lower() in LABEL_NAMES]
-    return next(iter(usual or named or [name for name in texts if name.lower() in LABEL_NAMES]), None)

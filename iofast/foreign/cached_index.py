@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import stored_stamps
-from iofast.containers.columns import lacking
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import Arrays, lacking
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError, unreadable
@@ -29,7 +29,7 @@ from iofast.record import JSON_FIELD, LABEL_FIELD
 from iofast.remote.urls import absolute, is_url, resolved
 from iofast.source.arrays import Strings
 from iofast.source.cache import CachedIndex, cache_file, cached, load
-from iofast.source.text_files import check_file
+from iofast.source.table import check_file
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
 MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field
@@ -64,7 +64,6 @@ class ForeignIndex(CachedIndex):
 
     @property
     def changes(self) -> NDArray[np.int64]:
-        """See `CachedIndex.changes`."""
         return self.stamps[:, 1]
 
     def files_of(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -136,24 +135,19 @@ class Format(ABC):
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
         """The files; opening one that changed since it was indexed raises `ContainerError`."""
-        return OpenFiles(self.paths, Same(self.paths, stamped))
+        return OpenFiles(self.paths, partial(check_unchanged, self.paths, stamped))  # picklable, as readers are
 
     def named_parts(self, index: ForeignIndex) -> Iterable[NamedPart]:  # noqa: ARG002
         """The names in the options, and whether any record has them."""
         return ()
 
 
-class Same:
-    """Compare an opened file with its stamp. A class, because readers are pickled."""
-
-    def __init__(self, paths: Sequence[str], stamped: NDArray[np.int64]) -> None:
-        self._paths, self._stamped = paths, stamped
-
-    def __call__(self, number: int, status: os.stat_result) -> None:
-        size, changed = self._stamped[number].tolist()
-        if (status.st_size, status.st_mtime_ns) != (size, changed):
-            change = f"{status.st_size} bytes, it had {size}" if status.st_size != size else "at another time"
-            raise ContainerError(f"{self._paths[number]} was changed since it was indexed ({change}): open it again")
+def check_unchanged(paths: Sequence[str], stamped: NDArray[np.int64], number: int, status: os.stat_result) -> None:
+    """Raise `ContainerError` if an opened file has another size or time than when it was indexed."""
+    size, changed = stamped[number].tolist()
+    if (status.st_size, status.st_mtime_ns) != (size, changed):
+        change = f"{status.st_size} bytes, it had {size}" if status.st_size != size else "at another time"
+        raise ContainerError(f"{paths[number]} was changed since it was indexed ({change}): open it again")
 
 
 def open_index(data: Format) -> ForeignIndex:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located
-from iofast.containers.columns import FACTS, NOWHERE, columns_of
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import FACTS, NOWHERE, Arrays, columns_of
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
@@ -27,7 +26,7 @@ from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, numbe
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel.payload import HEAD
-from iofast.source.arrays import Strings
+from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.listing import printable
 
@@ -100,12 +99,7 @@ class ForeignLmdbReader(ForeignReader):
         return {**super().__getstate__(), "_seen": ()}
 
     def _located(self, fields: Sequence[str], indices: NDArray[np.int64]) -> Located:
-        """See `ForeignReader`."""
-        self._check_unwritten()
-        return super()._located(fields, indices)
-
-    def _check_unwritten(self) -> None:
-        """Raise `ContainerError` if the file was written to since it was indexed."""
+        """Raise `ContainerError`, too, if the file was written to since it was indexed."""
         state, data = self._open().state, self._files().get(0)
         if data is None:  # all descriptors are in use
             raise ContainerError(f"{self.path} cannot be opened")
@@ -116,6 +110,7 @@ class ForeignLmdbReader(ForeignReader):
             if (meta.txnid, meta.last_page) != state[:2]:
                 raise ContainerError(f"{self.path} was written to since it was indexed: open it again")
             self._seen = metas
+        return super()._located(fields, indices)
 
 
 def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
@@ -125,19 +120,18 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
         raise ContainerError(f"{path} keeps several values for one key (flags {meta.flags:#x}), which is not supported")
     if meta.file_size > len(data):
         raise ContainerError(f"{path} is truncated: {len(data)} bytes, expected {meta.file_size}")
-    blob, ends, places = bytearray(), array("Q", [0]), array("q")
+    keys, places = StringsWriter(), array("q")
     for key, offset, length in Tree(data, meta, path).walk():
-        if len(ends) > MAX_RECORDS:
+        if len(places) >= 2 * MAX_RECORDS:
             raise ContainerError(f"{path} has more than {MAX_RECORDS} entries")
         if key.startswith(RESERVED):  # do not read a damaged container of iofast without its checksums
             where = f"the entry {key!r:.40} at offset {offset}, but no manifest in its tree"
             raise ContainerError(f"{path} was written by iofast and is damaged: it has {where}")
-        blob += key + b"\0"
-        ends.append(len(blob))
+        keys.add(key)
         places.extend((offset, length))
-    if len(ends) == 1:
+    if not places:
         raise ContainerError(f"{path} is an LMDB file without entries")
-    return Strings(bytes(blob), np.frombuffer(ends, np.uint64)), np.frombuffer(places, np.int64).reshape(-1, 2)
+    return keys.finish(), np.frombuffer(places, np.int64).reshape(-1, 2)
 
 
 def _texts(keys: Strings, images: Strings) -> NDArray[np.int64]:

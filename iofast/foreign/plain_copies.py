@@ -23,7 +23,7 @@ from iofast.errors import ContainerError, SourceError, because, reason_of, unrea
 from iofast.source.cache import SETTLED, locked
 from iofast.source.listing import printable
 from iofast.source.parquet import arrow, opened, row_batches
-from iofast.source.text_files import check_file
+from iofast.source.table import check_file
 
 ROWS = 64  # of a batch: some MB of photographs
 PAGES = {"buffer_size": 1 << 20, "pre_buffer": False}  # read one by one: a row group may be larger than memory
@@ -47,13 +47,12 @@ def read_instead(paths: Sequence[str], stamped: NDArray[np.int64]) -> list[str]:
         raise SourceError(
             f"{paths[0]} needs a folder for its copy: set XDG_CACHE_HOME to one that only you may write to"
         )
-    rows = zip(paths, stamped[: len(paths)].tolist(), strict=True)
-    return [path if is_plain(path) else os.fspath(folder / _copy_name(path, *stamp)) for path, stamp in rows]
-
-
-def _copy_name(path: str, size: int, changed: int) -> str:
-    words = f"{os.path.realpath(path)}\0{size}\0{changed}"
-    return f"{hashlib.sha256(os.fsencode(words)).hexdigest()[:32]}-{Path(path).stem[:100]}{ARROW}"
+    read = []
+    for path, (size, changed) in zip(paths, stamped[: len(paths)].tolist(), strict=True):
+        words = os.fsencode(f"{os.path.realpath(path)}\0{size}\0{changed}")
+        copy = folder / f"{hashlib.sha256(words).hexdigest()[:32]}-{Path(path).stem[:100]}{ARROW}"
+        read.append(path if is_plain(path) else os.fspath(copy))
+    return read
 
 
 def copies() -> list[tuple[Path, str]]:
@@ -76,7 +75,10 @@ def plain_copies(paths: Sequence[str], stamped: NDArray[np.int64]) -> list[str]:
         if path != copy and not _is_there(copy, changed)
     ]
     if missing:
-        rows = sum(_rows(path) for path, _ in missing)
+        rows = 0
+        for path, _ in missing:
+            with opened(path) as file:
+                rows += file.metadata.num_rows
         with open_bar(rows, " rows", "unpacking Parquet, once", delay=1) as bar:
             for path, copy in missing:
                 _copy(path, Path(copy), bar.update)
@@ -109,11 +111,6 @@ def _batches(reader: Any, is_file: bool) -> Iterator[Any]:
     for batch in batches:
         batch.validate()  # sizes of buffers; what is in them, only where it is used
         yield batch
-
-
-def _rows(path: str) -> int:
-    with opened(path) as file:
-        return int(file.metadata.num_rows)
 
 
 def _is_there(copy: str, changed: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, dense
-from iofast.containers.columns import ABSENT, columns_of
+from iofast.containers.columns import columns_of
 from iofast.containers.located import locate_in
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, OptionError
@@ -50,7 +50,6 @@ class ForeignReader(FilesReader):
 
     @property
     def is_stored(self) -> bool:
-        """See `Reader.is_stored`."""
         return is_url(self.paths[0])
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
@@ -65,7 +64,6 @@ class ForeignReader(FilesReader):
         return self._located(self._images() if field is None else [field], indices)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
-        """See `Reader.columns`."""
         return self._located(self._images(), indices)
 
     def values(
@@ -76,7 +74,6 @@ class ForeignReader(FilesReader):
         check: bool = True,
         failed: Failures | None = None,
     ) -> list[bytes | None]:
-        """Payloads of one field; see `Reader.values`."""
         if field in self.unplaced and field in self.manifest.fields:
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
@@ -89,11 +86,7 @@ class ForeignReader(FilesReader):
     def record(self, index: int) -> Record:
         """See `Reader.record`. An encoded image is named by its format."""
         opened, row = self._open(), int(dense(np.array([index]), len(self), self.path)[0])
-        fields = self._unplaced_fields(opened, row)
-        for name in opened.fields:
-            located = self._located([name], np.array([row]))
-            if located.file[0] != ABSENT:
-                fields[name] = self._read_located(located, name, check=True, failed=None)[0] or b""
+        fields = self.all_values(np.array([row]))[0]
         if _JPEG in fields:
             fields[FORMATS[int(opened.arrays["format"][row])]] = fields.pop(_JPEG)
         return Record(self._key(row), dict(sorted(fields.items())))

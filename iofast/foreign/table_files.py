@@ -16,7 +16,7 @@ from iofast.errors import ContainerError, SourceError, because, unreadable
 from iofast.source.listing import SPLIT_ORDER, split_rank
 from iofast.source.parquet import opened
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.text_files import check_file
+from iofast.source.table import check_file
 
 DATASET, SPLITS = "state.json", "dataset_dict.json"  # what `save_to_disk` writes beside the tables of a data set
 DATA = "data"  # the Hub's folder of Parquet files

@@ -8,10 +8,11 @@ There are no classes, splits or checksums.
 
 from __future__ import annotations
 
-import json
+import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from iofast import kernel
 from iofast.containers.any_bytes import open_bytes
 from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
-from iofast.containers.tar_members import Member, TarFile
-from iofast.errors import ContainerError, DecodeError, IofastError, because
+from iofast.containers.tar import Member, TarFile
+from iofast.errors import ContainerError, DecodeError, IofastError, OptionError, because
 from iofast.foreign.cached_index import (
     MAX_NAMES,
     ForeignIndex,
@@ -32,7 +33,6 @@ from iofast.foreign.cached_index import (
     may_be_there,
 )
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.tar_names import TarNames, is_meta, key_and_name
 from iofast.record import (
     IMAGE_FIELDS,
     JSON_FIELD,
@@ -42,14 +42,18 @@ from iofast.record import (
     ImageInfo,
     check_field,
     image_field,
+    json_members,
     raw_length,
 )
-from iofast.source.arrays import Strings
+from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import unused
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _IMAGES = tuple(f".{name}" for name in ("jpeg", *IMAGE_FIELDS))  # ends of fields whose key was cut at an earlier dot
+_META = re.compile(r"__[^/]*__($|/)")  # members that WebDataset ignores
+_SAME = {"jpeg": "jpg"}  # names of members whose field has another name
+_JSON_MEMBER = "json/"
 
 
 class TarShards(Format):
@@ -75,14 +79,13 @@ class TarShards(Format):
         return ForeignIndex(
             arrays=arrays,
             fields=fields,
-            keys=Strings.join((scan.keys, scan.ends) for scan in scans),
+            keys=Strings.join(scan.keys.finish() for scan in scans),
             label_from_index=self.names.label_from_index,
             left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
             names_seen=few_names(scan.names_seen for scan in scans),
         )
 
     def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
-        """See `Format.named_parts`: members."""
         for ours, theirs in self.options.names.items():
             if ours == "label":
                 member = "json" if theirs.lower().startswith("json/") else theirs.lower()
@@ -113,7 +116,7 @@ class _ShardScan:
 
     def _begin(self) -> None:
         self.left_out, self.replaced, self.dotted = 0, 0, ""
-        self.rows, self.members, self.keys, self.ends = RowsBuilder(), 0, bytearray(), array("Q")
+        self.rows, self.members, self.keys = RowsBuilder(), 0, StringsWriter()
         self.fields: set[str] = set()
         self.names_seen: set[str] = set()
         self._legal: set[str] = set()  # names of fields
@@ -193,8 +196,7 @@ class _ShardScan:
         self.fields.update(own)
         self.members += len(own)
         self.rows.add(len(self.rows), info, [(name, member.offset, member.size, 0) for name, member in own.items()])
-        self.keys += self._key.encode("utf-8", "replace") + b"\0"
-        self.ends.append(len(self.keys))
+        self.keys.add(self._key.encode("utf-8", "replace"))
 
 
 def _key(member: Member) -> str:
@@ -213,11 +215,7 @@ def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarName
     image = image_field(own)
     wanted = names.json is not None or labelled is None or image in RAW_FIELDS
     if JSON_FIELD in own and wanted and own[JSON_FIELD].size <= _MAX_JSON:
-        try:
-            parsed = json.loads(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
-            members = parsed if isinstance(parsed, dict) else {}
-        except (ValueError, RecursionError):
-            pass  # not JSON: the record has no label
+        members = json_members(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
     label = _integer(members.get(names.json or "label"))
     if labelled is not None and labelled.size <= _MAX_LABEL and names.json is None:
         text = tar.read(labelled.offset, labelled.size).strip()
@@ -241,3 +239,64 @@ def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarName
 
 def _integer(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class TarNames:
+    """The names of `ForeignOptions`, indexed by the names in the files."""
+
+    renamed: dict[str, str]  # name of a member without its key → field
+    hidden: frozenset[str]  # fields that only a renamed member can become
+    label: str | None  # the member with the label, if the options name one
+    json: str | None  # or the key of the label in the JSON member
+    base: int
+
+    @classmethod
+    def of(cls, options: ForeignOptions) -> Self:
+        """Raise `OptionError` for options that do not apply to tar shards."""
+        names = {ours: theirs.lower() for ours, theirs in options.names.items()}
+        if "path" in names:
+            raise OptionError("names: the path of a sample in tar shards is its key; leave path= out")
+        image, label = names.pop("image", None), names.pop("label", None)
+        renamed = {theirs: ours for ours, theirs in names.items()}
+        hidden = set(names)
+        if image is not None:
+            suffix = image.rpartition(".")[2]
+            suffix = _SAME.get(suffix, suffix)
+            renamed[image] = suffix if suffix in IMAGE_FIELDS else "jpg"
+            hidden |= {*IMAGE_FIELDS, *RAW_FIELDS}
+        json = None
+        if label is not None and label.startswith(_JSON_MEMBER):
+            json, label = options.names["label"][len(_JSON_MEMBER) :], None
+        return cls(renamed, frozenset(hidden), label, json, options.label_base)
+
+    @property
+    def label_from_index(self) -> bool:
+        """Whether `cls` is made from the label, instead of being a member."""
+        return self.label is not None or self.json is not None or self.base > 0
+
+    def field(self, member: str, taken: Container[str]) -> str | None:
+        """The field of a member, or None to leave it out. `taken`: fields that the record has already."""
+        if member in self.renamed:
+            return self.renamed[member]
+        name = _SAME[member] if member in _SAME and _SAME[member] not in taken else member
+        return None if name in self.hidden or (name == LABEL_FIELD and self.label is not None) else name
+
+
+def key_and_name(path: str) -> tuple[str, str] | None:
+    """Split a path into key and field (in lower case); None if it has no key.
+
+    The result is that of WebDataset's `((?:.*/|)[^.]+)[.]([^/]*)`, which takes minutes for a hundred thousand slashes.
+    """
+    last = path.rfind("/")
+    dot = path.find(".", last + 1)
+    if dot < 0:
+        return None
+    if dot == last + 1 and (last < 0 or "." in path[path.rfind("/", 0, last) + 1 : last]):
+        return None  # nothing before the dot
+    return path[:dot], path[dot + 1 :].lower()
+
+
+def is_meta(path: str) -> bool:
+    """Whether WebDataset ignores this member."""
+    return path.startswith("__") and _META.match(path) is not None

@@ -26,7 +26,7 @@ from iofast.containers.any_bytes import open_bytes, stored_stamps
 from iofast.containers.columns import RowsBuilder, fields_in
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
-from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
+from iofast.containers.tfrecord import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
 from iofast.foreign.cached_index import (
     MAX_NAMES,
@@ -43,7 +43,7 @@ from iofast.foreign.tfrecord_features import FeatureNames, Understood, understan
 from iofast.kernel import Header, crc32c, read_header
 from iofast.record import ImageInfo
 from iofast.remote.urls import is_url
-from iofast.source.arrays import Strings
+from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.labels import read_labels, unused
 from iofast.source.listing import few
 from iofast.source.table import ColumnValues
@@ -70,7 +70,7 @@ class TfrecordFiles(Format):
         files = self._read(int(stamped[:, 0].sum()))
         arrays = joined([{**rows.rows.arrays(), "format": np.array(rows.formats, np.uint8)} for rows in files])
         fields = fields_in(arrays)
-        json = Strings.join((rows.json, rows.ends) for rows in files)
+        json = Strings.join(rows.json.finish() for rows in files)
         order, warnings, classes = CLASS_ORDERS[-1], list[str](), _classes(files, arrays["label"])
         if (arrays["label"] < 0).all() and any(rows.names for rows in files):
             order = CLASS_ORDERS[0]
@@ -86,7 +86,6 @@ class TfrecordFiles(Format):
         )
 
     def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
-        """See `Format.named_parts`: features."""
         options, json = self.features, index.json.blob if index.json is not None else b""
         if options.image is not None:
             yield "image", options.image, "bytes in", IMAGE_FIELD in index.fields
@@ -141,7 +140,7 @@ class _FileScan:
 
     def __init__(self) -> None:
         self.rows, self.formats = RowsBuilder(), bytearray()
-        self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
+        self.json = StringsWriter()
         self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
         self.names: dict[str, int] = {}  # class names of records without a number, numbered as they appear
         self.named = array.array("i")  # which of them a record has, or -1
@@ -196,8 +195,7 @@ def _append(rows: _FileScan, found: Understood, places: Sequence[_Place], header
     shape = () if header is None else (header.width, header.height, header.orientation)
     rows.rows.add(len(rows.rows), ImageInfo(found.label, *shape), places)
     rows.formats.append(0 if header is None else number_of(header.format))
-    rows.json += (found.json or b"") + b"\0"
-    rows.ends.append(len(rows.json))
+    rows.json.add(found.json or b"")
     if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
         rows.features |= found.features
     has_name = found.label < 0 and found.text is not None

@@ -41,7 +41,8 @@ def binary(architecture: str) -> bytes:
 
     Raises `RuntimeError` with the compiler's messages.
     """
-    nvrtc = _nvrtc()
+    from cuda.bindings import nvrtc
+
     options = (*OPTIONS, f"--gpu-architecture={architecture}")
     text = source()
     version = _done(nvrtc.nvrtcVersion())
@@ -56,12 +57,6 @@ def binary(architecture: str) -> bytes:
         with suppress(OSError), writing(kept, 0o600) as file:
             file.write(made)
     return made
-
-
-def _nvrtc() -> Any:
-    from cuda.bindings import nvrtc
-
-    return nvrtc
 
 
 def _compile(nvrtc: Any, text: str, options: tuple[str, ...]) -> bytes:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.batch_memory import BatchMemory, rounded_up
-from iofast.gpu.stages import NOTHING, Output, Sizes, clear, prepare
+from iofast.gpu.stages import NOTHING, Output, Sizes, prepare
 from iofast.gpu.structs import IMAGE
 from iofast.gpu.transfer import Bus
 from iofast.kernel.contract import Finish
@@ -104,18 +104,14 @@ def make(
     shape = (count, 3, height, width)
     out = torch.empty(shape, dtype=dtype, device=bus.device, memory_format=memory_format)
     memory = _DeviceMemory(bus)
-    prepared = prepare(memory, Output(images.size, _strides(out), finish), images.table, images.sizes, _given(images))
-    clear(memory)
+    given = NOTHING if images.given is None else (images.given.data_ptr(), _strides(images.given))
+    prepared = prepare(memory, Output(images.size, _strides(out), finish), images.table, images.sizes, given)
     batch = prepared.batch
     for name, tensor in (("jpegs", images.data), ("codes", images.codes), ("out", out)):
         batch[name] = 0 if tensor is None else tensor.data_ptr()
     bus.run(prepared)
     status = memory.reserved("taps").view(torch.int32)[2 * count : 3 * count]
     return Made(out, status)
-
-
-def _given(images: DeviceImages) -> tuple[int, tuple[int, int, int, int]]:
-    return NOTHING if images.given is None else (images.given.data_ptr(), _strides(images.given))
 
 
 def _strides(images: torch.Tensor) -> tuple[int, int, int, int]:

@@ -9,13 +9,13 @@ Pixels equal `kernel.decode_batch`'s.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.gpu.stages import HostMemory, Output, Sizes, prepare, run_on_host
-from iofast.gpu.structs import DAMAGED, FILE, IMAGE, OVERREAD
+from iofast.gpu.stages import Sizes
+from iofast.gpu.structs import FILE
 from iofast.kernel import _native
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Payloads
 from iofast.kernel.native_batch import Context
@@ -57,9 +57,9 @@ def raw_files(places: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np
     return files
 
 
-def read(context: Context, source: Payloads, to: Records, start: int, stop: int) -> None:
-    """Make the records of rows [start, stop)."""
-    _native.device_read(context.handle, *source, *to, start, stop)
+def read(context: Context, source: Payloads, to: Records) -> None:
+    """Make the records of all rows."""
+    _native.device_read(context.handle, *source, *to, 0, len(to.status))
 
 
 def place(
@@ -68,22 +68,3 @@ def place(
     """Fill `images`, of which those that are left to `kernel.decode_batch` become `refused` = 1."""
     chosen = ALL_FILTERS.index(options.filter)
     return _native.device_place(files, *crops, images, chosen, options.clip, size[1], size[0])
-
-
-def decode_on_host(
-    source: Payloads,
-    crops: Crops,
-    options: DecodeOptions,
-    output: Output,
-    out: NDArray[Any],
-    memory: HostMemory | None = None,
-) -> NDArray[np.int32]:
-    """Decode a batch by the host's build of the device code. Returns a status for each image: 0 = done here."""
-    count, memory, places = len(crops.boxes), memory or HostMemory(), room(source.lengths)
-    memory.reserve({"jpegs": int(places[-1]) + OVERREAD, "images": count * IMAGE.itemsize})
-    records, images = Records.of(memory.arrays["jpegs"], places, memory.tables), memory.arrays["images"].view(IMAGE)
-    read(Context(options), source, records, 0, count)
-    prepared = prepare(memory, output, images, place(records.files, crops, images, options, output.size))
-    run_on_host(memory, prepared, out)
-    found = memory.arrays["taps"][8 * count : 12 * count].view(np.int32)
-    return np.where(images["refused"], -1, found & DAMAGED).astype(np.int32)

@@ -1,6 +1,6 @@
-"""The stages of kernel/src/device.h on a batch: its memory, and their launches on a device or on the host.
+"""The stages of kernel/src/device.h on a batch: its memory, and their launches on a device.
 
-On the host, with NumPy's memory, each thread of a stage is a turn of a loop.
+`benchmarks/gpu/on_host.py` runs them on the host, with NumPy's memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.gpu.compiled import Kernels
-from iofast.gpu.structs import BATCH, BLUR, CODES, TABLES, TAPS, TYPE_NUMBERS
+from iofast.gpu.structs import BATCH, BLUR, TABLES, TAPS, TYPE_NUMBERS
 from iofast.kernel import _native
 from iofast.kernel.contract import Finish
 from iofast.work import PillowStep, Step
@@ -21,7 +21,6 @@ DECODING = ("see", "weigh", "entropy", "blocks", "colour")
 STAGES = (*DECODING, "finish", "store", "steps")
 GROUPS = {"see": 128, "weigh": 128, "entropy": 64, "blocks": 128, "colour": 256, "finish": 256, "store": 256}  # threads
 GROUPS["steps"] = 512  # an image's
-POISON = 0xA5  # fills the host's memory, so that no value is read that was not written
 _MIXED, _OF_BATCH = ("partners", "shares", "patches"), ("images", "blurs", "blurred")
 _REMADE = (Step.SHARPNESS, Step.BLUR, Step.WARP_NEAREST, Step.WARP_BILINEAR, Step.FLIP, Step.PAD)
 
@@ -57,31 +56,6 @@ class Memory(Protocol):
         """The addresses of copies of arrays."""
 
 
-class HostMemory:
-    """NumPy's memory in place of a device's, and Huffman tables."""
-
-    def __init__(self, tables: NDArray[np.uint8] | None = None) -> None:
-        self.arrays: dict[str, NDArray[Any]] = {}
-        self.tables = new_tables() if tables is None else tables
-
-    def reserve(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Exactly as many, so that an overrun is detected."""
-        for name, size in sizes.items():
-            block = np.full(size + 16, POISON, np.uint8)  # the memory begins as late as alignment permits
-            start = 16 - (block.ctypes.data + 16) % 16
-            self.arrays[name] = block[start : start + size]
-        return {name: self.arrays[name].ctypes.data for name in sizes}
-
-    def zero(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.arrays[name][:] = 0
-
-    def put(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-        """The arrays themselves, which stay as long as this memory."""
-        self.arrays |= {name: np.ascontiguousarray(column) for name, column in columns.items()}
-        return {name: self.arrays[name].ctypes.data for name in columns}
-
-
 class Prepared(NamedTuple):
     """A batch whose memory is set up: the structure, and the most threads of an image, by stage (0 = not run)."""
 
@@ -97,13 +71,14 @@ class Prepared(NamedTuple):
 def prepare(memory: Memory, output: Output, images: NDArray[np.void], sizes: Sizes, given: Given = NOTHING) -> Prepared:
     """Reserve the working memory of a batch. `given`: address and byte strides of pixels that are not decoded here.
 
-    The caller fills the addresses of jpegs, codes and out, and calls `clear`.
+    The caller fills the addresses of jpegs, codes and out.
     """
     batch = np.zeros(1, BATCH)
     count, (height, width) = len(images), output.size
     room, pixels = (max(height, width) + 31) // 32 * 32, height * width
     for name, address in memory.reserve(_room(output, count, room, sizes)).items():
         batch[name] = address
+    memory.zero(("coefs", "taps"))
     batch["status"] = batch["taps"] + np.uint64(8 * count)
     batch["moved"] = batch["taps"] + np.uint64(12 * count)
     batch["count"], batch["room"], batch["width"], batch["height"] = count, room, width, height
@@ -159,11 +134,6 @@ def _work_columns(batch: NDArray[np.void], finish: Finish) -> dict[str, NDArray[
     return columns
 
 
-def clear(memory: Memory) -> None:
-    """Zero what a batch needs to be zero."""
-    memory.zero(("coefs", "taps"))
-
-
 def order(prepared: Prepared) -> list[str]:
     """The stages of a batch in their order."""
     return [stage for stage in (*DECODING, "finish", "steps", "store") if prepared.threads[stage]]
@@ -175,24 +145,8 @@ def launch(kernels: Kernels, prepared: Prepared, stream: int) -> None:
     kernels.launch(stages, prepared.batch, stream)
 
 
-def launch_on_host(prepared: Prepared) -> None:
-    """Run the threads that a GPU would, those without work too."""
-    for stage in order(prepared):
-        _native.device_run(prepared.batch, STAGES.index(stage), prepared.groups(stage) * GROUPS[stage])
-
-
 def new_tables() -> NDArray[np.uint8]:
     """An empty set of Huffman tables."""
     block = np.zeros(TABLES + 64, np.uint8)
     start = -block.ctypes.data % 64
     return block[start : start + TABLES]
-
-
-def run_on_host(memory: HostMemory, prepared: Prepared, out: NDArray[Any]) -> None:
-    """Run a batch whose records, if any, are `memory.arrays["jpegs"]`."""
-    clear(memory)
-    if "jpegs" in memory.arrays:
-        prepared.batch["jpegs"] = memory.arrays["jpegs"].ctypes.data
-    prepared.batch["out"] = out.ctypes.data
-    prepared.batch["codes"] = memory.tables.ctypes.data + CODES
-    launch_on_host(prepared)

@@ -29,6 +29,7 @@ from iofast.kernel.contract import Payloads as Payloads
 from iofast.kernel.contract import Status as Status
 from iofast.kernel.contract import Transcoded as Transcoded
 from iofast.kernel.contract import TranscodeRecipe as TranscodeRecipe
+from iofast.kernel.other_formats import failure as failure
 from iofast.kernel.payload import HEAD, StoredPayload
 
 _missing: str | None = None  # why the native kernel is not in use
@@ -103,11 +104,6 @@ def decode_into(
 def status_message(code: int) -> str:
     """Return the message for a row's status."""
     return MESSAGES[Status(code)]
-
-
-def failure(code: int, payloads: Payloads, row: int) -> str:
-    """Explain why a row of `payloads` was not decoded: the format of an unsupported file, the size of a large one."""
-    return other_formats.explained(payloads, row, code)
 
 
 def describe() -> dict[str, str | None]:

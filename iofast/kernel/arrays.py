@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import logging
 import zlib
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -26,8 +27,6 @@ MAX_CHANNELS = 16  # of an image
 MAGIC = b"\x93NUMPY"
 TYPES = ("uint8", "uint16", "float32")
 INSTALL = "pip install iofast[arrays]"  # tifffile
-
-T = TypeVar("T")
 
 _SILENT = logging.NullHandler()
 
@@ -81,21 +80,20 @@ def write_npy(pixels: Pixels) -> bytes:
 
 def tiff_header(data: Payload) -> ArrayHeader:
     """Read the header of the first page of a TIFF. Raises `StatusError` if it is no image of `TYPES`."""
-    return _of_tiff(data, lambda page: _tiff_layout(page))
+    with _first_page(data) as page:
+        return _tiff_layout(page)
 
 
 def read_tiff(data: bytes, max_pixels: int) -> tuple[Pixels, int]:
     """Return the pixels of the first page of a TIFF as stored, and its orientation. Raises `StatusError`."""
 
-    def read(page: Any) -> tuple[Pixels, int]:
+    with _first_page(data) as page:
         header = _tiff_layout(page)
         _check_limits(header, max_pixels)
         _check_segments(page, data, header)
         pixels = np.asarray(page.asarray(maxworkers=1))  # threads of its own would come on top of the loader's
         pixels = pixels if pixels.ndim == 3 else pixels[:, :, None]
         return (pixels.transpose(1, 2, 0) if page.axes == "SYX" else pixels), header.orientation
-
-    return _of_tiff(data, read)
 
 
 def displayed(data: bytes, max_pixels: int) -> Image.Image:
@@ -112,8 +110,10 @@ def displayed(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def padded(pixels: Pixels, canvas: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
-    """Centre an array (height, width, …) on a canvas, (width, height), of `fill`."""
+    """Centre an array (height, width, …) on a canvas, (width, height), of `fill`, unless it covers it."""
     height, width = pixels.shape[:2]
+    if (width, height) == canvas:
+        return pixels
     whole = np.full((canvas[1], canvas[0], *pixels.shape[2:]), fill, pixels.dtype)
     top, left = (canvas[1] - height) // 2, (canvas[0] - width) // 2
     whole[top : top + height, left : left + width] = pixels
@@ -143,8 +143,9 @@ def _npy_layout(data: Payload) -> tuple[tuple[int, int, int], bool, np.dtype[Any
     return (height, width, channels), fortran, dtype, start.tell()
 
 
-def _of_tiff(data: Payload, read: Callable[[Any], T]) -> T:
-    """Call `read` with the first page of a TIFF."""
+@contextmanager
+def _first_page(data: Payload) -> Iterator[Any]:
+    """The first page of a TIFF. Raises `StatusError`, also for what is raised while it is read."""
     try:
         import tifffile
     except ImportError:
@@ -154,7 +155,7 @@ def _of_tiff(data: Payload, read: Callable[[Any], T]) -> T:
     logging.getLogger("tifffile").addHandler(_SILENT)  # else damage, which becomes an error here, is also printed
     try:
         with tifffile.TiffFile(stream(data)) as file:
-            return read(file.pages[0])
+            yield file.pages[0]
     except StatusError:
         raise
     except Exception as error:  # tifffile raises anything on damaged files

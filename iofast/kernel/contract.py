@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from iofast.errors import OptionError
 from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING
@@ -32,7 +30,7 @@ class Payloads(NamedTuple):
     crcs          CRC32C of each; None, or -1 in int64 = unknown. Raw pixels without one are read only where needed
     orientations  EXIF 1-8 to apply; 0 = leave the pixels as stored, whatever the header contains
     indexed       (N, 3): `Kind`, upright width and height from the index; None = encoded images of unknown size.
-                  An encoded image must match the size and the orientation, unless the width is 0
+                  An encoded image must match the size and the orientation. Width 0 = do not compare
     """
 
     fds: NDArray[np.int32]
@@ -41,6 +39,16 @@ class Payloads(NamedTuple):
     crcs: NDArray[np.uint32] | NDArray[np.int64] | None
     orientations: NDArray[np.uint8]
     indexed: NDArray[np.int32] | None
+
+    @classmethod
+    def in_memory(
+        cls, addresses: ArrayLike, lengths: ArrayLike, orientations: ArrayLike, indexed: ArrayLike | None = None
+    ) -> Payloads:
+        """Return payloads without checksums in memory that the caller keeps alive."""
+        places = np.asarray(addresses, np.uint64)
+        columns = places, np.asarray(lengths, np.uint64), None, np.asarray(orientations, np.uint8)
+        own = None if indexed is None else np.asarray(indexed, np.int32)
+        return cls(np.full(len(places), -1, np.int32), *columns, own)
 
     def rows(self, rows: NDArray[np.intp] | slice) -> Payloads:
         """Return the columns of some of the rows."""
@@ -53,24 +61,6 @@ class Payloads(NamedTuple):
     def indexed_row(self, row: int) -> list[int]:
         """Return `Kind` (or an invalid number), upright width and height of a row; zeros if there is no index."""
         return [0, 0, 0] if self.indexed is None else self.indexed[row].tolist()
-
-
-def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:
-    """Split rows [start, stop) into runs in which all rows have a checksum, or none has.
-
-    Checksums in int64 become uint32 or None; other sources are returned whole. Raises `OptionError` for a wrong shape.
-    """
-    crcs = source.crcs
-    if crcs is None or crcs.dtype != np.int64:
-        yield source, start, stop
-        return
-    if crcs.shape != source.offsets.shape or stop > len(crcs):
-        raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
-    checked, plain = crcs >= 0, crcs.astype(np.uint32)
-    turns = np.flatnonzero(np.diff(checked[start:stop])) + start + 1
-    for first, last in pairwise([start, *turns.tolist(), stop]):
-        if last > first:
-            yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
 TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange width and height

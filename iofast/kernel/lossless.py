@@ -24,7 +24,6 @@ from iofast.kernel.contract import (
     MAX_MEMORY,
     MAX_PIXELS,
     TURNED,
-    Fitted,
     Header,
     Status,
     StatusError,
@@ -59,7 +58,7 @@ def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
     kind = pillow.format_of(data)
     if kind == "npy":
         return _header(kind, arrays.npy_header(data))
-    if kind == "jxl" and pillow.can_open(kind):  # without decoding it
+    if kind == "jxl" and pillow.plugin(kind):  # without decoding it
         width, height, orientation = jxl.header(data)
         return _header(kind, arrays.ArrayHeader(width, height, 3, "uint8", orientation))
     opened = _opened(data, kind, max_pixels, max_memory)
@@ -98,11 +97,11 @@ def read(data: bytes, max_pixels: int) -> Whole:
     return Whole(_samples(opened, modes), opened.orientation)
 
 
+@pillow.as_decode_errors()
 def upright(data: bytes) -> Pixels:
     """An image with all its channels and bits, turned by its EXIF orientation. Raises `DecodeError`."""
-    with pillow.as_decode_errors():
-        whole = read(data, MAX_PIXELS)
-        return turned(whole.pixels, whole.orientation)
+    whole = read(data, MAX_PIXELS)
+    return turned(whole.pixels, whole.orientation)
 
 
 def shown(data: bytes) -> NDArray[np.uint8]:
@@ -162,11 +161,17 @@ def transcode(stored: Whole, recipe: TranscodeRecipe, kind: str) -> Transcoded:
 
     Padding is 0, that of a PNG `pad_color`. Raises `StatusError`.
     """
-    framing = recipe.framing(*stored.upright)
-    _check_memory(stored.pixels, recipe, framing)
-    made = resample(turned(stored.pixels, stored.orientation), framing.row, framing.window, recipe.filter)
+    framing, pixels = recipe.framing(*stored.upright), stored.pixels
+    pixel, (width, height) = pixels.shape[2] * pixels.dtype.itemsize, framing.size
+    planes = 4 * (pixels.shape[0] * pixels.shape[1] + width * framing.original[1] + width * height)  # of float32
+    needed = 2 * pixels.nbytes + planes + 3 * pixel * math.prod(framing.canvas)  # file and array; result and its bytes
+    memory.check(recipe, framing.original, needed, arrays.named(pixels.shape[2], pixels.dtype.name))
+    made = resample(turned(pixels, stored.orientation), framing.row, framing.window, recipe.filter)
     levels = levels_of(recipe.pad_color or "black") if kind == PNG else (0, 0, 0)
-    made = _padded(made, framing.canvas, tuple(257 * level for level in levels))
+    if made.shape[2] == 1 and len(set(levels)) > 1 and made.shape[1::-1] != framing.canvas:  # gray on a colour
+        made = made.repeat(3, axis=2)
+    fill = tuple(257 * level for level in levels) if made.shape[2] == 3 else 257 * levels[0]
+    made = arrays.padded(made, framing.canvas, fill)
     data = arrays.write_npy(made) if kind == NPY else png.write(made)
     return Transcoded(data, kind, *framing.canvas, 1, *framing.original)
 
@@ -263,19 +268,3 @@ def _lower_bytes(data: bytes, image: Image.Image, max_pixels: int) -> NDArray[np
         again.tile[place] = tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args)  # type: ignore[assignment]
     again.load()
     return np.asarray(again)
-
-
-def _padded(pixels: Pixels, canvas: tuple[int, int], levels: tuple[int, ...]) -> Pixels:
-    if pixels.shape[1::-1] == canvas:
-        return pixels
-    if pixels.shape[2] == 1 and len(set(levels)) > 1:  # gray on a colour
-        pixels = pixels.repeat(3, axis=2)
-    return arrays.padded(pixels, canvas, levels if pixels.shape[2] == 3 else levels[0])
-
-
-def _check_memory(pixels: Pixels, recipe: TranscodeRecipe, framing: Fitted) -> None:
-    """Raise `StatusError` beyond `max_memory`: the file and its array, the result, its bytes, planes of float32."""
-    pixel, (width, height) = pixels.shape[2] * pixels.dtype.itemsize, framing.size
-    planes = 4 * (pixels.shape[0] * pixels.shape[1] + width * framing.original[1] + width * height)
-    needed = 2 * pixels.nbytes + planes + 3 * pixel * math.prod(framing.canvas)
-    memory.check(recipe, framing.original, needed, arrays.named(pixels.shape[2], pixels.dtype.name))

@@ -16,6 +16,7 @@ from iofast.kernel.contract import Header, TranscodeRecipe
 _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
+@pillow.as_decode_errors()
 def transcode_mask(
     data: bytes, recipe: TranscodeRecipe, image: Header, *, upright: bool = False, fill: int = 0
 ) -> bytes:
@@ -25,11 +26,6 @@ def transcode_mask(
     that the mask was drawn on the upright image. Palette indexes and 16-bit values are preserved. `fill` is the value
     of the padding. An unchanged PNG stays identical. Raises `DecodeError`.
     """
-    with pillow.as_decode_errors():
-        return _transcode(data, recipe, image, upright, fill)
-
-
-def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: bool, fill: int) -> bytes:
     opened = memory.opened(data, recipe.max_pixels, recipe.max_memory)
     pillow.check_end(opened)
     if opened.format == "png" and data[24] == 16 and data[25] in (2, 6):
@@ -43,7 +39,10 @@ def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: boo
         raise DecodeError(f"a mask of mode {mask.mode} cannot be stored: expected gray, palette or RGB")
     labels, (across, down), (x0, y0, x1, y1) = np.asarray(mask), framing.size, framing.box
     rows, columns = _nearest(labels.shape[0], down, y0, y1), _nearest(labels.shape[1], across, x0, x1)
-    return _png(_padded(labels[rows[:, None], columns], framing.canvas, fill), mask)
+    labels = labels[rows[:, None], columns]
+    if labels.dtype.itemsize == 1 and fill > 255 and labels.shape[1::-1] != framing.canvas:
+        raise DecodeError(f"mask_fill {fill} does not fit into a mask of 8 bits")
+    return _png(arrays.padded(labels, framing.canvas, fill), mask)
 
 
 def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:
@@ -60,14 +59,6 @@ def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:
 def _nearest(length: int, goal: int, start: int, stop: int) -> NDArray[np.int64]:
     """Return the source pixels, of `length`, that contain the centres of the outputs [start, stop) of `goal`."""
     return ((2 * np.arange(start, stop, dtype=np.int64) + 1) * length) // (2 * goal)
-
-
-def _padded(labels: NDArray[Any], canvas: tuple[int, int], fill: int) -> NDArray[Any]:
-    if labels.shape[1::-1] == canvas:
-        return labels
-    if labels.dtype.itemsize == 1 and fill > 255:
-        raise DecodeError(f"mask_fill {fill} does not fit into a mask of 8 bits")
-    return arrays.padded(labels, canvas, fill)
 
 
 def _png(labels: NDArray[Any], original: Image.Image) -> bytes:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
@@ -177,11 +176,8 @@ def _decoder(opened: pillow.Opened) -> float:
     if isinstance(image, JpegImageFile):
         return 2 * image.layers + 1 if image.info.get("progressive") else 0  # coefficients
     if isinstance(image, TiffImageFile) and image.info.get("compression") != "raw":
-        return _strip(image.tag_v2, opened.size[1])
+        # the strip or row of tiles that is decompressed at once
+        height, bits = opened.size[1], image.tag_v2.get(_BITS, (8,))
+        rows = image.tag_v2.get(_ROWS, image.tag_v2.get(_TILE_ROWS, height))
+        return float(sum(bits) / 8 * min(1, max(1, rows) / height))
     return _DECODERS.get(opened.format, 0)
-
-
-def _strip(tags: Mapping[int, Any], height: int) -> float:
-    """Return the bytes of the strip or row of tiles that is decompressed at once."""
-    bits, rows = tags.get(_BITS, (8,)), tags.get(_ROWS, tags.get(_TILE_ROWS, height))
-    return float(sum(bits) / 8 * min(1, max(1, rows) / height))

@@ -142,7 +142,8 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         coefficients=header.components if header.progressive else 0,
         whole=kept or framing.window != framing.size,
     )
-    _check_limits(recipe, header, len(data) + needed)
+    with pillow.as_decode_errors():
+        memory.check(recipe, (header.width, header.height), len(data) + needed, memory.mode_of(header))
     if pillow_encodes:
         if fits and header.components <= 3 and _supports(framing, _AS_PIXELS):
             return _encoded_by_pillow(data, header, recipe, stored, framing, profile)
@@ -208,11 +209,6 @@ def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str,
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
     return Transcoded(payload, recode.FIELDS[stored], *window, 1, *original)
-
-
-def _check_limits(recipe: TranscodeRecipe, header: Header, needed: int) -> None:
-    with pillow.as_decode_errors():
-        memory.check(recipe, (header.width, header.height), needed, memory.mode_of(header))
 
 
 def _supports(framing: Fitted, most: int) -> bool:

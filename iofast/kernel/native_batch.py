@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from iofast.kernel.contract import (
     Payloads,
     Status,
     Timed,
-    by_check,
 )
 
 _PILLOW = int(PIL.__version__.split(".")[0])
@@ -162,8 +162,12 @@ def decode_batch(
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     work, number = _work_columns(finish)
-    _check_spans(context.options, spans, len(out))
-    for part, first, last in by_check(source, start, stop):
+    if spans is not None:
+        _check_dtypes("decode_batch", (spans,), (np.float32,))
+        if not context.options.exact or spans.shape != (len(out), 4):
+            found = f"{spans.shape} and exact={context.options.exact}"
+            raise OptionError(f"spans must have the shape ({len(out)}, 4), in a context with exact=True, found {found}")
+    for part, first, last in _by_check(source, start, stop):
         _check(part, boxes, flips, status, _type(finish), out)
         _native.decode_batch(context.handle, *part, boxes, spans, flips, out, status, first, last, work, number)
     left = (status[start:stop] == Status.UNSUPPORTED) | (status[start:stop] == Status.LIMIT)
@@ -188,8 +192,10 @@ def _decode_other(context: Context, source: Payloads, row: int, where: tuple[Any
     with other_formats.decoded_row(source, row, context.options) as image:
         pixels = pillow.array(image, "RGB")
         image.close()
-        part, large = _in_memory(pixels, int(source.orientations[row])), pixels.size > 3 * SHARED
-        with context.for_large() if large else nullcontext(context) as one:
+        size = pixels.shape[:2] if source.orientations[row] in contract.TURNED else pixels.shape[1::-1]
+        own, indexed = source.orientations[row : row + 1], [[Kind.DECODED, *size]]
+        part = Payloads.in_memory([pixels.ctypes.data], [pixels.size], own, indexed)
+        with context.for_large() if pixels.size > 3 * SHARED else nullcontext(context) as one:
             _native.decode_batch(one.handle, *part, *where)
         context.decoded_by_pillow += int(where[4][0] == Status.OK)
 
@@ -199,7 +205,7 @@ def _decode_large(context: Context, source: Payloads, row: int, where: tuple[Any
     header = _large_header(source, row, context.options)
     if SHARED < header.width * header.height <= context.options.max_pixels:
         with memory.reserved(memory.check_whole(header)), context.for_large() as large:
-            for part, *_ in by_check(source.rows(slice(row, row + 1)), 0, 1):
+            for part, *_ in _by_check(source.rows(slice(row, row + 1)), 0, 1):
                 _native.decode_batch(large.handle, *part, *where)
 
 
@@ -214,17 +220,22 @@ def _large_header(source: Payloads, row: int, options: DecodeOptions) -> Header:
     return Header("jpeg", width, height, 1, components, bool(progressive))
 
 
-def _in_memory(pixels: NDArray[np.uint8], orientation: int) -> Payloads:
-    """Return decoded pixels as a payload; the caller keeps them alive."""
-    height, width = pixels.shape[:2] if orientation not in contract.TURNED else pixels.shape[1::-1]
-    return Payloads(
-        np.array([-1], np.int32),
-        np.array([pixels.ctypes.data], np.uint64),
-        np.array([pixels.size], np.uint64),
-        None,
-        np.array([orientation], np.uint8),
-        np.array([[Kind.DECODED, width, height]], np.int32),
-    )
+def _by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:
+    """Split rows [start, stop) into runs in which all rows have a checksum, or none has.
+
+    Checksums in int64 become uint32 or None; other sources are returned whole. Raises `OptionError` for a wrong shape.
+    """
+    crcs = source.crcs
+    if crcs is None or crcs.dtype != np.int64:
+        yield source, start, stop
+        return
+    if crcs.shape != source.offsets.shape or stop > len(crcs):
+        raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
+    checked, plain = crcs >= 0, crcs.astype(np.uint32)
+    turns = np.flatnonzero(np.diff(checked[start:stop])) + start + 1
+    for first, last in pairwise([start, *turns.tolist(), stop]):
+        if last > first:
+            yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
 def decode_each(
@@ -243,8 +254,10 @@ def decode_each(
     One call of the C code per image, with its slices, takes 3.5 µs more than a single call for all: 3 % of a training
     crop of a 256-pixel photograph, 1 % of the whole photograph.
     """
-    _check_each(source, boxes, flips, outs, status, TYPES[_type(finish)])
-    for part, first, last in by_check(source, 0, len(outs)):
+    rows = {len(column) for column in (*source, boxes, flips, status, outs) if column is not None}
+    if len(rows) > 1:
+        raise OptionError(f"decode_each: expected a row for each of outs, found {sorted(rows)} rows")
+    for part, first, last in _by_check(source, 0, len(outs)):
         for row in range(first, last):
             one = slice(row, row + 1)
             own = None if finish is None else finish._replace(work=finish.work.rows(one))
@@ -304,15 +317,6 @@ def _check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Seq
             raise OptionError(f"{call}: expected an array of {np.dtype(dtype)}, found {column.dtype}")
 
 
-def _check_spans(options: DecodeOptions, spans: NDArray[np.float32] | None, count: int) -> None:
-    if spans is None:
-        return
-    _check_dtypes("decode_batch", (spans,), (np.float32,))
-    if not options.exact or spans.shape != (count, 4):
-        found = f"{spans.shape} and exact={options.exact}"
-        raise OptionError(f"spans must have the shape ({count}, 4), in a context with exact=True, found {found}")
-
-
 def _check(
     source: Payloads,
     boxes: NDArray[np.int32],
@@ -330,23 +334,6 @@ def _check(
         raise OptionError(f"indexed must have the shape ({len(status)}, 3), found {source.indexed.shape}")
 
 
-def _check_each(
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    outs: Sequence[NDArray[Any]],
-    status: NDArray[np.int32],
-    dtype: type[np.generic],
-) -> None:
-    """Raise `OptionError` unless every array has one row for each of `outs`, which are of `dtype`."""
-    lengths = {len(column) for column in (*source, boxes, flips, status) if column is not None}
-    if lengths - {len(outs)}:
-        raise OptionError(f"decode_each: expected {len(outs)} rows, as in outs, found {sorted(lengths)}")
-    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != dtype or 0 in out.shape for out in outs):
-        shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
-        raise OptionError(f"each of outs must be {dtype.__name__} of shape (height, width, 3), found {shapes:.200}")
-
-
 def decode_one(
     context: Context,
     data: other_formats.Buffer,
@@ -357,14 +344,7 @@ def decode_one(
 ) -> int:
     """Decode one image in memory as a batch of one row, and return its status."""
     payload = np.frombuffer(data, np.uint8)
-    source = Payloads(
-        np.array([-1], np.int32),
-        np.array([payload.ctypes.data], np.uint64),
-        np.array([payload.size], np.uint64),
-        None,
-        np.array([orientation], np.uint8),
-        indexed,
-    )
+    source = Payloads.in_memory([payload.ctypes.data], [payload.size], [orientation], indexed)
     status = np.zeros(1, np.int32)
     decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
     return int(status[0])

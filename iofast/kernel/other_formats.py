@@ -35,22 +35,22 @@ def as_bytes(data: Buffer) -> bytes:
     return data if isinstance(data, bytes) else bytes(data)
 
 
+@pillow.as_decode_errors()
 def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> Header:
     """Read the header of an image of any format; see `native.read_header`."""
-    with pillow.as_decode_errors():
-        payload = data if isinstance(data, StoredPayload) else as_bytes(data)
-        header = lossless.header(payload, max_pixels, max_memory)
-        pillow.check_size(header.width, header.height, max_pixels)
-        return header
+    payload = data if isinstance(data, StoredPayload) else as_bytes(data)
+    header = lossless.header(payload, max_pixels, max_memory)
+    pillow.check_size(header.width, header.height, max_pixels)
+    return header
 
 
+@pillow.as_decode_errors()
 def decode(
     data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY
 ) -> NDArray[np.uint8]:
     """Decode a whole image; see `native.decode`."""
-    with pillow.as_decode_errors():
-        opened = memory.loaded(as_bytes(data), max_pixels, max_memory)
-        return pillow.array(pillow.turn(pillow.plain(opened.image), orientation), "RGB")
+    opened = memory.loaded(as_bytes(data), max_pixels, max_memory)
+    return pillow.array(pillow.turn(pillow.plain(opened.image), orientation), "RGB")
 
 
 @contextmanager
@@ -62,7 +62,9 @@ def decoded_row(source: Payloads, row: int, options: DecodeOptions) -> Iterator[
     if source.indexed_row(row)[0] != Kind.ENCODED:
         raise pillow.StatusError(Status.UNSUPPORTED)
     opened = memory.opened(read_payload(source, row, options.max_bytes), options.max_pixels)
-    if _is_changed(source, row, opened):
+    (_, *size), orientation = source.indexed_row(row), int(source.orientations[row])
+    is_turned = 1 <= orientation <= 8 and orientation != opened.orientation
+    if size[0] > 0 and (is_turned or tuple(size) != opened.upright(orientation)):  # its header contradicts the index
         raise pillow.StatusError(Status.CHANGED)
     if options.strict:
         pillow.check_end(opened)
@@ -71,14 +73,6 @@ def decoded_row(source: Payloads, row: int, options: DecodeOptions) -> Iterator[
     with memory.reserved(memory.of_levels(opened)):
         opened.image.load()
         yield pillow.plain(opened.image)
-
-
-def _is_changed(source: Payloads, row: int, opened: pillow.Opened) -> bool:
-    """Whether the header of an image contradicts the index."""
-    (_, *size), orientation = source.indexed_row(row), int(source.orientations[row])
-    if size[0] <= 0:
-        return False
-    return tuple(size) != opened.upright(orientation) or (1 <= orientation <= 8 and orientation != opened.orientation)
 
 
 def read_payload(source: Payloads, row: int, max_bytes: int) -> bytes:
@@ -111,8 +105,8 @@ def _bytes(source: Payloads, row: int, length: int) -> bytes:
     return b"".join(parts)  # of a single one without a copy
 
 
-def explained(source: Payloads, row: int, status: int) -> str:
-    """Why a row was not decoded: with the format of an unsupported file, or the limit that a large one exceeds."""
+def failure(status: int, source: Payloads, row: int) -> str:
+    """Explain why a row was not decoded: the format of an unsupported file, the limit that a large one exceeds."""
     detail = ""
     try:
         if status == Status.UNSUPPORTED:

@@ -149,20 +149,18 @@ def _status_of(error: Exception, detail: str) -> Status:
     return Status.CORRUPT
 
 
-def decode_error(error: Exception) -> DecodeError:
-    """Convert `error` to the public error: the message of its status, then Pillow's words in brackets if it has any."""
-    return DecodeError(failure(error).reason)
-
-
 @contextmanager
 def as_decode_errors() -> Iterator[None]:
-    """Convert any exception within to `DecodeError`: Pillow's plugins raise anything on damaged files."""
+    """Convert any exception within to `DecodeError`: Pillow's plugins raise anything on damaged files.
+
+    Its text is the message of the status, then Pillow's words in brackets if it has any.
+    """
     try:
         yield
     except IofastError:  # among them those of reading a file
         raise
     except Exception as error:
-        raise decode_error(error) from error
+        raise DecodeError(failure(error).reason) from error
 
 
 @dataclass(frozen=True)
@@ -192,8 +190,8 @@ def open_image(data: Payload, max_pixels: int, kind: str | None = None) -> Opene
     if kind == "npy":
         shown = arrays.displayed(data[:], max_pixels)
         return Opened(shown, data, kind, shown.size)
-    plugin = _plugin(kind)
-    if plugin is None:
+    opener = plugin(kind)
+    if opener is None:
         raise StatusError(Status.UNSUPPORTED, _refusal(data[:256], kind))
     if kind == "tiff":
         _check_tiff(tiff_tags(data))
@@ -201,7 +199,7 @@ def open_image(data: Payload, max_pixels: int, kind: str | None = None) -> Opene
         check_size(*jxl.header(data)[:2], max_pixels)  # opening decodes it
     source = _ShortReads(data[:]) if kind == "webp" else stream(data)
     try:
-        image = plugin(source)
+        image = opener(source)
     except Exception as error:
         if kind in _OPTIONAL:  # whose words do not say what was tried
             raise StatusError(failure(error).status, f"{_name(kind)}: {error}") from error
@@ -240,12 +238,8 @@ def tiff_tags(data: Payload) -> Mapping[int, Any]:
         return {}
 
 
-def can_open(kind: str) -> bool:
-    """Whether there is a plugin for a format."""
-    return _plugin(kind) is not None
-
-
-def _plugin(kind: str) -> type[ImageFile] | None:
+def plugin(kind: str) -> type[ImageFile] | None:
+    """Return the plugin for a format, None if there is none."""
     return _optional(kind) if kind in _OPTIONAL else _PLUGINS.get(kind)
 
 

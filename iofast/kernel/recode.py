@@ -31,13 +31,10 @@ _SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SID
 SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 
 
+@pillow.as_decode_errors()
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Transcode an image that Pillow opens; see `native.transcode`."""
-    with pillow.as_decode_errors():
-        return _transcode(as_bytes(data), recipe)
-
-
-def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
+    data = as_bytes(data)
     to_array = recipe.format == "npy" or (recipe.format == "keep" and recipe.size is None)
     if to_array and lossless.is_array(data, 1 << 62):
         lossless.check_array(data, recipe)
@@ -61,8 +58,10 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     kind = recipe.format
     if kind == "keep":  # PNG keeps the pixels of formats that no container stores; resized images become JPEG
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
-    if kind == "png" and lossless.is_deep(opened) and not _needs_colours(opened.image, recipe):
-        return lossless.transcode(lossless.read_levels(data, recipe.max_pixels), recipe, lossless.PNG)
+    if kind == "png" and lossless.is_deep(opened):
+        shown = colour.is_shown_otherwise(opened.image, icc=recipe.icc != "drop", background=True)
+        if not shown and not (recipe.icc == "keep" and colour.profile_of(opened.image)):  # which are for 8 bits
+            return lossless.transcode(lossless.read_levels(data, recipe.max_pixels), recipe, lossless.PNG)
     width, height = framing.canvas
     if (reason := excess(kind, width, height, recipe)) is not None:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing", reason)
@@ -70,12 +69,6 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     memory.check(recipe, original, needed, mode)
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
     return finish(_resized(opened, framing, recipe), kind, recipe, framing, profile)
-
-
-def _needs_colours(image: Image.Image, recipe: TranscodeRecipe) -> bool:
-    """Whether a profile or transparency has to be dealt with, which is done in 8 bits."""
-    shown = colour.is_shown_otherwise(image, icc=recipe.icc != "drop", background=True)
-    return shown or (recipe.icc == "keep" and bool(colour.profile_of(image)))
 
 
 def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str | None:

@@ -12,23 +12,12 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 from iofast.kernel import colour, contract, depth, memory, other_formats, pillow
-from iofast.kernel.contract import (
-    DecodeOptions,
-    Finish,
-    Payloads,
-    Status,
-    StatusError,
-    Transcoded,
-    TranscodeRecipe,
-    beyond,
-)
+from iofast.kernel.contract import DecodeOptions, Finish, Payloads, Status, Transcoded, TranscodeRecipe, beyond
 from iofast.kernel.other_formats import decode as decode
 from iofast.kernel.other_formats import read_header as read_header
 
-_MEMBERS = (  # of a recipe; others must have their defaults
-    *("size", "mode", "only_shrink", "filter", "quality", "subsampling", "restart", "reducing_gap"),
-    *("max_pixels", "max_memory", "icc", "background"),
-)
+# members of a recipe; others must have their defaults
+_MEMBERS = "size mode only_shrink filter quality subsampling restart reducing_gap max_pixels max_memory icc background"
 
 
 def _refuse(what: str) -> NoReturn:
@@ -92,7 +81,7 @@ def _window(source: Payloads, row: int, box: list[int], size: tuple[int, ...], o
         x0, y0, x1, y1, width, height, x, y = box
         inside = 0 <= x0 < x1 <= image.width and 0 <= y0 < y1 <= image.height
         if not inside or not 0 <= x <= width - size[0] or not 0 <= y <= height - size[1]:
-            raise StatusError(Status.BOX)
+            raise contract.StatusError(Status.BOX)
         if width * height > options.max_pixels:
             raise beyond("pixels", f"{width}x{height} pixels after resizing, the limit is {options.max_pixels}")
         return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
@@ -122,7 +111,7 @@ def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, ou
 
 def check_recipe(recipe: TranscodeRecipe) -> None:
     """Raise `OptionError` for a recipe that only the native kernel carries out."""
-    plain = TranscodeRecipe(**{name: getattr(recipe, name) for name in _MEMBERS})
+    plain = TranscodeRecipe(**{name: getattr(recipe, name) for name in _MEMBERS.split()})
     refused = recipe != plain, recipe.size is None, recipe.mode == "pad", recipe.icc == "keep"
     if any(refused) or recipe.restart not in (None, 0, "auto"):
         _refuse("packing without resize=, or with format, restart, icc='keep', truncated='accept' or mode='pad',")

@@ -1,6 +1,6 @@
 """FastLoader and its options.
 
-options.py        the options; checks.py: which of them exclude each other; batch_types.py: the types of batches
+options.py        the options, and the types of batches; checks.py: which options exclude each other
 fast.py           FastLoader: epochs, handing over, its place
 epochs.py         the order of samples, on this rank; frameworks.py: what frameworks look for
 spec.py           contents of batches
@@ -8,7 +8,7 @@ resources.py      threads, memory, the path to the device
 state.py          the place of a loader, for an exact resume
 plan.py           the first step of samples, their places: which, where, boxes, flips
 pixels.py         the second, their pixels; decoding.py: on which device
-samples.py        the third, their values: fields, map_sample (mapping.py)
+samples.py        the third, their values: fields, map_sample
 canvas.py         memory for pixels: one block, or images of different sizes; views.py: several views
 target_fields.py  masks, boxes and keypoints that follow their image
 assemble.py       from samples to the batch that a consumer gets

@@ -15,7 +15,6 @@ from iofast.batch_memory import BatchMemory, empty
 from iofast.errors import OptionError
 from iofast.loader.canvas import Images, one_channel, padded
 from iofast.loader.finishing import finished, made_there
-from iofast.loader.plan import SamplePlan
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
 from iofast.loader.unmade import Unmade
@@ -44,10 +43,14 @@ def assemble(
     ours = "image" in columns and "image" not in spec.collates
     pads = ours and isinstance(images, list) and spec.options.ragged == "pad"
     sizes = torch.tensor([image.shape[1:] for image in images]) if pads else None
-    if ours and not spec.pipeline.views and not spec.finishes:
-        work = _work(samples.plan, rows, sizes_of(images))
-        if spec.pipeline.mix is not None and work is not None and "label" in columns:
-            columns["label"] = soft_labels(columns["label"], spec.pipeline.mix, work)
+    mix = spec.pipeline.mix
+    if ours and spec.pipeline.drawn and not spec.pipeline.views and not spec.finishes:
+        chosen = np.arange(len(samples.plan)) if rows is None else rows
+        work = samples.plan.work(chosen, sizes_of(images))
+        if mix is not None:
+            work = work.paired(partners(samples.plan.positions[chosen], parts.epochs.full))
+            if "label" in columns:
+                columns["label"] = soft_labels(columns["label"], mix, work)
     if "image" in columns and not spec.finishes_on_device:
         columns["image"] = finish(spec, images, work, parts.resources.float_memory)
     if spec.dataset.fields is None:
@@ -55,15 +58,6 @@ def assemble(
     if sizes is not None:
         columns["size"] = sizes
     return columns | {"valid": torch.from_numpy(valid.copy())}, work  # a mask of its own: the consumer may change it
-
-
-def _work(plan: SamplePlan, rows: NDArray[np.intp] | None, sizes: NDArray[np.float64]) -> Work | None:
-    """The pixel work of `rows`, whose images have `sizes`; None if all images are treated alike."""
-    pipeline, chosen = plan.parts.spec.pipeline, np.arange(len(plan)) if rows is None else rows
-    if not pipeline.drawn:
-        return None
-    work = plan.work(chosen, sizes)
-    return work if pipeline.mix is None else work.paired(partners(plan.positions[chosen], plan.parts.epochs.full))
 
 
 def finish(
@@ -75,28 +69,22 @@ def finish(
     of results in host memory is taken from `memory` if there is one.
     """
     if "image" not in spec.collates and not spec.pipeline.views:
-        if not spec.finishes:  # else the kernel has finished them
-            images = _finished(spec, images, work, memory, bus)
+        if isinstance(images, Unmade):
+            images = images.made(spec, work, bus)
+        elif isinstance(images, torch.Tensor) and not spec.finishes:  # else the kernel has finished them
+            images = _apply(spec, images, work, memory, bus)
+        elif not spec.finishes:
+            rows = ((image.unsqueeze(0), work and work.rows(slice(row, row + 1))) for row, image in enumerate(images))
+            images = [_apply(spec, image, own, None, bus)[0] for image, own in rows]
         if isinstance(images, list) and spec.options.ragged == "pad":
             images = padded(images, memory_format=spec.options.memory_format)
     return one_channel(images) if spec.options.image_mode == "L" else images
 
 
-def _finished(
-    spec: BatchSpec, images: Any, work: Work | None, memory: BatchMemory | None, bus: Bus | None
-) -> torch.Tensor | list[torch.Tensor]:
-    if isinstance(images, Unmade):
-        return images.made(spec, work, bus)
-    if isinstance(images, torch.Tensor):
-        return _apply(spec, images, work, memory, bus)
-    rows = ((image.unsqueeze(0), work and work.rows(slice(row, row + 1))) for row, image in enumerate(images))
-    return [_apply(spec, image, own, None, bus)[0] for image, own in rows]
-
-
 def _apply(
     spec: BatchSpec, images: torch.Tensor, work: Work | None, memory: BatchMemory | None, bus: Bus | None
 ) -> torch.Tensor:
-    ops, (dtype, layout) = spec.pipeline.ops, spec.store
+    ops, (dtype, layout) = spec.pipeline.ops, spec.storage
     if dtype == torch.uint8 and not spec.pipeline.finishes:
         return images.contiguous(memory_format=layout)
     if images.dtype != torch.uint8:
@@ -107,10 +95,12 @@ def _apply(
     if bus is not None:
         from iofast.gpu.images import DeviceImages
 
-        return made_there(bus, DeviceImages.of(images), ops, work, spec.store).images
-    if memory is None:
-        return finished(images, ops, work, torch.empty(images.shape, dtype=dtype, memory_format=layout))
-    return finished(images, ops, work, empty(memory, tuple(images.shape), dtype, layout))
+        return made_there(bus, DeviceImages.of(images), ops, work, spec.storage).images
+    shape = tuple(images.shape)
+    out = (
+        torch.empty(shape, dtype=dtype, memory_format=layout) if memory is None else empty(memory, shape, dtype, layout)
+    )
+    return finished(images, ops, work, out)
 
 
 def arrays(batch: Any) -> Any:
@@ -147,17 +137,13 @@ def _columns(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, b
         elif name == "key":
             columns[name] = spec.dataset.reader.keys(samples.plan.located.rows(chosen))
         else:
-            columns[name] = _stored(spec, name, samples.values(name, rows), batch)
+            values, target = samples.values(name, rows), spec.targets.get(name)
+            masks = target is not None and target.kind == "mask" and spec.options.ragged == "pad"
+            if target is not None and masks and all(isinstance(each, torch.Tensor) for each in values):
+                columns[name] = padded(values, fill=target.fill, axis=0)  # as their images are
+            else:
+                columns[name] = spec.collate(name, values, batch)
     return columns
-
-
-def _stored(spec: BatchSpec, name: str, values: list[Any], batch: str) -> Any:
-    """A stored field of a batch. Masks are padded as their images are."""
-    target = spec.targets.get(name)
-    masks = target is not None and target.kind == "mask" and all(isinstance(each, torch.Tensor) for each in values)
-    if target is not None and masks and spec.options.ragged == "pad":
-        return padded(values, fill=target.fill, axis=0)
-    return spec.collate(name, values, batch)
 
 
 def _mapped(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:

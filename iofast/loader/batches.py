@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from iofast.choices import generator
 from iofast.errors import DecodeError
 from iofast.loader.assemble import Batch, arrays, assemble
 from iofast.loader.loader_stats import Contexts, Failure, noted
-from iofast.loader.mapping import parameters
 from iofast.loader.pixels import Pixels
 from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
 from iofast.loader.samples import Samples
@@ -163,8 +163,19 @@ def mapped(parts: LoaderParts, batch: Batch, epoch: int, number: int) -> Batch:
         "position": lambda: position,
     }
     with noted(f"in map_batch: {name_of(epoch, number)}"):
-        result: Batch = function(batch, **{name: arguments[name]() for name in parameters(function, [*arguments])})
+        result: Batch = function(batch, **{name: arguments[name]() for name in _parameters(function, [*arguments])})
         return result
+
+
+def _parameters(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    """Those of `names` that are parameters of a user's function, after its first one and not bound by `partial`."""
+    try:
+        _, *others = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature, or without a parameter
+        return []
+    named = {each.name for each in others if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    bound = function.keywords if isinstance(function, partial) else {}
+    return [name for name in names if name in named and name not in bound]
 
 
 def _error(failures: list[Failure], of: int) -> DecodeError:

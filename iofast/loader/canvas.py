@@ -15,18 +15,10 @@ from iofast.batch_memory import BatchMemory, empty, rounded_up
 from iofast.boxes import HEIGHT, WIDTH, output_sizes
 from iofast.errors import OptionError
 from iofast.kernel import Payloads
-from iofast.loader.finishing import rows_of
+from iofast.loader.finishing import Storage, rows_of
 from iofast.loader.plan import SamplePlan
 
 Images = Any  # a tensor, a list of tensors, a dictionary of several views, or images that the device makes
-
-
-class Storage(NamedTuple):
-    """How the images of a canvas are stored."""
-
-    memory: BatchMemory
-    memory_format: torch.memory_format
-    dtype: torch.dtype = torch.uint8
 
 
 class RowsToDecode(NamedTuple):
@@ -71,10 +63,10 @@ class Canvas(ABC):
 class Uniform(Canvas):
     """All images of one size, (N, 3, H, W)."""
 
-    def __init__(self, plan: SamplePlan, size: tuple[int, int], stored: Storage) -> None:
+    def __init__(self, plan: SamplePlan, size: tuple[int, int], memory: BatchMemory, storage: Storage) -> None:
         super().__init__(plan)
         self._size = size
-        self._images = empty(stored.memory, (len(plan), 3, *size), stored.dtype, stored.memory_format)
+        self._images = empty(memory, (len(plan), 3, *size), *storage)
         self._out = rows_of(self._images)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
@@ -104,9 +96,9 @@ class Ragged(Canvas):
     The images are views of one tensor, so that the allocator of page-locked memory sees a copy of any of them.
     """
 
-    def __init__(self, plan: SamplePlan, stored: Storage) -> None:
+    def __init__(self, plan: SamplePlan, memory: BatchMemory, storage: Storage) -> None:
         super().__init__(plan)
-        self._stored = stored
+        self._memory, self._storage = memory, storage
         self._images = self._allocated(plan.boxes)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
@@ -133,8 +125,8 @@ class Ragged(Canvas):
         """An image (3, H, W) for each box, in one block."""
         sizes = output_sizes(boxes)
         counts = 3 * sizes.prod(axis=1)
-        memory, memory_format, dtype = self._stored
-        block = memory.take((rounded_up(int(counts.sum())),), dtype)[: counts.sum()]
+        dtype, memory_format = self._storage
+        block = self._memory.take((rounded_up(int(counts.sum())),), dtype)[: counts.sum()]
         parts = zip(torch.split(block, counts.tolist()), sizes.tolist(), strict=True)
         return [laid_out(part, size, memory_format) for part, size in parts]
 

@@ -44,7 +44,7 @@ def decodes_most(reader: Reader, located: Located) -> bool:
     records = jpegs.Records.of(np.zeros(int(places[-1]), np.uint8), places, new_tables())
     try:
         with reader.payloads(located, 0, count) as source:
-            jpegs.read(context, source.checked(False), records, 0, count)
+            jpegs.read(context, source.checked(False), records)
     except (IofastError, OSError):  # the batch that it belongs to has the error, or a store was late
         return True
     finally:

@@ -24,14 +24,13 @@ from iofast.arguments import check_integer
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
-from iofast.loader.batch_types import Fields, UsualOptions
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery, deliver
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.filling import fill
 from iofast.loader.frameworks import LoaderSampler, SequentialLoaderSampler, not_rebuilt
-from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, Tally
-from iofast.loader.options import INSTEAD
+from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, FailureLog, LoaderStats, Tally
+from iofast.loader.options import INSTEAD, Fields, UsualOptions
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import Resident
@@ -176,7 +175,7 @@ class FastLoader(Iterable[_BatchT]):
         self._resident: Resident | None = None  # with cache="device", from the first use on
         self._decoding_all = threading.Lock()
         self._epochs = epochs  # from here on `_FIXED` attributes cannot be assigned
-        self._ledger = Ledger(self.options.on_error, self.options.max_errors)
+        self._failure_log = FailureLog(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
         self._course = Course()
         self._trace: Trace | None = None
@@ -265,7 +264,7 @@ class FastLoader(Iterable[_BatchT]):
             ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
             decode=resources.decoding.description,
             changed=self.dataset.reader.changed,
-            errors=self._ledger.errors,
+            errors=self._failure_log.errors,
             stages=self._stages.stats(),
             traffic=traffic.stats() if self._stages.is_remote else None,
             meter=self._clock.stats,
@@ -277,7 +276,7 @@ class FastLoader(Iterable[_BatchT]):
     @property
     def failures(self) -> list[Failure]:
         """The last failed samples (up to 1000) of the batches returned, with name and reason."""
-        return list(self._ledger.recent)
+        return list(self._failure_log.recent)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next `iter()` begin `epoch`, or resume it if a loaded state or the newest iterator is in it.
@@ -335,7 +334,8 @@ class FastLoader(Iterable[_BatchT]):
         ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch, progress.batch)
         with ExitStack() as ends:  # all are called, the last one first, also if a Ctrl-C interrupts one of them
             epoch = Epoch(contexts)
-            ends.callback(self._tally.end, self._tally.begin(epoch))
+            self._tally.begin(epoch)
+            ends.callback(epoch.end)
             ends.callback(timing.left)
             if ahead is not None:
                 ends.callback(ahead.close)
@@ -354,9 +354,9 @@ class FastLoader(Iterable[_BatchT]):
                 timing.arrived()
                 arrived = monotonic_ns()
                 made = delivery.hand_over(issued, progress.epoch, progress.batch)
-                self._ledger.check(made.failures)
+                self._failure_log.check(made.failures)
                 self.last_valid = torch.from_numpy(made.valid)
-                self._ledger.add(made.failures)
+                self._failure_log.add(made.failures)
                 if ahead is not None:
                     ahead.ask(progress.batch + 1)
                 timing.got(len(made.valid))

@@ -21,7 +21,7 @@ from iofast.errors import OptionError
 from iofast.kernel.contract import Payloads
 from iofast.loader.decoding import decodes_most, spread
 from iofast.loader.delivery import AHEAD
-from iofast.loader.finishing import Store, made_there
+from iofast.loader.finishing import Storage, made_there
 from iofast.loader.loader_stats import Contexts, Epoch, Tally
 from iofast.loader.resident import KeptJpegs, Resident
 from iofast.loader.resources import Resources
@@ -44,27 +44,20 @@ _MOST_CHECKED = 1 << 24  # pixels of them at a time
 _PER_PIXEL = 9  # bytes: coefficients and samples of 4:2:0, and RGBX
 _BEHIND = 2048  # bytes that damaged JPEGs may read
 
-
-class _Part(NamedTuple):
-    """Samples on the host: pixels, or records; and those that failed."""
-
-    samples: range
-    bytes: torch.Tensor
-    failed: dict[int, str]
+_Kept = tuple[NDArray[np.uint8], NDArray[np.void]]  # JPEGs: their Huffman tables, and FILE (n,), to be filled
 
 
 class _Layout(NamedTuple):
     """Where the images of all samples go: `sizes` (height, width), and where each begins and ends.
 
-    With JPEGs: their Huffman tables, and FILE (n,), to be filled.
+    `jpegs` if they are kept.
     """
 
     located: Located
     sizes: NDArray[np.int64]
     offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
-    tables: NDArray[np.uint8] | None = None
-    files: NDArray[np.void] | None = None
+    jpegs: _Kept | None = None
 
     @classmethod
     def of(cls, located: Located, *, jpegs: bool) -> _Layout:
@@ -76,7 +69,7 @@ class _Layout(NamedTuple):
             from iofast.gpu.structs import FILE
 
             places = room(located.length)
-            return cls(located, sizes, places[:-1], places[1:], new_tables(), np.zeros(len(sizes), FILE))
+            return cls(located, sizes, places[:-1], places[1:], (new_tables(), np.zeros(len(sizes), FILE)))
         ends = np.cumsum(3 * sizes.prod(axis=1))
         return cls(located, sizes, np.concatenate(([0], ends[:-1])), ends)
 
@@ -90,21 +83,21 @@ class _Layout(NamedTuple):
         return found
 
 
-class _PartJob(PrefetchJob[_Part, range]):
-    """Make one part in memory of the host."""
+class _Part(PrefetchJob["_Part", range]):
+    """Some samples in memory of the host: their pixels, or records; and those that failed."""
 
     def __init__(
         self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, layout: _Layout, samples: range
     ) -> None:
-        self._spec, self._contexts, self._memory, self._samples = spec, contexts, memory, samples
+        self._spec, self._contexts, self._memory, self.samples = spec, contexts, memory, samples
         self._layout = layout
         rows = slice(samples.start, samples.stop)
         self._located, self._sizes = layout.located.rows(rows), layout.sizes[rows]
         self._ends = layout.ends[rows] - layout.offsets[samples.start]
-        self._failed: dict[int, str] = {}
+        self.failed: dict[int, str] = {}
 
     def prepare(self) -> list[range]:
-        self._bytes = self._memory.take((int(self._ends[-1]),))
+        self.bytes = self._memory.take((int(self._ends[-1]),))
         rows = len(self._ends)
         return [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
 
@@ -115,7 +108,8 @@ class _PartJob(PrefetchJob[_Part, range]):
         with self._spec.dataset.reader.payloads(located, part.start, part.stop) as payloads:
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._spec.options.check is not None)
-            left = np.arange(len(part)) if self._layout.files is None else self._kept(context, source, part)
+            kept = self._layout.jpegs
+            left = np.arange(len(part)) if kept is None else self._kept(context, source, part, kept)
             decode, wanted = partial(self._decode, context), np.arange(part.start, part.stop)
             status = np.zeros(len(part), np.int32)
             status[left] = decode(source.rows(left), wanted[left])
@@ -123,26 +117,22 @@ class _PartJob(PrefetchJob[_Part, range]):
                 again = Rows(self._spec.dataset.reader, located, wanted, source)
                 decode_again(again, status, decode, lambda rows: rows < 0)
             for row in np.flatnonzero(status).tolist():
-                self._failed[self._samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
+                self.failed[self.samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns
         stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
         failed = int(np.count_nonzero(status))
         stages.decode.add(len(part), work_ns=monotonic_ns() - begun - read, failed=failed)
 
-    def _kept(self, context: kernel.Context, source: Payloads, part: range) -> NDArray[np.intp]:
+    def _kept(self, context: kernel.Context, source: Payloads, part: range, kept: _Kept) -> NDArray[np.intp]:
         """Keep the records of a slice's JPEGs. Return the rows that the CPU has to decode."""
         from iofast.gpu import jpegs
 
-        layout, first = self._layout, self._samples.start
-        if layout.tables is None or layout.files is None:
-            raise TypeError("a layout of pixels has no JPEGs")
+        first, (tables, all_files) = self.samples.start, kept
         places = np.append(0, self._ends)[part.start : part.stop + 1]
-        files = layout.files[first + part.start : first + part.stop]
+        files = all_files[first + part.start : first + part.stop]
         status = np.zeros(len(part), np.int32)
-        jpegs.read(
-            context, source, jpegs.Records(self._bytes.numpy(), places, layout.tables, files, status), 0, len(part)
-        )
-        files["place"] += np.where(status == 0, layout.offsets[first], 0).astype(np.uint64)
+        jpegs.read(context, source, jpegs.Records(self.bytes.numpy(), places, tables, files, status))
+        files["place"] += np.where(status == 0, self._layout.offsets[first], 0).astype(np.uint64)
         return np.flatnonzero(status)
 
     def _decode(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -157,16 +147,14 @@ class _PartJob(PrefetchJob[_Part, range]):
     def _out(self, row: int) -> NDArray[np.uint8]:
         """Memory for the pixels of an image."""
         height, width = self._sizes[row].tolist()
-        if self._layout.files is not None:
+        if self._layout.jpegs is not None:
             return np.empty((height, width, 3), np.uint8)
         end = int(self._ends[row])
-        out: NDArray[np.uint8] = self._bytes[end - 3 * height * width : end].view(height, width, 3).numpy()
+        out: NDArray[np.uint8] = self.bytes[end - 3 * height * width : end].view(height, width, 3).numpy()
         return out
 
     def finish(self) -> _Part:
-        made = self._bytes
-        del self._bytes
-        return _Part(self._samples, made, self._failed)
+        return self
 
 
 def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) -> Resident:
@@ -185,10 +173,11 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
         ends.callback(bar.close)
         contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
         epoch = Epoch(contexts)
-        ends.callback(tally.end, tally.begin(epoch))
+        tally.begin(epoch)
+        ends.callback(epoch.end)
         memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
         parts = Prefetch(
-            lambda number: _PartJob(spec, contexts, memory, layout, ranges[number]),
+            lambda number: _Part(spec, contexts, memory, layout, ranges[number]),
             len(ranges),
             num_workers=resources.limits.max_workers,
             depth=DEPTH,
@@ -202,7 +191,7 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
             del part  # the next one needs its memory
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
-    kept = None if streams is None or layout.files is None else _checked(streams, data, layout)
+    kept = None if streams is None or layout.jpegs is None else _checked(streams, data, layout, layout.jpegs)
     resources.decoding.description = "on the CPU, once" if kept is None else "on the device, which has the JPEGs"
     return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
 
@@ -216,13 +205,11 @@ def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
     return decodes_most(spec.dataset.reader, some) and bool(GAIN * room(some.length)[-1] < pixels.sum())
 
 
-def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout) -> KeptJpegs:
+def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout, kept: _Kept) -> KeptJpegs:
     """Decode all JPEGs on the device once: the CPU decodes those that the device finds damaged."""
     from iofast.gpu.structs import CODES, DAMAGED
 
-    tables, files = layout.tables, layout.files
-    if tables is None or files is None:
-        raise TypeError("a layout of pixels has no JPEGs")
+    tables, files = kept
 
     def work(bus: Bus) -> torch.Tensor:
         codes = bus.send(torch.from_numpy(tables))[CODES:]
@@ -251,7 +238,7 @@ def _statuses(
     crops = jpegs.Crops(boxes, np.zeros(len(files), np.uint8), located.orientation)
     sizes = jpegs.place(files, crops, table, kernel.DecodeOptions(clip=True), (height, width))
     images = DeviceImages(table, sizes, (height, width), *memory)
-    return made_there(bus, images, (), None, Store(torch.uint8, torch.channels_last)).status.cpu().numpy()
+    return made_there(bus, images, (), None, Storage(torch.uint8, torch.channels_last)).status.cpu().numpy()
 
 
 def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
@@ -261,7 +248,7 @@ def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
     height, width = spec.pipeline.size or layout.sizes.max(axis=0).tolist()
     batch = options.batch_size * 3 * height * width * spec.dtype.itemsize
     made_with = 0
-    if layout.files is not None:
+    if layout.jpegs is not None:
         pixels = layout.sizes.prod(axis=1)
         made_with = _PER_PIXEL * max(options.batch_size * int(pixels.mean()), min(_MOST_CHECKED, int(pixels.sum())))
     return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch + made_with)

@@ -71,18 +71,18 @@ def finished(images: torch.Tensor, ops: Sequence[Op], work: Work | None, out: to
     return out if stored is out else out.copy_(stored)
 
 
-class Store(NamedTuple):
+class Storage(NamedTuple):
     """How the images of a batch are stored."""
 
     dtype: torch.dtype
     memory_format: torch.memory_format
 
 
-def made_there(bus: Bus, images: DeviceImages, ops: Sequence[Op], work: Work | None, store: Store) -> Made:
+def made_there(bus: Bus, images: DeviceImages, ops: Sequence[Op], work: Work | None, storage: Storage) -> Made:
     """Make images on the device of `bus` and finish them, (N, 3, height, width), for the current stream."""
     from iofast.gpu.images import make  # needs the native kernel
 
-    finish = finish_of(ops, no_work(len(images.table)) if work is None else work, store.dtype)
-    stored = store.dtype if store.dtype in TYPES else torch.float32
-    made = make(bus, images, finish, stored, store.memory_format)
-    return made._replace(images=made.images.to(store.dtype))
+    finish = finish_of(ops, no_work(len(images.table)) if work is None else work, storage.dtype)
+    stored = storage.dtype if storage.dtype in TYPES else torch.float32
+    made = make(bus, images, finish, stored, storage.memory_format)
+    return made._replace(images=made.images.to(storage.dtype))

@@ -10,7 +10,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from iofast import kernel
 from iofast.bars import html_table
@@ -100,7 +100,7 @@ class Failure(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
-class Ledger:
+class FailureLog:
     """The failures of the batches that a loader has returned, each counted, logged and checked once.
 
     Batches made ahead and never returned do not count. `max_errors` is the budget of an epoch on this rank; an epoch
@@ -180,59 +180,52 @@ class Sum(NamedTuple):
 
 
 class Epoch:
-    """A running epoch. It has weak references to its `Prefetch` objects, which end when nothing else refers to them."""
+    """A running epoch. It has weak references to its `Prefetch` objects, which end when nothing else refers to them.
+
+    `end` runs in finalizers, at any point of any thread, also between two lines of `sum`. So it takes no lock.
+    """
 
     def __init__(self, contexts: Contexts) -> None:
-        self._contexts = contexts
+        self._contexts: Contexts | None = contexts
         self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
+        self.ended: Sum | None = None
 
     def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
         """Count the times of the first one's threads, and only the CPU time of the others, which finish its results."""
         self._made_by = tuple(map(weakref.ref, made_by))
 
+    def end(self) -> None:
+        """Keep the sums alone, once the threads have ended."""
+        self.ended = self.sum()
+        self._contexts = None
+
     def sum(self) -> Sum:
+        if (contexts := self._contexts) is None:
+            return cast(Sum, self.ended)
         none = PrefetchTimes()
         times = [none if (made := each()) is None else made.times() for each in self._made_by] or [none]
-        return Sum(self._contexts.ways(), replace(times[0], cpu_s=sum(each.cpu_s for each in times)))
+        return Sum(contexts.ways(), replace(times[0], cpu_s=sum(each.cpu_s for each in times)))
 
 
 class Tally:
-    """Sums over all epochs of a loader, ended and running.
-
-    `end` runs in finalizers, at any point of any thread, also between two lines of `sum`. So it takes no lock, and only
-    replaces the value of an existing key.
-    """
+    """Sums over all epochs of a loader, ended and running."""
 
     def __init__(self) -> None:
         self._ended = Sum(Counter(), PrefetchTimes())
-        self._epochs: dict[int, Epoch | Sum] = {}  # running, or ended and not yet added up
-        self._numbers = itertools.count()
+        self._epochs: list[Epoch] = []  # running, or ended and not yet added up
         self._lock = threading.Lock()
 
-    def begin(self, epoch: Epoch) -> int:
-        """Start to count an epoch, and return its number for `end`."""
-        number = next(self._numbers)
-        with self._lock:
-            self._add_up()
-            self._epochs[number] = epoch
-        return number
-
-    def end(self, number: int) -> None:
-        """End an epoch whose threads have ended."""
-        epoch = self._epochs[number]
-        if isinstance(epoch, Epoch):
-            self._epochs[number] = epoch.sum()
+    def begin(self, epoch: Epoch) -> None:
+        """Count an epoch."""
+        self.sum()
+        self._epochs.append(epoch)
 
     def sum(self) -> Sum:
         with self._lock:
-            self._add_up()
+            for epoch in [each for each in self._epochs if each.ended]:
+                self._ended = self._ended.plus(epoch.sum())
+                self._epochs.remove(epoch)
             total = self._ended
-            for each in list(self._epochs.values()):
-                total = total.plus(each.sum() if isinstance(each, Epoch) else each)
-        return total
-
-    def _add_up(self) -> None:
-        for number, each in list(self._epochs.items()):
-            if isinstance(each, Sum):
-                self._ended = self._ended.plus(each)
-                del self._epochs[number]
+            for epoch in self._epochs:
+                total = total.plus(epoch.sum())
+            return total

@@ -1,10 +1,13 @@
-"""LoaderOptions: everything about a FastLoader but its dataset; and the advice for options of torch's DataLoader."""
+"""LoaderOptions: everything about a FastLoader but its dataset; and the advice for options of torch's DataLoader.
+
+The types of batches, for type checkers, follow from these options and from the dataset's `fields`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -13,7 +16,6 @@ from iofast.arguments import check_integer
 from iofast.errors import OptionError, shown
 from iofast.loader.finishing import check_dtype
 from iofast.loader.loader_stats import OnError
-from iofast.loader.mapping import SampleFunction
 from iofast.loader.ranks import rank_in
 from iofast.loader.target_fields import targets_of
 from iofast.option import option
@@ -25,7 +27,22 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    class Fields(dict[str, Any]):
+        """A batch of a dataset with `fields`, a plain dictionary at run time."""
+
+        @overload
+        def __getitem__(self, name: Literal["image", "label", "index", "valid", "size"], /) -> torch.Tensor: ...
+        @overload
+        def __getitem__(self, name: Literal["key"], /) -> list[str]: ...
+        @overload
+        def __getitem__(self, name: str, /) -> Any: ...
+        def __getitem__(self, name: str, /) -> Any: ...
+else:
+    Fields = dict
+
 AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
+Sample = dict[str, Any]
+SampleFunction = Callable[[Sample, np.random.Generator], Sample]
 
 MAX_WORKERS = 256
 MAX_PREFETCH = 64
@@ -185,6 +202,19 @@ class LoaderOptions:
         for name, value in collate.items():
             if not callable(value):
                 raise OptionError(f"collate[{name!r}] must be callable, found {shown(value)}")
+
+
+@dataclass(frozen=True)
+class UsualOptions(LoaderOptions):
+    """The options with which batches consist of tensors. The types of other batches are not known: `Any`."""
+
+    _: KW_ONLY
+    transform: Sequence[Transform] | None = None
+    output: Literal["torch"] = "torch"
+    ragged: Literal["raise", "pad"] = "raise"
+    collate: None = None
+    map_sample: None = None
+    map_batch: None = None
 
 
 def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:

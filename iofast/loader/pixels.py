@@ -15,8 +15,8 @@ from iofast.batch_memory import BatchMemory
 from iofast.boxes import output_sizes
 from iofast.containers.changed import Rows, decode_again
 from iofast.kernel import Payloads
-from iofast.loader.canvas import Canvas, Images, Ragged, RowsToDecode, Storage, Uniform, size_of
-from iofast.loader.finishing import finish_of
+from iofast.loader.canvas import Canvas, Images, Ragged, RowsToDecode, Uniform, size_of
+from iofast.loader.finishing import Storage, finish_of
 from iofast.loader.plan import SamplePlan
 from iofast.loader.resident import PlannedImages
 from iofast.loader.there import There
@@ -36,14 +36,18 @@ class Pixels:
     """
 
     def __init__(self, plan: SamplePlan, instead: Pixels | None = None) -> None:
-        spec = plan.parts.spec
+        spec, resident = plan.parts.spec, plan.parts.resident
         self.plan, self._spec = plan, spec
-        self.size = self._common_size(instead)
+        self.size: tuple[int, int] | None = None
+        if not spec.pipeline.views and (spec.pipeline.size is not None or spec.options.ragged == "raise"):
+            self.size = spec.pipeline.size or (size_of(plan.boxes) if instead is None else instead.size)
         if instead is not None and self.size is not None:
             others = np.flatnonzero(~plan.has_size(slice(None), self.size))
             plan.reasons |= dict.fromkeys(others.tolist(), OTHER_SIZE)
-        self._resident = self._planned()
-        if self._resident is not None:  # what fails is known at once, for all rows
+        self._resident: PlannedImages | None = None
+        if resident is not None and self.size is not None:
+            # it has the plan's columns, so that its `take` serves both; what fails is known at once, for all rows
+            self._resident = PlannedImages(resident, plan.indices, plan.boxes, plan.flips, self.size)
             plan.reasons = self._resident.reasons(plan.located, clip=spec.pipeline.pads) | plan.reasons
         self.canvas = None if self._resident is not None else self._canvas(replacing=instead is not None)
         self.finish = self._finish(np.arange(len(plan))) if spec.finishes else None
@@ -85,33 +89,20 @@ class Pixels:
         """All of them; those of a dataset in device memory are yet to be cut out."""
         return self._resident if self.canvas is None else self.canvas.images()
 
-    def _common_size(self, instead: Pixels | None) -> tuple[int, int] | None:
-        pipeline = self._spec.pipeline
-        if pipeline.views or (pipeline.size is None and self._spec.options.ragged != "raise"):
-            return None
-        return pipeline.size or (size_of(self.plan.boxes) if instead is None else instead.size)
-
-    def _planned(self) -> PlannedImages | None:
-        """The images in device memory, if they are there; with the plan's columns, so that its `take` serves both."""
-        plan, resident = self.plan, self.plan.parts.resident
-        if resident is None or self.size is None:
-            return None
-        return PlannedImages(resident, plan.indices, plan.boxes, plan.flips, self.size)
-
     def _canvas(self, *, replacing: bool) -> Canvas:
         spec, resources, plan = self._spec, self.plan.parts.resources, self.plan
         memory = resources.float_memory if spec.finishes else resources.memory
         if replacing:
             memory = BatchMemory(pinned=False, spare=1)
         dtype = spec.dtype if spec.finishes or spec.pipeline.views else torch.uint8
-        stored = Storage(memory, spec.options.memory_format, dtype)
+        storage = Storage(dtype, spec.options.memory_format)
         if spec.pipeline.views:
-            return Several(plan, stored)
+            return Several(plan, memory, storage)
         if self.size is None:
-            return Ragged(plan, stored)
+            return Ragged(plan, memory, storage)
         if not replacing and (tables := resources.decoding.tables) is not None:
             return There(plan, self.size, memory, tables)
-        return Uniform(plan, self.size, stored)
+        return Uniform(plan, self.size, memory, storage)
 
     def _finish(self, rows: NDArray[np.intp]) -> kernel.Finish:
         """The pixel operations of `rows`, drawn for the sizes of their images."""
@@ -128,7 +119,7 @@ class Pixels:
         Not without some of them: the kernel would need a call for each run of rows that are alike.
         """
         compared, check = self.plan.parts.resources.compared, self._spec.options.check is not None
-        if not check or compared is None or payloads.indexed is None or self._spec.dataset.reader.moved:
+        if not check or compared is None or payloads.indexed is None or self._spec.dataset.reader.index_is_stale:
             return payloads.checked(check)
         done = compared[self.plan.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
         return payloads.checked(not done.all())

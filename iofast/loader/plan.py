@@ -149,8 +149,8 @@ def _planned(
 class BatchPlans:
     """The plans of an epoch's batches before `stop`, for any number of threads.
 
-    Up to `Resources.together` batches are planned at a time: the first one alone, because the consumer waits for it,
-    then as many as before. Plans are dropped if another program writes to the container.
+    They are planned in groups of 1, 1, 2, 4 … batches, up to `Resources.together`: the first must not wait for others.
+    Plans are dropped if another program writes to the container.
     """
 
     def __init__(self, parts: LoaderParts, epoch: int, stop: int) -> None:
@@ -172,7 +172,7 @@ class BatchPlans:
                 if opening != self._opening:
                     self._plans.clear()
                     self._opening = opening
-                if batch >= self._next and not reader.moved:
+                if batch >= self._next and not reader.index_is_stale:
                     self._plan_group(batch)
                 if (plan := self._plans.pop(batch, None)) is not None:
                     return plan

@@ -57,9 +57,9 @@ class Resident:
 
     def images(self, spec: BatchSpec, draft: PlannedImages, work: Work | None, bus: Bus | None) -> torch.Tensor:
         """Cut out and finish images, (N, 3, height, width), on the current stream of the device, or in host memory."""
-        store, ops = spec.store, spec.pipeline.ops
+        storage, ops = spec.storage, spec.pipeline.ops
         if bus is None:
-            cut = torch.empty((len(draft), 3, *draft.size), dtype=torch.uint8, memory_format=store.memory_format)
+            cut = torch.empty((len(draft), 3, *draft.size), dtype=torch.uint8, memory_format=storage.memory_format)
             self._cut_on_host(draft, rows_of(cut))
             plain = spec.dtype == torch.uint8 and not spec.pipeline.finishes
             return cut if plain else finished(cut, ops, work, torch.empty_like(cut, dtype=spec.dtype))
@@ -78,7 +78,7 @@ class Resident:
             given = bus.send(torch.from_numpy(self._decoded(spec, draft.rows(left)))).permute(0, 3, 1, 2)
         codes = None if self.jpegs is None else self.jpegs.codes
         images = DeviceImages(table, sizes, draft.size, self.data, codes, given)
-        return made_there(bus, images, ops, work, store).images
+        return made_there(bus, images, ops, work, storage).images
 
     def _decoded(self, spec: BatchSpec, draft: PlannedImages) -> NDArray[np.uint8]:
         """Images that the device leaves to the CPU, (N, height, width, 3); broken ones are zeros.
@@ -105,14 +105,9 @@ class Resident:
     def _cut_on_host(self, draft: PlannedImages, out: NDArray[np.uint8]) -> None:
         """The same by the CPU; rows that failed hold anything."""
         count, sizes = len(draft), self.sizes[draft.indices]
-        source = Payloads(
-            np.full(count, -1, np.int32),
-            (self.data.data_ptr() + self.offsets[draft.indices]).astype(np.uint64),
-            (3 * sizes.prod(axis=1)).astype(np.uint64),
-            None,
-            np.ones(count, np.uint8),
-            np.column_stack([np.full(count, Kind.RGB), sizes[:, ::-1]]).astype(np.int32),
-        )
+        addresses, lengths = self.data.data_ptr() + self.offsets[draft.indices], 3 * sizes.prod(axis=1)
+        indexed = np.column_stack([np.full(count, Kind.RGB), sizes[:, ::-1]])
+        source = Payloads.in_memory(addresses, lengths, np.ones(count), indexed)
         context = kernel.Context(kernel.DecodeOptions())
         kernel.decode_into(context, source, within(draft.boxes, draft.size), draft.flips, out, np.arange(count))
         context.close()

@@ -38,7 +38,7 @@ class Resources:
     transfer  how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
     limits    most threads and batches ahead; `slice` is the number of rows in a slice
-    together  batches that may be planned at a time; one where finding a place may cost a request
+    together  how many batches are planned together; 1 for object stores, where finding a place may cost a request
     compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare, or
               they are in an object store and may be fetched again
     memory    uint8 pixels; `float_memory`: finished pixels, apart because blocks of two sizes displace each other

@@ -6,15 +6,17 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.errors import DecodeError, IofastError
+from iofast.choices import generator
+from iofast.errors import DecodeError, IofastError, OptionError
 from iofast.loader.loader_stats import Failure
-from iofast.loader.mapping import Sample, SampleFunction, mapped
+from iofast.loader.options import Sample, SampleFunction
 from iofast.loader.pixels import Pixels
 from iofast.loader.plan import SamplePlan
 from iofast.meter import Stages
@@ -121,3 +123,20 @@ class Samples:
             return f"{plan.name(row)}, position {plan.positions[row]} of epoch {plan.epoch}"
 
         self.mapped[row] = mapped(function, sample, seed, name)
+
+
+def mapped(
+    function: SampleFunction, sample: Sample, seed: tuple[int, int, int, int], name: Callable[[], str]
+) -> Sample:
+    """What `map_sample` returns; `rng` depends only on `seed`, which is (seed, epoch, position, attempt).
+
+    What the function raises gets a note with the sample's name.
+    """
+    try:
+        result = function(sample, generator(*seed))
+        if not isinstance(result, dict):
+            raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
+    except Exception as error:
+        error.add_note(f"in map_sample: {name()}")
+        raise
+    return result

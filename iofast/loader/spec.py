@@ -13,7 +13,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.fields import PSEUDO_FIELDS, collate
 from iofast.loader.decoding import lacking
-from iofast.loader.finishing import TYPES, Store
+from iofast.loader.finishing import TYPES, Storage
 from iofast.loader.loader_stats import noted
 from iofast.loader.options import LoaderOptions
 from iofast.loader.target_fields import targets_of
@@ -37,7 +37,7 @@ class BatchSpec:
         compiled = compile_transform(options.transform)
         self.pipeline = in_gray(compiled) if options.image_mode == "L" else compiled
         self.device, self.dtype = torch.device(options.device), cast(torch.dtype, options.dtype)
-        self.store = Store(self.dtype, options.memory_format)
+        self.storage = Storage(self.dtype, options.memory_format)
         self.fields = PAIR if dataset.fields is None else dataset.fields
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)
         self.with_images = "image" in self.fields

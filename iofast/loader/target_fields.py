@@ -35,15 +35,12 @@ class TargetField:
         """
         if self.kind == "mask":
             return _mask(value, crop, size, self.fill)
-        plain, boxes = _plain(value), self.kind == "boxes"
+        plain: Any = value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
+        boxes = self.kind == "boxes"
         moved = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format)
         if boxes and isinstance(plain, list) and not (plain and isinstance(plain[0], dict)):
             return torch.tensor(moved, dtype=torch.float32).reshape(-1, 4)
         return moved
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
 
 
 def targets_of(option: Mapping[str, str] | None) -> dict[str, TargetField]:

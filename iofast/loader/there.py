@@ -65,9 +65,7 @@ class There(Canvas):
         self.options = context.options
         places, files = self.places[some.start : some.stop + 1], self.files[some]
         status, table = np.zeros(count, np.int32), np.zeros(count, IMAGE)
-        jpegs.read(
-            context, source, jpegs.Records(self.bytes.numpy(), places, self.tables.array, files, status), 0, count
-        )
+        jpegs.read(context, source, jpegs.Records(self.bytes.numpy(), places, self.tables.array, files, status))
         crops = jpegs.Crops(self.plan.boxes[some], self.plan.flips[some], source.orientations)
         jpegs.place(files, crops, table, self.options, self.size)
         return np.flatnonzero(table["refused"])
@@ -115,7 +113,7 @@ class JpegRows(Unmade):
         data, *given = self.copies
         pixels = given[0].permute(0, 3, 1, 2) if given else None
         images = DeviceImages(table, sizes, canvas.size, data, canvas.tables.codes(bus), pixels)
-        made = made_there(bus, images, spec.pipeline.ops, work, spec.store)
+        made = made_there(bus, images, spec.pipeline.ops, work, spec.storage)
         status = bus.fetch(made.status)
         self.damaged = lambda: rows[status().numpy() & DAMAGED != 0].tolist()
         return made.images

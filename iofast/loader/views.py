@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
@@ -14,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.batch_memory import BatchMemory
 from iofast.boxes import COLUMNS, fits, output_sizes
 from iofast.choices import Draw
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
-from iofast.loader.canvas import Canvas, RowsToDecode, Storage, laid_out
-from iofast.loader.finishing import TYPES, finish_of, finished, rows_of
+from iofast.loader.canvas import Canvas, RowsToDecode, laid_out
+from iofast.loader.finishing import TYPES, Storage, finish_of, finished, rows_of
 from iofast.loader.plan import SamplePlan
 from iofast.transforms.pipeline import View
 from iofast.work import Work, no_work
@@ -51,7 +52,10 @@ class Cut(NamedTuple):
                 planned[~fits(planned, size)] = 0
             boxes[:, number] = planned
             works.append(view.pipeline.work(own, np.full(n, size[1]), np.full(n, size[0]), planned))
-        return cls(boxes, flips, _beside(works))
+        # row i of each, one after the other
+        columns = {name: np.stack([getattr(work, name) for work in works], axis=1) for name in _DRAWN}
+        flat = {name: column.reshape(n * count, *column.shape[2:]) for name, column in columns.items()}
+        return cls(boxes, flips, replace(no_work(n * count), **flat))
 
     def put(self, rows: NDArray[np.intp], other: Cut) -> None:
         """Replace `rows` by those of `other`."""
@@ -62,23 +66,19 @@ class Cut(NamedTuple):
             getattr(self.work, name)[places] = getattr(other.work, name)
 
 
-def _beside(works: Sequence[Work]) -> Work:
-    """Row i of each, one after the other."""
-    columns = {name: np.stack([getattr(work, name) for work in works], axis=1) for name in _DRAWN}
-    rows = len(works[0]) * len(works)
-    flat = {name: column.reshape(rows, *column.shape[2:]) for name, column in columns.items()}
-    return replace(no_work(rows), **flat)
-
-
 class Several(Canvas):
     """Several finished views of each image, cut from an image that is decoded once, upright and whole."""
 
-    def __init__(self, plan: SamplePlan, stored: Storage) -> None:
+    def __init__(self, plan: SamplePlan, memory: BatchMemory, storage: Storage) -> None:
         super().__init__(plan)
-        self._stored = stored
+        self._dtype = storage.dtype
         self._views = plan.parts.spec.pipeline.views
         self._cuts = self._cut(slice(None))
-        self._blocks = self._allocated()
+        # (count, N, 3, H, W) for each group, all in one block of memory
+        sizes = [(view.count or 1, len(plan), *cast(tuple[int, int], view.pipeline.size)) for view in self._views]
+        counts = [3 * math.prod(size) for size in sizes]
+        parts = zip(torch.split(memory.take((sum(counts),), storage.dtype), counts), sizes, strict=True)
+        self._blocks = [laid_out(part, size, storage.memory_format) for part, size in parts]
         self._outs = [
             rows_of(block.flatten(0, 1)).reshape(-1, len(plan), *block.shape[3:], 3) for block in self._blocks
         ]
@@ -94,33 +94,24 @@ class Several(Canvas):
             cut.put(rows, now)
         return super().fits(rows)
 
-    def _allocated(self) -> list[torch.Tensor]:
-        """(count, N, 3, H, W) for each group, all in one block of memory."""
-        memory, memory_format, dtype = self._stored
-        sizes = [(view.count or 1, len(self.plan), *cast(tuple[int, int], view.pipeline.size)) for view in self._views]
-        counts = [3 * math.prod(size) for size in sizes]
-        parts = zip(torch.split(memory.take((sum(counts),), dtype), counts), sizes, strict=True)
-        return [laid_out(part, size, memory_format) for part, size in parts]
-
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        numbered = enumerate(wanted.rows.tolist())
-        each = ((wanted.source.rows(slice(number, number + 1)), row) for number, row in numbered)
-        return np.array([self._make(wanted.context, source, row) for source, row in each], np.int32)
-
-    def _make(self, context: kernel.Context, source: Payloads, row: int) -> int:
-        """Make all views of one image and return its status."""
-        box, flip = self.plan.boxes[row : row + 1], self.plan.flips[row : row + 1]
-        height, width = output_sizes(box)[0].tolist()
-        whole, status = _scratch_of(3 * width * height).reshape(height, width, 3), np.zeros(1, np.int32)
-        kernel.decode_each(context, source, box, flip, [whole], status)
-        return int(status[0]) or self._cut_out(context, whole, row)
+        status = np.zeros(len(wanted.rows), np.int32)
+        for number, row in enumerate(wanted.rows.tolist()):
+            one, box, flip = slice(number, number + 1), self.plan.boxes[row : row + 1], self.plan.flips[row : row + 1]
+            height, width = output_sizes(box)[0].tolist()
+            whole = _scratch_of(3 * width * height).reshape(height, width, 3)
+            kernel.decode_each(wanted.context, wanted.source.rows(one), box, flip, [whole], status[one])
+            status[number] = status[number] or self._cut_out(wanted.context, whole, row)
+        return status
 
     def _cut_out(self, context: kernel.Context, whole: NDArray[np.uint8], row: int) -> int:
         """Make all views of one image and return the first status that is not OK."""
+        height, width = whole.shape[:2]
         for view, cut, out in zip(self._views, self._cuts, self._outs, strict=True):
             count = view.count or 1
             work = cut.work.rows(slice(row * count, (row + 1) * count))
-            source, status = _in_memory(whole, count), np.zeros(count, np.int32)
+            columns = ([each] * count for each in (whole.ctypes.data, whole.size, 1, (Kind.RGB, width, height)))
+            source, status = Payloads.in_memory(*columns), np.zeros(count, np.int32)
             decode = partial(kernel.decode_batch, context, source, cut.boxes[row], view.with_filter(cut.flips[row]))
             self._make_views(view, work, out[:, row], partial(decode, status=status, start=0, stop=count))
             if status.any():
@@ -129,7 +120,7 @@ class Several(Canvas):
 
     def _make_views(self, view: View, work: Work, out: NDArray[Any], decode: Callable[..., None]) -> None:
         """Views of one size, into `out` (count, height, width, 3); `decode` takes the array to decode into."""
-        dtype, ops = self._stored.dtype, view.pipeline.ops
+        dtype, ops = self._dtype, view.pipeline.ops
         if dtype == torch.uint8 and not view.pipeline.finishes:
             decode(out)
         elif dtype in TYPES:
@@ -160,16 +151,3 @@ def _scratch_of(size: int) -> NDArray[np.uint8]:
     if memory is None or memory.size < size:
         memory = _scratch.memory = np.empty(size, np.uint8)
     return cast(NDArray[np.uint8], memory[:size])
-
-
-def _in_memory(whole: NDArray[np.uint8], count: int) -> Payloads:
-    """An upright image in memory, as the source of `count` rows."""
-    height, width = whole.shape[:2]
-    return Payloads(
-        np.full(count, -1, np.int32),
-        np.full(count, whole.ctypes.data, np.uint64),
-        np.full(count, whole.size, np.uint64),
-        None,
-        np.ones(count, np.uint8),
-        np.tile(np.array([Kind.RGB, width, height], np.int32), (count, 1)),
-    )

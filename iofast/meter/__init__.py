@@ -7,16 +7,14 @@ stats.py     what was measured
 counters.py  counters that threads add to, and their sums as StageStats
 traffic.py   this process's requests to object stores
 page.py      a page's members and text (docs/format.md, section 12)
-own_page.py  this process's page, with a Slot per loader
-reading.py   the pages of this user's processes, and their folders
+page_files.py  the pages of this user's processes, and this process's own, with a Slot per loader
 """
 
 from iofast.meter.clock import Pass, StallClock
 from iofast.meter.counters import STAGES, Cells, StageCounter, Stages, StageStats
 from iofast.meter.loop import Meter, watch
-from iofast.meter.own_page import Slot, close_page
 from iofast.meter.page import LoaderInfo, LoaderReport, Page, PhaseTotals, Totals
-from iofast.meter.reading import page_of, pages
+from iofast.meter.page_files import Slot, close_page, page_of, pages
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 from iofast.meter.traffic import TrafficStats
 

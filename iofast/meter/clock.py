@@ -23,8 +23,8 @@ from typing import Any, Final
 from iofast.errors import OptionError, shown
 from iofast.meter.counters import Cells, Stages
 from iofast.meter.device import RECENT, DeviceTimes, Marks
-from iofast.meter.own_page import Slot
 from iofast.meter.page import LoaderInfo, PhaseTotals, Totals
+from iofast.meter.page_files import Slot
 from iofast.meter.phase import DevicePhase, HostPhase
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 
@@ -54,7 +54,7 @@ class StallClock:
         cuda: Any = None,
     ) -> None:
         self.stages = stages
-        self.slot = Slot(info)
+        self.slot = Slot(info)  # whose `info` may be replaced at any time
         self.now = now
         self.sums = Cells(10)
         self.recent: deque[int] = deque(maxlen=RECENT)
@@ -67,16 +67,7 @@ class StallClock:
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _anew, (self.info, self.device, self.stages)  # a copy measures for itself
-
-    @property
-    def info(self) -> LoaderInfo:
-        """The loader's description on the telemetry page; may be replaced at any time."""
-        return self.slot.info
-
-    @info.setter
-    def info(self, info: LoaderInfo) -> None:
-        self.slot.info = info
+        return _anew, (self.slot.info, self.device, self.stages)  # a copy measures for itself
 
     def begin(self, epoch: int | None = None) -> Pass:
         """Begin a pass. `epoch` is its number on the telemetry page, by default the number of passes before it."""
@@ -84,18 +75,16 @@ class StallClock:
         if self._times is None:
             self._times = self._device_times()
             if self._times is not None:
-                self.info = replace(self.info, device=self._times.name)
+                self.slot.info = replace(self.slot.info, device=self._times.name)
         return Pass(self, number if epoch is None else epoch, self._times)
 
     def step(self, name: str) -> AbstractContextManager[object]:
         """Return a context manager that measures the phase `name` of the step."""
-        phase = self._phases.get(name) or self._phase(name)
+        phase = self._phases.get(name)
+        if phase is None:
+            name = name if len(self._phases) < MAX_PHASES else OTHER
+            phase = self._phases.setdefault(name, HostPhase(name, self.now))
         return phase if self._times is None else DevicePhase(phase, self._times)
-
-    def _phase(self, name: str) -> HostPhase:
-        if len(self._phases) >= MAX_PHASES:
-            name = OTHER
-        return self._phases.setdefault(name, HostPhase(name, self.now))
 
     def publish(self, epoch: int, batch: int, now: int) -> None:
         """Write the telemetry page."""

@@ -81,14 +81,10 @@ class StageCounter:
         row[_LEVEL] += level
         row[_CAPACITY] += capacity
 
-    def sums(self) -> tuple[int, int, int, int, int, float | None]:
-        """Return items, failed, bytes, work_ns, wait_ns, occupancy."""
-        items, failed, nbytes, work, wait, level, capacity = self._cells.sums()
-        return items, failed, nbytes, work, wait, min(1.0, level / capacity) if capacity else None
-
     def stats(self) -> StageStats:
         """Return the sums so far."""
-        items, failed, nbytes, work, wait, occupancy = self.sums()
+        items, failed, nbytes, work, wait, level, capacity = self._cells.sums()
+        occupancy = min(1.0, level / capacity) if capacity else None
         return StageStats(items, failed, nbytes, work / 1e9, wait / 1e9, occupancy)
 
 

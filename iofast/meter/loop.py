@@ -55,7 +55,7 @@ class Meter(Iterable[Batch], Generic[Batch]):
         self._measures_itself = isinstance(own, StallClock)
         self.clock = own if isinstance(own, StallClock) else StallClock(_described(loader, device))
         if name is not None:
-            self.clock.info = replace(self.clock.info, name=name)
+            self.clock.slot.info = replace(self.clock.slot.info, name=name)
         if device is not None:
             self.clock.device = device
 

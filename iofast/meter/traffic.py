@@ -89,13 +89,9 @@ class Traffic:
         read, times = self._read.sums()[0], sorted(self._times.copy())
         if not (read or self._gets or self.retries):
             return None
-        median, late = (_quantile(times, share) for share in (0.5, 0.99))
+        # the times that so many of all do not exceed
+        median, late = (times[max(0, math.ceil(share * len(times)) - 1)] if times else None for share in (0.5, 0.99))
         return TrafficStats(self._gets, self._bytes, self.retries, read, median, late)
-
-
-def _quantile(times: list[float], share: float) -> float | None:
-    """The time that `share` of the sorted `times` do not exceed; None without any."""
-    return times[max(0, math.ceil(share * len(times)) - 1)] if times else None
 
 
 traffic = Traffic()  # of this process

@@ -32,21 +32,6 @@ from iofast.order.sampled import Sampled
 from iofast.order.schedule import Schedule
 
 __all__ = [
-    "Sequential",
-    "Shuffled",
-    "Blocks",
-    "Weighted",
-    "Balanced",
-    "Repeated",
-    "Mixed",
-    "Buckets",
-    "Grouped",
-    "Sampled",
-    "Mode",
-    "Population",
-    "Order",
-    "Schedule",
-    "nearest",
-    "MAX_SAMPLES",
-    "MAX_SEED",
-]
+    "MAX_SAMPLES", "MAX_SEED", "Balanced", "Blocks", "Buckets", "Grouped", "Mixed", "Mode", "Order", "Population",
+    "Repeated", "Sampled", "Schedule", "Sequential", "Shuffled", "Weighted", "nearest",
+]  # fmt: skip

@@ -1,22 +1,29 @@
-"""The order of a torch sampler, or of any iterable of indices."""
+"""The order of a torch sampler, or of any iterable of indices: an epoch is one run, the same whenever it is made."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from operator import index
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from iofast.errors import OptionError, shown
 from iofast.order.base import Binding, EpochPositions, Indices, Mode, Order, checksum
-from iofast.order.permutation import MAX_SAMPLES
-from iofast.order.runs import Run, Runs
+from iofast.order.permutation import MAX_SAMPLES, key_word
 
 EPOCHS = 4  # kept in memory: those in flight of a few iterators, 8 bytes per position each
 KEPT = 400  # global batches of an endless run: threads that are behind and readahead are less than 330 apart
 MOST_IN_MEMORY = 1 << 28  # positions of an epoch (2 GiB)
 PROBED = 1 << 16  # the least number of indices to search for the end of a sampler without a length
+_SHARE_OPTIONS = ("num_replicas", "seed", "shuffle", "drop_last")  # attributes of torch's DistributedSampler
+_TOGETHER = 1 << 16  # indices taken at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +105,7 @@ class _Sampled(Order):
             return None
         lock, runs = self._memory()
         with lock:
-            return checksum(self._run(runs, epoch, 0, self.length - 1).first(self.length))
+            return checksum(self._run(runs, epoch, 0, self.length - 1).newest[: self.length])
 
     def _indices(self, at: EpochPositions) -> Indices:
         if at.most - at.least >= self._kept:
@@ -106,7 +113,8 @@ class _Sampled(Order):
             raise OptionError(f"positions of an endless sampler must be within {self._kept} of each other, {found}")
         lock, runs = self._memory()
         with lock:  # the threads of an epoch need it at the same time, and the sampler must run once
-            return self._run(runs, at.epoch, at.least, at.most).at(at.positions)
+            indices: Indices = self._run(runs, at.epoch, at.least, at.most).newest[at.positions % self._kept]
+            return indices
 
     def _memory(self) -> tuple[threading.Lock, dict[int, Run]]:
         """The runs of this process: a lock held during a fork stays held in the child, without a thread to free it."""
@@ -115,7 +123,7 @@ class _Sampled(Order):
     def _run(self, runs: dict[int, Run], epoch: int, least: int, most: int) -> Run:
         """The run of an epoch, with the indices of positions `least` to `most`."""
         run = runs.pop(epoch, None)  # and is put back unless it fails: then it cannot continue
-        if run is None or not run.keeps(least):
+        if run is None or least < run.taken - self._kept:
             run = self._begun(epoch)
         run.take(most + 1)
         if run.taken <= most:
@@ -151,3 +159,98 @@ class _Sampled(Order):
 
     def _options(self) -> dict[str, object]:
         return self._runs.described()
+
+
+class Runs:
+    """Runs of `sampler` over `count` samples; random ones depend on (`seed`, epoch).
+
+    `share` is (rank, number of ranks) if the sampler gives one rank's share, else None.
+    """
+
+    def __init__(self, sampler: Iterable[Any], count: int, seed: int) -> None:
+        self.sampler, self.count, self.seed = sampler, count, seed
+        self.name = f"the sampler {type(sampler).__name__}"
+        self.share = _share(sampler)
+
+    def begin(self, epoch: int) -> Iterator[Any]:
+        """Begin the run of an epoch."""
+        sampler = self.sampler
+        if set_epoch := getattr(sampler, "set_epoch", None):
+            set_epoch(epoch)
+        else:
+            sampler = _with_generator(sampler, int(key_word(f"iofast order {self.seed} {epoch} sampler")))
+        try:
+            return iter(sampler)
+        except TypeError as error:  # an array of no dimension
+            raise OptionError(f"{self.name} must give whole numbers: {error}") from None
+
+    def described(self) -> dict[str, object]:
+        """The sampler, for `describe`; of a share also its options, for no checksum of a share holds for all ranks."""
+        options: dict[str, object] = {"sampler": type(self.sampler).__name__}
+        if self.share:
+            values = {name: getattr(self.sampler, name, None) for name in _SHARE_OPTIONS}
+            options |= {name: index(value) for name, value in values.items() if isinstance(value, SupportsIndex)}
+        return options
+
+
+class Run:
+    """One run of a sampler. Its `newest` indices are in memory, `kept` of them: that of position p at p modulo `kept`.
+
+    Those of positions before `taken` are taken.
+    """
+
+    def __init__(self, runs: Runs, epoch: int, kept: int) -> None:
+        self._runs, self._epoch = runs, epoch
+        self._rest = runs.begin(epoch)
+        self.newest, self.taken = np.empty(kept, np.int64), 0
+
+    def take(self, stop: int) -> None:
+        """Take the indices of all positions before `stop`, or fewer if the sampler ends. Raises `OptionError`."""
+        while self.taken < stop:
+            most = min(stop - self.taken, len(self.newest), _TOGETHER)
+            indices = self._next(most)
+            self.newest[np.arange(self.taken, self.taken + len(indices)) % len(self.newest)] = indices
+            self.taken += len(indices)
+            if len(indices) < most:
+                return
+
+    def _next(self, most: int) -> Indices:
+        name, last = self._runs.name, self._runs.count - 1
+        try:
+            indices = np.fromiter(map(index, islice(self._rest, most)), np.int64)
+        except TypeError as error:
+            raise OptionError(f"{name} must give whole numbers: {error}") from None
+        if wrong := np.flatnonzero((indices < 0) | (indices > last))[:1].tolist():
+            found = f"{indices[wrong[0]]} at position {self.taken + wrong[0]} of epoch {self._epoch}"
+            raise OptionError(f"{name} must give indices from 0 to {last}, found {found}")
+        return indices
+
+
+def _share(sampler: Iterable[Any]) -> tuple[int, int] | None:
+    """(rank, number of ranks) of a sampler that gives one rank's share."""
+    replicas, rank = getattr(sampler, "num_replicas", None) or 1, getattr(sampler, "rank", None)
+    if replicas == 1:
+        return None
+    if not isinstance(rank, SupportsIndex) or not isinstance(replicas, SupportsIndex):
+        name = type(sampler).__name__
+        raise OptionError(f"the sampler {name} must have the attribute rank, one of {replicas}, found {rank!r}")
+    return index(rank), index(replicas)
+
+
+def _with_generator(sampler: Iterable[Any], seed: int) -> Iterable[Any]:
+    """A copy of a sampler that draws from a `torch.Generator`, with a new one; any other sampler as it is.
+
+    A copy, because another loader may use the sampler in another thread. torch is not imported: if it is not loaded,
+    there is no torch sampler.
+    """
+    torch, data = sys.modules.get("torch"), sys.modules.get("torch.utils.data")
+    attributes = getattr(sampler, "__dict__", {})
+    if torch is None or data is None or "generator" not in attributes:
+        return sampler
+    generator = attributes["generator"]
+    if not isinstance(generator, torch.Generator) and not (generator is None and isinstance(sampler, data.Sampler)):
+        return sampler  # another library's generator
+    own: Any = copy(sampler)
+    on_device = attributes.get("weights") if generator is None else generator  # weights may be on a GPU
+    own.generator = torch.Generator(getattr(on_device, "device", "cpu")).manual_seed(seed)
+    return own  # type: ignore[no-any-return]

@@ -15,19 +15,13 @@ if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getatt
     from iofast.packing.run import pack as pack
     from iofast.packing.run import pack_part as pack_part
 
-_NAMES = {
-    "pack": "iofast.packing.run",
-    "pack_part": "iofast.packing.run",
-    "PackOptions": "iofast.packing.options",
-    "PackReport": "iofast.packing.report",
-    "Estimate": "iofast.packing.report",
-}
+_HOMES = {"pack": "run", "pack_part": "run", "PackOptions": "options", "PackReport": "report", "Estimate": "report"}
 __all__ = ["pack", "pack_part", "PackOptions", "PackReport", "Estimate"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _NAMES:
+    if name not in _HOMES:
         raise AttributeError(f"module 'iofast.packing' has no attribute {name!r}")
-    value: object = getattr(import_module(_NAMES[name]), name)
+    value: object = getattr(import_module(f"iofast.packing.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -6,29 +6,49 @@ This process reads and writes, because nothing is decoded.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from iofast.containers.base import Reader
+from iofast import kernel
+from iofast.containers.base import Located, Reader
+from iofast.containers.changed import follow
+from iofast.containers.columns import ABSENT
 from iofast.containers.folder_writer import FolderTarget
-from iofast.containers.identity import require_elsewhere, state_of
+from iofast.containers.located import steps
 from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
-from iofast.containers.shard_target import ShardTarget, shard_bytes
+from iofast.containers.targets import ShardTarget, require_elsewhere, shard_bytes, state_of
 from iofast.containers.writer import TRANSACTION_BYTES, Section
-from iofast.errors import SourceError
+from iofast.errors import ContainerError, SourceError
+from iofast.packing.messages import PackedRecord
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import PackPlan, shards
 from iofast.packing.pool import Done
-from iofast.packing.records import CopiedRecords
-from iofast.record import key_width
+from iofast.record import (
+    FIELD_OF_FORMAT,
+    IMAGE_FIELDS,
+    JSON_FIELD,
+    KEY_WIDTH,
+    LABEL_FIELD,
+    PICKLED,
+    ImageInfo,
+    image_field,
+    is_stored,
+    key_width,
+)
 from iofast.version import __version__
 
+SLICE_BYTES = 16 << 20  # bytes of payloads that are read together
+SLICE_RECORDS = 1024
+
+_MAX_KEY = 20  # digits
 _OF_COPIES = ("format", "check", "shard_size", "shard_records", "overwrite", "foreign", "workers", "max_errors")
 
 
@@ -41,23 +61,24 @@ def is_copy(options: PackOptions) -> bool:
 class CopyWork:
     """The copying of all records of a reader of `source`; see `work.PackWork`.
 
-    Raises `SourceError` if a folder would get no file. `results` raise `ContainerError` for a damaged payload.
+    Keys stay if all are rising positions. Otherwise positions are dense indices, and the `json` of each record gets its
+    old key. Raises `SourceError` if a folder would get no file. `results` raise `ContainerError` for a damaged payload.
     """
 
     def __init__(self, reader: Reader, source: str, target: Target, options: PackOptions) -> None:
         require_elsewhere(reader, source, target)
         if not len(reader) and isinstance(target, FolderTarget):
             raise SourceError(f"{source} contains no record")
-        self.options, self._reader, self._source = options, reader, source
-        self._records = CopiedRecords(reader)
-        self.key_width = self._records.key_width or key_width(len(reader))
+        self.options, self._reader, self._source, self._own = options, reader, source, reader.is_ours
+        kept = reader.manifest.key_width if self._own else _kept_width(reader)
+        self._keeps_keys, self.key_width = kept > 0, kept or key_width(len(reader))
         settings = {"copy of": os.path.abspath(source), "iofast": __version__, **shards(options, target)}
         self.plan = PackPlan(len(reader), tuple(reader.manifest.ranges()), state_of(reader, source), settings)
 
     def results(self, _: object, sections: Sequence[Section]) -> Iterator[Done]:
         """The records of these sections, one at a time."""
         for section in sections:
-            for record in self._records.read(section.start, section.stop):
+            for record in self._records(section.start, section.stop):
                 yield Done(section.start, 1, (record,), (), sum(map(len, record.fields.values())), 0)
 
     def path(self, position: int) -> str:
@@ -94,9 +115,107 @@ class CopyWork:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What is not copied, in words."""
-        return (*self._reader.left_out, *self._records.not_stored())
+        return (*self._reader.left_out, *self._not_stored())
 
     @property
     def _size(self) -> int:
         """Bytes of all files, about those of all payloads."""
         return sum(shard.size for shard in self._reader.manifest.shards)
+
+    def _records(self, start: int, stop: int) -> Iterator[PackedRecord]:
+        """The records of these dense indices. Raises `ContainerError` for a damaged payload."""
+        for part in steps(start, stop):
+            columns = self._reader.columns(part)
+            keys = self._reader.keys(columns)
+            for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
+                own = keys[first:last]
+                if self._reader.renames:
+                    found = [dict(self._reader.record(index).fields) for index in part[first:last].tolist()]
+                else:
+                    found = self._reader.all_values(part[first:last])
+                headers = [
+                    None if self._own else self._header(columns, row, each) for row, each in enumerate(found, first)
+                ]
+                infos = columns.rows(slice(first, last)).infos()  # a header may have updated them
+                rows = zip(part[first:last].tolist(), own, found, headers, infos, strict=True)
+                for index, key, payloads, header, info in rows:
+                    fields = payloads if self._own else self._legal(payloads, info, key, header)
+                    yield PackedRecord(int(key) if self._keeps_keys else index, info, fields, None)
+
+    def _not_stored(self) -> list[str]:
+        """What no container stores, in words."""
+        lines = []
+        for name in sorted(self._reader.manifest.fields):
+            if self._own or is_stored(name):
+                continue
+            number = sum(self._having(name, part) for part in steps(0, len(self._reader)))
+            pickled = name.rpartition(".")[2] in PICKLED
+            why = "is pickled data, which is never stored or loaded" if pickled else "is not a legal name"
+            lines.append(f"field {name!r} of {number:,} records {why}: left out")
+        return lines
+
+    def _having(self, name: str, indices: NDArray[np.int64]) -> int:
+        """How many of these records have the field."""
+        try:
+            return int((self._reader.locate(indices, name).file != ABSENT).sum())
+        except KeyError:  # in no file
+            return sum(value is not None for value in self._reader.values(indices, name))
+
+    def _header(self, columns: Located, row: int, payloads: Mapping[str, bytes]) -> kernel.Header | None:
+        """The header of a record's image, or None; without a checksum, `columns` is updated from it."""
+        image = image_field(payloads)
+        return None if image not in IMAGE_FIELDS else follow(self._reader, columns, row, payloads[image])
+
+    def _legal(
+        self, payloads: Mapping[str, bytes], info: ImageInfo, key: str, header: kernel.Header | None
+    ) -> dict[str, bytes]:
+        """Fields of another program as ours: label in `cls`, image under its format's name, key in `json`."""
+        fields = {name: payload for name, payload in payloads.items() if is_stored(name)}
+        _name_image(fields, header)
+        label = fields.pop(LABEL_FIELD, None)
+        if info.label >= 0:
+            fields[LABEL_FIELD] = b"%d" % info.label
+        elif label is not None:  # not a class index: one or more names
+            fields.setdefault("cls.txt", label)
+        if not self._keeps_keys:
+            _keep_key(fields, key)
+        if not fields:
+            raise ContainerError(f"record {key!r} of another program has no field that can be stored")
+        return fields
+
+
+def _kept_width(reader: Reader) -> int:
+    """The length of another program's keys if all are positions as in docs/format.md; else 0."""
+    width, last = 0, -1
+    for indices in steps(0, len(reader)):
+        for key in reader.keys(reader.columns(indices)):
+            width = width or len(key)
+            if len(key) != width or width > _MAX_KEY or not (key.isascii() and key.isdigit()) or int(key) <= last:
+                return 0
+            last = int(key)
+    return (width or KEY_WIDTH) if last < 1 << 63 else 0
+
+
+def _name_image(fields: dict[str, bytes], header: kernel.Header | None) -> None:
+    """Rename a PNG in the field `jpg` to `png`, if that name is free."""
+    image = image_field(fields)
+    if image not in IMAGE_FIELDS or header is None:
+        return
+    real = FIELD_OF_FORMAT.get(header.format, image)
+    if real not in fields:
+        fields[real] = fields.pop(image)
+
+
+def _keep_key(fields: dict[str, bytes], key: str) -> None:
+    """Insert the old key into the text of `json`; if that is not an object, add it as the field `key.txt`."""
+    text = fields.get(JSON_FIELD, b"{}")
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        members = None
+    if not isinstance(members, dict):
+        fields.setdefault("key.txt", key.encode("utf-8", "backslashreplace"))
+    elif "key" not in members:
+        inside = text.lstrip(b"\xef\xbb\xbf \t\r\n")[1:]
+        comma = b"," if members else b""
+        fields[JSON_FIELD] = b'{"key":%s%s%s' % (json.dumps(key).encode(), comma, inside)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Reader
-from iofast.containers.identity import containers_of, require_elsewhere, state_of
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.publish import Target
+from iofast.containers.targets import containers_of, require_elsewhere, state_of
 from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.opening import is_container, not_foreign, open_sources
-from iofast.packing.failures import read_lines
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import OTHER_IMAGES
+from iofast.packing.report import read_lines
 from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text

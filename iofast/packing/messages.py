@@ -29,13 +29,6 @@ class PackedRecord(NamedTuple):
     fields: dict[str, bytes]
     crcs: Mapping[str, int] | None
 
-    @classmethod
-    def of(cls, position: int, info: ImageInfo, fields: dict[str, bytes]) -> PackedRecord:
-        """A record whose checksums are computed here."""
-        from iofast.kernel import crc32c  # here: the packing process starts its workers before it loads NumPy
-
-        return cls(position, info, fields, {name: crc32c(payload) for name, payload in fields.items()})
-
 
 def encode(message: Message, payloads: Sequence[bytes] = ()) -> bytes:
     """Encode one frame."""

@@ -31,13 +31,12 @@ class PixelFields:
     """What becomes of an image's pixels."""
 
     resize: int | None = _option(None, "resize to N pixels; without it no size changes", "N")
-    mode: str | None = _option(None, "what N is: short (side, the default), long, exact, crop, pad, or none")
+    mode: str | None = _option(None, "N is: short (default), long, exact, crop, pad, or none")
     only_shrink: bool = _option(False, "do not enlarge smaller images")
     filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual=FILTER)
     format: str | None = _option(
         None,
-        "jpeg (the default with --resize), png, webp, npy (all channels and bits), keep (the default without), or rgb: "
-        "raw pixels",
+        "jpeg (default with --resize), png, webp, rgb (raw), npy (all bits), or keep (default without --resize)",
     )
     quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=QUALITY)
     subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual=SUBSAMPLING)

@@ -42,23 +42,19 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             parse_size(self.shard_size)
         if self.shard_size is not None and self.shard_records is not None:
             raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
-        self._check_parts()
-        self._check_cluster()
         self.source_options()
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
-
-    def _check_parts(self) -> None:
         if self.part is not None and self.part != SLURM:
             PackPart.parse(self.part, {})
         if self.part is not None and self.finish:
             raise OptionError("part packs one part, finish=True joins all: give one of them, or finish_when_complete")
         if self.dry_run and (self.part is not None or self.finish):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
+        if self.on is not None:
+            self._check_cluster()
 
     def _check_cluster(self) -> None:
-        if self.on is None:
-            return
         if self.on != RAY and not (isinstance(self.on, str) and self.on.startswith(f"{RAY}://")):
             raise OptionError(f"on must be ray or ray://host:port, found {self.on!r:.80}")
         if self.part is not None or self.finish or self.dry_run:

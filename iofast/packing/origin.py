@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -23,7 +22,16 @@ from iofast.errors import (
 )
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image, ReadSample
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, JSON_MEMBERS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
+from iofast.record import (
+    IMAGE_FIELDS,
+    JSON_FIELD,
+    JSON_MEMBERS,
+    LABEL_FIELD,
+    RAW_FIELDS,
+    image_field,
+    json_members,
+    raw_length,
+)
 from iofast.remote.urls import is_url, join
 
 if TYPE_CHECKING:
@@ -186,19 +194,17 @@ class RecordOrigin(Origin):
         data = fields.pop(name)
         if name in RAW_FIELDS:
             data = self._as_ppm(name, data, image.place)
-        members = _members(fields[JSON_FIELD]) if self._ours and JSON_FIELD in fields else None
+        members = json_members(fields[JSON_FIELD]) if self._ours and JSON_FIELD in fields else None
         row = image._replace(path=_path(members) or image.path)
         return ReadSample(data, self._beside(fields, image, members), row, self._upright)
 
     def where(self, image: Image) -> str:
-        """See `Origin.where`."""
         if self._reader is not None:
             with contextlib.suppress(IofastError, OSError):  # the name itself may be damaged
                 return str(self._reader.name(image.place))
         return self._name
 
     def check(self) -> None:
-        """See `Origin.check`."""
         self._reader = None
         self._open()
         self._reader.close()
@@ -206,7 +212,7 @@ class RecordOrigin(Origin):
     def _open(self) -> None:
         if self._reader is not None:
             return
-        from iofast.containers.identity import state_of
+        from iofast.containers.targets import state_of
         from iofast.opening import open_sources  # here: workers of files start without the readers of containers
 
         try:
@@ -289,15 +295,6 @@ def read_file(path: bytes, *, empty: bool = False) -> bytes:
         return data
     finally:
         os.close(fd)
-
-
-def _members(text: bytes) -> dict[str, Any]:
-    """The members of a JSON object; none for anything else."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _path(members: Mapping[str, Any] | None) -> str | None:

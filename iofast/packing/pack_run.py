@@ -1,14 +1,18 @@
-"""One run of packing: workers transcode, this process writes records in packing order, publishes, reports."""
+"""One run of packing: workers transcode, this process writes records in packing order, publishes, reports.
+
+A dry run transcodes a sample, and estimates size and time of the whole run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from iofast.containers.publish import PLAN, Target
+from iofast.containers.publish import PLAN, Target, existing_folder
 from iofast.containers.targets import writer_of
 from iofast.containers.writer import Finished, Section, Writer
 from iofast.errors import (
@@ -22,12 +26,14 @@ from iofast.errors import (
     because,
 )
 from iofast.packing.copying import CopyWork
-from iofast.packing.failures import FailedImages
 from iofast.packing.plan import load_plan
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.progress import PackProgress
-from iofast.packing.report import PackReport, completed, published
-from iofast.packing.work import PackWork
+from iofast.packing.report import Estimate, FailedImages, PackReport, completed, published
+from iofast.packing.work import PackWork, container_size, spread
+
+_SAMPLE = 64  # images of a dry run per worker: a fraction of a second for photographs, half a minute for the largest
+_START_UP = 0.3  # seconds until the first image, on any machine of today
 
 
 @dataclass(slots=True)
@@ -145,6 +151,36 @@ class PackRun:
             errors_file=os.fspath(failures.file) if failures else None,
         )
 
+    def forecast(self) -> PackReport:
+        """The report of a dry run, with its `estimate`. Nothing is written beside the target."""
+        work, path, workers = self.work, self.target.path, self.pool.count
+        assert isinstance(work, PackWork)  # a copy is no dry run
+        images = len(work.source)
+        sample = spread(images, _SAMPLE * workers)
+        size = max(1, min(work.chunk, len(sample) // (8 * workers)))  # so small that all workers end at about one time
+        jobs = (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
+        self.failures.allowed = images
+        bytes_in = bytes_out = left_out = 0
+        times = [time.monotonic()]
+        for done in self.pool.results(work.setup, jobs):
+            times.append(time.monotonic())
+            bytes_in += done.bytes_in
+            bytes_out += sum(len(payload) for record in done.records for payload in record.fields.values())
+            left_out += done.left_out
+            self.note_failures(done)
+        good = max(1, len(sample) - len(self.failures) - left_out)
+        admitted = images - images * left_out // len(sample)
+        total = container_size(path.suffix, admitted, bytes_out / good)
+        expected = Estimate(
+            sample=len(sample),
+            bytes_out=total,
+            seconds=_START_UP + images / _rate(times, len(sample)),
+            bytes_peak=total,
+            bytes_free=shutil.disk_usage(existing_folder(path.parent)).free,
+        )
+        bytes_in = int(bytes_in / good * admitted)
+        return replace(self.report(()), left_out=left_out, bytes_in=bytes_in, errors_file=None, estimate=expected)
+
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Say in errors that the same command resumes the run, if it does."""
@@ -192,3 +228,14 @@ class PackRun:
 def images_of(sections: Sequence[Section]) -> int:
     """The number of positions in these sections."""
     return sum(each.stop - each.start for each in sections)
+
+
+def _rate(times: list[float], images: int) -> float:
+    """Images per second, of `images` in jobs that ended at `times[1:]`, begun at `times[0]`.
+
+    The clock starts with the end of the first job, when all workers have started, unless there are few jobs.
+    """
+    jobs = len(times) - 1
+    if jobs < 4:
+        return images / max(1e-6, times[-1] - times[0])
+    return images * (jobs - 1) / jobs / max(1e-6, times[-1] - times[1])

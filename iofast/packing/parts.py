@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from iofast.containers.columns_file import load, store
+from iofast.containers.columns import load, store
 from iofast.containers.container_suffixes import LMDB
 from iofast.containers.lmdb_writer import LmdbWriter
 from iofast.containers.publish import PLAN, Target
@@ -119,11 +119,9 @@ class PackParts:
 
     def writer(self, part: PackPart, work: PackWork) -> Writer:
         """The writer of a part."""
-        if self.target.path.suffix != LMDB:
-            return writer_of(self.target, work.description(), work.key_width)
         folder = folder_of(part, self.target)
         folder.mkdir(0o700, exist_ok=True)
-        return LmdbWriter(folder, self.target.path.name, work.description(), work.key_width)
+        return writer_of(self.target, work.description(), work.key_width, folder)
 
     @property
     def _settings(self) -> Mapping[str, object]:
@@ -183,7 +181,7 @@ def load_work(
     """
     try:
         members, arrays = load(listing, checked=checked)
-        source = saved.source_of(saved.root_of(sources[0], members["kind"]), members, arrays)
+        source = replace(saved.value_of(members, arrays), root=saved.root_of(sources[0], members["kind"]))
     except (OSError, ContainerError, LookupError, TypeError) as error:
         raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
     return PackWork(sources, source, options, plan)
@@ -214,6 +212,6 @@ def missing_parts(target: Target, plan: PackPlan) -> tuple[int, ...]:
     sections, missing = plan.sections(), []
     for part in (PackPart(number, plan.parts or 1) for number in range(1, (plan.parts or 1) + 1)):
         folder = folder_of(part, target)
-        if not all((folder / f"rows-{section.number:06d}").is_file() for section in part.of(sections)):
+        if not all((folder / section.rows).is_file() for section in part.of(sections)):
             missing.append(part.number)
     return tuple(missing)

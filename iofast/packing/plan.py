@@ -14,7 +14,7 @@ from typing import Any
 
 from iofast import kernel
 from iofast.containers.publish import MARKER, PLAN, Target
-from iofast.containers.shard_target import ShardTarget, shard_bytes
+from iofast.containers.targets import ShardTarget, shard_bytes
 from iofast.containers.writer import Section
 from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_option

@@ -29,12 +29,6 @@ _READ = PIPE
 _FATAL: dict[object, type[IofastError]] = {"source": SourceError, "storage": StorageError}  # by `of` in the message
 
 
-def check_workers(count: int) -> None:
-    """Raise `OptionError` for a number of workers out of range."""
-    if not 1 <= count <= MAX_WORKERS:
-        raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {count}")
-
-
 class Done(NamedTuple):
     """A finished chunk of `images`: its records, (position, reason) of failures, and the bytes of its files.
 
@@ -65,7 +59,8 @@ class WorkerPool:
         fork: bool = False,
         idle: bool = False,
     ) -> None:
-        check_workers(count)
+        if not 1 <= count <= MAX_WORKERS:
+            raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {count}")
         self.count, self._command, self._silence = count, tuple(command or default_command()), silence
         self._fork, self._idle = fork, idle
         self._workers: list[Child] = []
@@ -75,13 +70,12 @@ class WorkerPool:
         self._order: deque[int] = deque()  # chunks that were handed out and are not yielded yet
         self._held: dict[int, Done] = {}  # those of them that are finished
         self._stillborn = self._fruitless = 0
-        self._spare: list[Child] = []
 
     def start(self) -> None:
         """Start the processes. They import while this process scans the source; `results` gives them chunks."""
         forks = self._fork and can_fork()
         for _ in range(self.count):
-            self._spare.append(start_worker(None if forks else self._command))
+            self._join(start_worker(None if forks else self._command))
 
     def results(self, setup: Mapping[str, object], jobs: Iterator[ChunkJob]) -> Iterator[Done]:
         """Do all `jobs`; yield each chunk in their order. `setup` is the set-up message of `worker.Worker`.
@@ -94,11 +88,8 @@ class WorkerPool:
         self._held.clear()
         for worker in self._workers:  # workers of an earlier call need perhaps another set-up
             worker.has_setup = False
-        if not self._workers and not self._spare:
+        if not self._workers:
             self.start()
-        for worker in self._spare:
-            self._join(worker)
-        self._spare = []
         while True:
             self._hand_out(jobs)
             if not any(worker.jobs for worker in self._workers):
@@ -115,11 +106,11 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill the processes."""
-        for worker in (*self._workers, *self._spare):
+        for worker in self._workers:
             worker.kill()
-        for worker in (*self._workers, *self._spare):
+        for worker in self._workers:
             worker.close()
-        self._workers, self._spare = [], []
+        self._workers = []
         self._selector.close()
 
     def __enter__(self) -> Self:

@@ -1,20 +1,25 @@
-"""The result of `pack`, and the JSON that `iofast pack --json` prints."""
+"""The result of `pack`, the JSON that `iofast pack --json` prints, and the list of images that could not be packed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from iofast import owned
 from iofast.bars import html_table
 from iofast.containers.publish import Target
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, ErrorBudgetError, TargetError
+from iofast.record import format_key
 
 VERSION = 2  # of the JSON; increased only if a field changes its meaning or is removed
+ERRORS = ".errors.jsonl"  # the suffix of the list, beside the container
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class PackReport:
         if self.estimate is not None:
             nbytes, seconds = self.estimate.bytes_out, self.estimate.seconds
             return f"PackReport({self.target!r}: {self.images:,} images, about {nbytes:,} bytes in {seconds:.0f} s)"
-        named = [(name, getattr(self, name)) for name in ("failed", "left_out", "resumed")]
+        named = [(name, getattr(self, name)) for name in ("failed", "left_out", "resumed", "unlabelled")]
         counts = [
             f"{self.packed:,} of {self.images:,} images",
             *(f"{count:,} {name}" for name, count in named if count),
@@ -133,3 +138,68 @@ def _size(path: Path) -> int:
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
+
+
+class FailedImages:
+    """The failures of the run that packs the container at `path`, at most `allowed` of its `images`."""
+
+    def __init__(self, images: int, allowed: int, path: Path) -> None:
+        self.allowed, self._images, self._path = allowed, images, path
+        self.file = beside(path, ERRORS)
+        self._found: dict[int, tuple[str, str]] = {}  # position -> path as `printable` gives it, reason
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, position: int, path: str, reason: str) -> None:
+        """Count one. Raises `ErrorBudgetError` above the budget, after writing the file."""
+        self._found[position] = path, reason
+        if len(self._found) > self.allowed:
+            self.save()
+            raise ErrorBudgetError(
+                f"{len(self._found):,} of {self._images:,} images failed: expected at most {self.allowed:,}, found "
+                f"{path!r}: {reason} (all are listed in {self.file})"
+            )
+
+    def load(self) -> None:
+        """Load the list that a finished run has saved."""
+        for value in read_lines(self.file):
+            self._found[value["key"]] = str(value.get("path")), str(value.get("reason"))
+
+    def causes(self) -> Mapping[str, int]:
+        """Numbers of failed images by cause (the reason without details in brackets), most frequent first."""
+        return dict(Counter(reason.split(" (", 1)[0] for _, (_, reason) in sorted(self._found.items())).most_common())
+
+    def save(self) -> Path | None:
+        """Replace the file by one JSON object per failed image, in packing order; return it. Without any, remove it.
+
+        It is drafted in the run's folder, which a killed run leaves anyway. Raises `TargetError`.
+        """
+        try:
+            if not self._found:
+                self.file.unlink(missing_ok=True)
+                return None
+            with owned.writing(self.file, drafts=beside(self._path, ".partial")) as draft:
+                for position, (path, reason) in sorted(self._found.items()):
+                    line = {"key": format_key(position), "path": path, "reason": reason}
+                    draft.write(json.dumps(line).encode("ascii") + b"\n")
+        except OSError as error:
+            raise TargetError(f"the list {self.file} cannot be written: {error.strerror or error}") from error
+        return self.file
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """The file beside a container whose name ends in `suffix`."""
+    return path.with_name(path.name + suffix)
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file of `FailedImages.save`, `key` as a number. Other lines are ignored."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            value = json.loads(line)
+            yield {**value, "key": int(value["key"])}

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
-from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.publish import Target
-from iofast.containers.shard_target import ShardTarget, shard_bytes
-from iofast.containers.targets import target_of
+from iofast.containers.targets import ShardTarget, shard_bytes, target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
 from iofast.opening import is_container, open_reader
 from iofast.option import check_names, takes_options
 from iofast.packing.copying import CopyWork, is_copy
-from iofast.packing.dry_run import forecast
 from iofast.packing.inputs import listed
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
@@ -107,11 +104,13 @@ def run(
         return _run_parts(PackParts(sources, destination, options, planned, pool, progress))
     if is_copy(options) and len(sources) == 1 and is_container(sources[0]):
         with open_reader(sources[0], options.foreign) as reader, destination:
-            work = _copying(reader, sources[0], options, destination, progress)
+            work = CopyWork(reader, sources[0], destination, options)
+            for warning in work.warnings:
+                progress.warn(warning)
             return PackRun(work, destination, pool, progress, started).write()
     packing = PackRun(planned(), destination, pool, progress, started)  # `started`: include the scan
     if options.dry_run:
-        return forecast(packing)
+        return packing.forecast()
     with destination:
         return packing.write()
 
@@ -123,14 +122,6 @@ def _planned(sources: Sequence[str], target: Target, options: PackOptions, progr
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, target))
     return PackWork(sources, images, options, plan)
-
-
-def _copying(reader: Reader, source: str, options: PackOptions, target: Target, progress: PackProgress) -> CopyWork:
-    """The copying of all records of a reader."""
-    work = CopyWork(reader, source, target, options)
-    for warning in work.warnings:
-        progress.warn(warning)
-    return work
 
 
 def _run_parts(parts: PackParts) -> PackReport:

@@ -154,7 +154,8 @@ def make_record(sample: ReadSample, recipe: SampleRecipe) -> PackedRecord | None
         for field, payload in beside.items():
             fields[field] = _following(field, payload, header, upright if field in sample.upright else recipe)
     info = ImageInfo(image.label, packed.width, packed.height, packed.orientation)
-    return PackedRecord.of(image.position, info, fields)
+    crcs = {field: kernel.crc32c(payload) for field, payload in fields.items()}
+    return PackedRecord(image.position, info, fields, crcs)
 
 
 def _following(field: str, payload: bytes, image: kernel.Header, recipe: SampleRecipe) -> bytes:

@@ -63,7 +63,11 @@ def divide(source: Listing, shares: Shares, seed: int) -> Listing:
     prefix = hashlib.sha256(f"iofast/split/{seed}/".encode())
     ranked = sorted(names, key=split_rank)
     ranks = np.array([ranked.index(name) for name in names], np.int32)
-    draws = [_draw(prefix, path) for path in source.paths]
+    draws = []
+    for path in source.paths:
+        digest = prefix.copy()
+        digest.update(path)
+        draws.append(int.from_bytes(digest.digest()[:8], "big") / 2.0**64)
     counts, order = stable_order(ranks[np.searchsorted(ends, draws, side="right")], len(names))
     unused = [name for name, count in zip(ranked, counts, strict=True) if not count]
     warnings = (f"splits without an image: {few(unused)}",) if unused else ()
@@ -73,9 +77,3 @@ def divide(source: Listing, shares: Shares, seed: int) -> Listing:
         order=order,
         warnings=(*source.warnings, *warnings),
     )
-
-
-def _draw(prefix: Any, path: bytes) -> float:
-    digest = prefix.copy()
-    digest.update(path)
-    return int.from_bytes(digest.digest()[:8], "big") / 2.0**64

@@ -14,9 +14,8 @@ from typing import Any
 
 from iofast.containers.container_suffixes import LMDB, WRITTEN
 from iofast.containers.manifest import Manifest
-from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import MANIFEST_SUFFIX
-from iofast.containers.targets import target_of
+from iofast.containers.targets import ShardTarget, target_of
 from iofast.containers.writer import INDEX_SUFFIX
 from iofast.errors import (
     ContainerError,
@@ -99,7 +98,6 @@ class StoreTarget(ShardTarget):
 
     @property
     def going_on(self) -> str:
-        """See `Target.going_on`."""
         return f"the same command goes on from there; delete {self.url}.partial/ and its shards to start anew"
 
     def key(self, suffix: str) -> str:

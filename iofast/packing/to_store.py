@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from iofast import owned
-from iofast.containers.columns_file import store
+from iofast.containers.columns import store
 from iofast.containers.index import Layout
-from iofast.containers.locked_folder import LockedFolder
 from iofast.containers.manifest import Manifest
+from iofast.containers.publish import LockedFolder
 from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import SHARD_SIZE
 from iofast.containers.targets import writer_of
@@ -30,8 +30,6 @@ from iofast.containers.writer import INDEX_SUFFIX, Finished, Section
 from iofast.errors import BusyError, IofastError, ObjectMissingError, TargetError, because
 from iofast.option import parse_size
 from iofast.packing.copying import CopyWork
-from iofast.packing.dry_run import forecast
-from iofast.packing.failures import ERRORS, beside
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun, images_of
 from iofast.packing.part import PackPart, missing_words, parts_of
@@ -39,7 +37,7 @@ from iofast.packing.parts import LISTING, load_work
 from iofast.packing.plan import shared_settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
-from iofast.packing.report import PackReport
+from iofast.packing.report import ERRORS, PackReport, beside
 from iofast.packing.store_target import StoredPlan, StoreTarget
 from iofast.packing.work import PackWork
 from iofast.remote import requests
@@ -80,7 +78,7 @@ class StoreRun:
     def dry_run(self) -> PackReport:
         """The forecast of a dry run. Nothing is written into the store."""
         self.target.replaced_shards(self.target.manifest_info())
-        report = forecast(self._of(self.planned()))
+        report = self._of(self.planned()).forecast()
         expected = report.estimate
         if expected is not None:  # a shard that is sent, and one that is packed
             shard = parse_size(self.options.shard_size or SHARD_SIZE)
@@ -154,7 +152,7 @@ class StoreRun:
         with ThreadPoolExecutor(1, "iofast-uploads") as uploads:
             try:
                 for section in (*left[start:], *left[:start]):
-                    if self.target.get(self.target.work_key(_rows_name(section))) is not None:  # of another machine
+                    if self.target.get(self.target.work_key(section.rows)) is not None:  # of another machine
                         self.progress.step(images_of([section]), 0, len(packing.failures))
                         continue
                     packing.pack(writer, [section])
@@ -172,7 +170,7 @@ class StoreRun:
     def _send(self, writer: ShardWriter, done: Finished, name: str) -> bool:
         """Store a shard under its final name, then its rows. False if another machine has published the set."""
         target, staged = self.target, writer.staged(done.section)
-        rows = target.work_key(_rows_name(done.section))
+        rows = target.work_key(done.section.rows)
         if not target.is_current():
             return False
         if done.count:
@@ -243,13 +241,13 @@ class StoreRun:
     def _lacking(self, sections: Sequence[Section]) -> list[Section]:
         """Those of the sections that the store does not have."""
         there = {posixpath.basename(each.key) for each in self.target.store.list(self.target.work_key())}
-        return [each for each in sections if _rows_name(each) not in there]
+        return [each for each in sections if each.rows not in there]
 
     def _receive_rows(self, sections: Sequence[Section]) -> None:
         """Fetch the rows of these sections that are not here."""
 
         async def receive(section: Section) -> None:
-            path = self.target.partial / _rows_name(section)
+            path = self.target.partial / section.rows
             if not path.exists():
                 path.write_bytes(await self.target.store.fetch(self.target.work_key(path.name)))
 
@@ -262,10 +260,6 @@ def _size(manifest: Manifest) -> int:
     return sum(shard.size for shard in manifest.shards) + index + len(manifest.to_json())
 
 
-def _rows_name(section: Section) -> str:
-    return f"rows-{section.number:06d}"
-
-
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
     """A folder of this run alone for packed shards, in `$IOFAST_WORK` or the user's cache folder.
@@ -276,18 +270,18 @@ def work_folder() -> Iterator[Path]:
     if not given and cache is None:
         raise TargetError("there is no folder for work: set IOFAST_WORK to one that only you may write to")
     base = Path(os.path.abspath(given)) if given else Path(cache or "") / "packing"
-    own = LockedFolder(base / f"run-{secrets.token_hex(8)}", base)
+    own = LockedFolder(base, base / f"run-{secrets.token_hex(8)}")
     try:
         base.mkdir(0o700, parents=True, exist_ok=True)
         for path in base.glob("run-*"):
             with contextlib.suppress(BusyError):
-                _remove(LockedFolder(path, base))
+                _remove(LockedFolder(base, path))
         own.acquire()
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else because(error)
         raise TargetError(f"{base} takes no work folder: {words}") from None
     try:
-        yield own.path
+        yield own.partial
     finally:
         _remove(own)
 

@@ -64,18 +64,15 @@ class Worker:
         """Handle one frame. Return False after an error that would repeat for every image."""
         try:
             if "setup" in message:
-                self._set_up(message["setup"])
+                self._recipe = SampleRecipe.of(message["setup"]["recipe"])
+                self._origin = origin_of(message["setup"])
+                self._origin.waiting = self._wait
             else:
                 self._chunk(message)
         except (SourceError, StorageError) as error:  # `_chunk` catches those of images
             self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "storage"})
             return False
         return True
-
-    def _set_up(self, setup: dict[str, Any]) -> None:
-        self._recipe = SampleRecipe.of(setup["recipe"])
-        self._origin = origin_of(setup)
-        self._origin.waiting = self._wait
 
     def _chunk(self, message: dict[str, Any]) -> None:
         records: list[PackedRecord] = []
@@ -85,7 +82,10 @@ class Worker:
         images = [Image(*row) for row in message["images"]]
         self._origin.begin([] if message["careful"] else images)  # prefetching would hide which image kills the worker
         for number, image in enumerate(images):
-            self._show_life(number, image, message["careful"])
+            if self._careful:
+                self.send({"begin": image.position})
+            elif time.monotonic() - self._last_sent > _BEAT:
+                self.send({"alive": number})
             if self._origin.overlaps and not self._careful:
                 self._begin_next()
             try:
@@ -123,19 +123,13 @@ class Worker:
             self._begun = following
             self._origin.begin([Image(*row) for row in following["images"]])
 
-    def _show_life(self, number: int, image: Image, careful: bool) -> None:
-        if careful:
-            self.send({"begin": image.position})
-        elif time.monotonic() - self._last_sent > _BEAT:
-            self.send({"alive": number})
-
 
 def _reason(error: Exception) -> str:
     """One line for the file of errors: the cause, with details in brackets."""
     if isinstance(error, DecodeError):
         return str(error)
     if isinstance(error, OSError):
-        from iofast.source.look_alikes import instead_of  # here: workers start without the listing's imports
+        from iofast.source.classes import instead_of  # here: workers start without the listing's imports
 
         missing = isinstance(error, FileNotFoundError) and isinstance(error.filename, bytes)
         return f"the file cannot be read ({because(error)}{instead_of(error.filename) if missing else ''})"

@@ -1,11 +1,10 @@
 """Work done ahead of its consumer. Knows nothing of images or batches.
 
 jobs.py       results made by threads, delivered in order
-threads.py    how these threads start, compute and end
-at_exit.py    consumers in daemon threads are held while the interpreter exits
+threads.py    how these threads start, compute and end; consumers in daemon threads at exit
 times.py      how threads and consumer spend their time
 auto.py       how many threads, and how far ahead
-readahead.py  advice to the kernel on the bytes of coming batches; advice.py gives it
+readahead.py  advice to the kernel on the bytes of coming batches
 stored_readahead.py  blocks of coming batches from an object store
 """
 
@@ -16,13 +15,6 @@ from iofast.prefetch.stored_readahead import StoredReadahead
 from iofast.prefetch.times import PrefetchTimes
 
 __all__ = [
-    "Auto",
-    "Limits",
-    "Prefetch",
-    "PrefetchJob",
-    "Readahead",
-    "Setting",
-    "StoredReadahead",
-    "PrefetchTimes",
+    "Auto", "Limits", "Prefetch", "PrefetchJob", "PrefetchTimes", "Readahead", "Setting", "StoredReadahead",
     "most_depth",
-]
+]  # fmt: skip

@@ -70,7 +70,7 @@ class WaitWindow:
         own = max(times.wall_s - times.wait_s, 0.0) / max(times.batches, 1)
         work = times.work_s / max(times.made, 1)
         return cls(
-            wait=times.wait_share,
+            wait=times.wait_s / times.wall_s if times.wall_s > 0 else 0.0,
             empty=times.levels[0] if times.levels else 0,
             least=next((level for level, count in enumerate(times.levels) if count > 0), 0),
             load=work / own if own > 0 else math.inf,

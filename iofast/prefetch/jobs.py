@@ -24,8 +24,16 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
 from iofast.errors import OptionError, WorkerError
-from iofast.prefetch.at_exit import rests, works
-from iofast.prefetch.threads import EXITING, compute_alone, join_thread, name_for_kernel, start_thread
+from iofast.prefetch.threads import (
+    EXITING,
+    JOIN_S,
+    compute_alone,
+    join_thread,
+    name_for_kernel,
+    rests,
+    start_thread,
+    works,
+)
 from iofast.prefetch.times import Clock, PrefetchTimes, Stopwatch
 
 T = TypeVar("T")
@@ -33,7 +41,6 @@ S = TypeVar("S")
 
 _PARK = object()  # a task: the thread that takes it waits in `parked`
 STEP_S = 0.05  # between two checks of `given_up`
-_JOIN_S = 10.0  # a thread ends after its slice, which takes milliseconds, or for ever on a dead disk
 
 
 class PrefetchJob(ABC, Generic[T, S]):
@@ -73,9 +80,9 @@ class _Shared:
                 clock.idle.stop()
             if task is not _PARK:
                 return task
-            clock.parked.start()
+            clock.idle.start()
             wanted = self.parked.get()
-            clock.parked.stop()
+            clock.idle.stop()
             if not wanted:
                 return None
 
@@ -275,7 +282,6 @@ class Prefetch(Generic[T, S]):
             made=batches + len(self._shared.ready),
             wait_s=self._wait.read(),
             work_s=sum(clock.work_s() for clock in clocks),
-            idle_s=sum(clock.idle.read() for clock in clocks),
             cpu_s=sum(clock.cpu_s() for clock in clocks),
             levels=tuple(self._levels),
         )
@@ -379,6 +385,6 @@ def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
         return
     if threading.current_thread() in threads or sys.is_finalizing():
         return  # one of the threads dropped the last reference, and cannot wait for itself
-    end = time.monotonic() + _JOIN_S
+    end = time.monotonic() + JOIN_S
     for thread in threads:
         join_thread(thread, max(0.0, end - time.monotonic()))

@@ -63,32 +63,24 @@ class StoredReadahead(Follower):
 
     `located_of(batch, few)` returns the places in `reader` of a batch's payloads, of all ranks of this machine, or of a
     `few` of its rows. The thread calls it, so it must not keep this object alive. The loader has up to `depth` batches
-    in the making: their threads wait here, so these batches are decided on without a limit.
+    in the making: their threads block in `wait`, so these batches are decided on even beyond the budget.
     """
 
     def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
-        self._decisions = decisions = _Decisions(batches.start)
-        plan = BlockPlan(reader, located_of, batches, depth, decisions.wake)
-        super().__init__(decisions, partial(_bring, plan, decisions), plan.close)
+        reports = Reports()
+        self._plan = plan = BlockPlan(reader, located_of, batches, depth, reports.wake)
+        super().__init__(reports, partial(_bring, plan, reports), plan.close)
 
     def wait(self, batch: int) -> None:
         """Wait until it is decided how the records of `batch` are brought.
 
         Raises the `StorageError` that ended the readahead when its patience ended: another try would take as long.
         """
-        while batch >= self._decisions.decided and self._decisions.wanted < NEVER:
+        while batch >= self._plan.decided and self._reports.wanted < NEVER:
             time.sleep(_WAIT_S)
         error = self.error
         if isinstance(error, StorageError) and error.was_patient:
             raise error.again()
-
-
-class _Decisions(Reports):
-    """Also the first batch that is not decided on."""
-
-    def __init__(self, decided: int) -> None:
-        super().__init__()
-        self.decided = decided
 
 
 class _Coming(NamedTuple):
@@ -112,6 +104,7 @@ class BlockPlan:
         own.add_needs(self)
         self._first, self._stop = batches.start, batches.stop
         self._asked = self._next = batches.start  # the consumer's batch, and the first one that is not located
+        self.decided = batches.start  # the first batch that is not decided on
         self._budget = min(BUDGET, own.limit // 2)
         self._located: deque[_Coming] = deque()
         self._undecided: deque[_Coming] = deque()
@@ -121,11 +114,6 @@ class BlockPlan:
         self._early: deque[tuple[int, list[Place], int]] = deque()  # batch, places, bytes
         self._sparse: dict[Block, Callable[[], StoredObject]] = {}
         self._warm, self._evictions = 0, own.evictions()
-
-    @property
-    def decided(self) -> int:
-        """The first batch that is not decided on."""
-        return self._undecided[0].number if self._undecided else self._next
 
     @property
     def is_over(self) -> bool:
@@ -156,12 +144,13 @@ class BlockPlan:
         """
         self._flying = {block: future for block, future in self._flying.items() if not future.done()}
         self._locate()
-        while self._undecided and self._has_room() and self._is_foreseen():
+        while self._undecided and self._is_due():
             self._decide(self._undecided[0])
             self._undecided.popleft()
         while self._sparse and len(self._flying) < FILLING and self._cache.used() + BLOCK <= self._cache.limit:
             block = next(iter(self._sparse))
             self._bring(block, self._sparse.pop(block)())
+        self.decided = self._undecided[0].number if self._undecided else self._next
         return self._next == self._first + 1 < self._stop
 
     def close(self) -> None:
@@ -169,24 +158,18 @@ class BlockPlan:
         while self._early:
             requests.run(fetching.forget(self._early.popleft()[1]))
 
-    def _has_room(self) -> bool:
-        return self._undecided[0].number <= self._asked + self._depth or (
-            len(self._flying) < AHEAD and sum(size for _, _, size in self._early) < EARLY
-        )
+    def _is_due(self) -> bool:
+        """Whether the consumer is near the first undecided batch, or more may be on its way and much is located.
 
-    def _is_foreseen(self) -> bool:
-        """Whether so much is located after the first undecided batch that the dense ones of its blocks are known.
-
-        Otherwise it waits until the consumer is near. At the far end of what is located, blocks of a window that has
+        Only then the dense ones of its blocks are known. At the far end of what is located, blocks of a window that has
         just come into view seem sparse: a slow consumer's records were read singly, and again with their blocks.
         """
         first = self._undecided[0].number
-        return (
-            first <= self._asked + self._depth
-            or self._next == self._stop
-            or self._next - first > DEPTH // 2
-            or 2 * sum(each.size for each in self._undecided) > self._budget
-        )
+        if first <= self._asked + self._depth:
+            return True
+        has_room = len(self._flying) < AHEAD and sum(size for _, _, size in self._early) < EARLY
+        is_far = self._next == self._stop or self._next - first > DEPTH // 2
+        return has_room and (is_far or 2 * sum(each.size for each in self._undecided) > self._budget)
 
     def _locate(self) -> None:
         stop = min(self._stop, self._asked + DEPTH)
@@ -250,20 +233,20 @@ class BlockPlan:
                 for number in range(start // BLOCK, (stop - 1) // BLOCK + 1)
                 if not stored.copy.is_here(number, evictions)
             ]
-            sparse = [each for each in missing if each not in self._flying and not self._is_dense(each, needs, stored)]
+            sparse = [
+                each
+                for each, (first, end) in ((each, stored.copy.span(each[1])) for each in missing)
+                if each not in self._flying and needs.get(each, 0) * DENSE < end - first
+            ]
             if sparse:
                 if row < own:
                     early.append((stored.source, start, stop))
                 if has_room and len(self._sparse) < SPARSE:
-                    self._sparse.update((each, _reopened(places, file)) for each in sparse)
+                    self._sparse |= {each: lambda: places.open([file])[0] for each in sparse}
             else:
                 for each in missing:
                     self._bring(each, stored)
         return early
-
-    def _is_dense(self, block: Block, needs: dict[Block, int], stored: StoredObject) -> bool:
-        start, stop = stored.copy.span(block[1])
-        return needs.get(block, 0) * DENSE >= stop - start
 
     def _bring(self, block: Block, stored: StoredObject) -> None:
         if block not in self._flying:
@@ -307,25 +290,20 @@ def _opened(places: StoredPlaces) -> Iterator[tuple[int, StoredObject]]:
         yield from zip(some, places.open(some), strict=True)
 
 
-def _reopened(places: StoredPlaces, file: int) -> Callable[[], StoredObject]:
-    return lambda: places.open([file])[0]
-
-
-def _bring(plan: BlockPlan, decisions: _Decisions) -> None:
+def _bring(plan: BlockPlan, reports: Reports) -> None:
     try:
-        while not decisions.stop and not plan.is_over:
+        while not reports.stop and not plan.is_over:
             more = plan.advance()
-            decisions.decided = plan.decided
-            while not decisions.stop:
+            while not reports.stop:
                 try:
-                    batch = decisions.batches.get(timeout=0 if more else _TICK_S)
+                    batch = reports.batches.get(timeout=0 if more else _TICK_S)
                 except Empty:
                     break
                 if batch != WAKE:
                     plan.reach(batch)
-                if decisions.batches.empty():
+                if reports.batches.empty():
                     break
     except Exception as error:
-        if not decisions.stop:
+        if not reports.stop:
             _log.warning("reading ahead ended: %s", error)
         raise

@@ -1,16 +1,23 @@
 """How a loader's threads start, get their names, compute and end.
 
 A `Follower` is a thread beside the consumer: it is told where the consumer is, and works for the batches after that.
+
+Daemon threads that use results (`works`, `rests`) are held while the interpreter exits. Python ends such a thread where
+it next asks for the GIL; until 3.13 it unwinds the thread's stack, and C++ code on that stack ends the process:
+SIGABRT, "terminate called without an active exception". Most of torch's functions give the GIL away and ask for it
+again, so 6 of 6 programs whose daemon threads compute with torch end like that.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
 import os
 import sys
 import threading
+import time
 import weakref
 from _thread import start_new_thread
 from collections.abc import Callable
@@ -22,10 +29,18 @@ import torch
 
 from iofast.errors import WorkerError
 
-_JOIN_S: Final = 10.0  # as in jobs.py
+JOIN_S: Final = 10.0  # a thread ends after its slice, which takes milliseconds, or for ever on a dead disk
 NEVER: Final = sys.maxsize  # a batch that the consumer does not come to
 WAKE: Final = -1  # a report that only wakes the thread
 EXITING = "no batch can be made while the interpreter exits: ask for it earlier, not in __del__ or an atexit function"
+
+_PATIENCE_S = 3.0  # for threads in the middle of a step
+_STEP_S = 0.005
+_WAITING = ("threading", "queue")  # modules whose functions wait without C++ code on the stack
+
+_exiting = threading.Event()
+_never = threading.Lock()  # what held threads wait for
+_working: dict[object, threading.Thread] = {}  # by what the thread takes results from
 
 
 def start_thread(thread: threading.Thread) -> None:
@@ -161,4 +176,40 @@ def _end(thread: threading.Thread, reports: Reports, pid: int) -> None:
         return
     reports.wake()
     if threading.current_thread() is not thread and not sys.is_finalizing():
-        join_thread(thread, _JOIN_S)
+        join_thread(thread, JOIN_S)
+
+
+def works(prefetch: object) -> None:
+    """Note that the calling thread may compute with results of `prefetch`. At exit a daemon thread never returns."""
+    thread = threading.current_thread()
+    if not thread.daemon:
+        return
+    _working[prefetch] = thread  # before the question: `_hold` asks in the other order
+    if _exiting.is_set():
+        for each in [each for each, own in list(_working.items()) if own is thread]:
+            rests(each)
+        _never.acquire()
+
+
+def rests(prefetch: object) -> None:
+    """Note that no thread computes with results of `prefetch` until the next `works`."""
+    _working.pop(prefetch, None)
+
+
+def _hold() -> None:
+    """Hold daemon threads at their next result, and wait until they are there."""
+    _exiting.set()
+    end = time.monotonic() + _PATIENCE_S
+    while any(map(_computes, list(_working.values()))) and time.monotonic() < end:
+        time.sleep(_STEP_S)
+
+
+def _computes(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return thread.is_alive() and frame is not None and frame.f_globals.get("__name__") not in _WAITING
+
+
+_never.acquire()
+# This registers the exit function of all finalizers, which end threads: it must run after ours
+weakref.finalize(_never, int)
+atexit.register(_hold)

@@ -25,7 +25,6 @@ class PrefetchTimes:
     made     results finished, handed over or not
     wait_s   seconds that the consumer waited in `next`
     work_s   seconds that threads computed or waited for a disk, summed over threads
-    idle_s   seconds that threads had nothing to do because `depth` results were ready; parked threads do not count
     cpu_s    CPU seconds of the threads, by the kernel's clock
     levels   levels[n]: how often n results were ready when the consumer came
     """
@@ -35,7 +34,6 @@ class PrefetchTimes:
     made: int = 0
     wait_s: float = 0.0
     work_s: float = 0.0
-    idle_s: float = 0.0
     cpu_s: float = 0.0
     levels: tuple[int, ...] = ()
 
@@ -50,11 +48,6 @@ class PrefetchTimes:
         sums = {name: getattr(self, name) + sign * getattr(other, name) for name in names}
         levels = tuple(a + sign * b for a, b in zip_longest(self.levels, other.levels, fillvalue=0))
         return PrefetchTimes(**sums, levels=levels)
-
-    @property
-    def wait_share(self) -> float:
-        """Share of the time that the consumer waited, 0 to 1."""
-        return self.wait_s / self.wall_s if self.wall_s > 0 else 0.0
 
     def cpu_share(self, cores: int) -> float:
         """Return the share of the time of `cores` cores that the threads computed, 0 to 1."""
@@ -85,10 +78,10 @@ class Stopwatch:
 class Clock:
     """The times of one thread. That thread alone writes it; any thread may read it, also after the thread's end."""
 
-    __slots__ = ("_cpu_clock", "_cpu_s", "idle", "life", "parked")
+    __slots__ = ("_cpu_clock", "_cpu_s", "idle", "life")
 
     def __init__(self) -> None:
-        self.life, self.idle, self.parked = Stopwatch(), Stopwatch(), Stopwatch()
+        self.life, self.idle = Stopwatch(), Stopwatch()  # idle: without a task, or parked
         self._cpu_clock: int | None = None
         self._cpu_s = 0.0
 
@@ -113,12 +106,12 @@ class Clock:
         """End; must be the last call in the thread."""
         self._cpu_s = time.thread_time()
         self._cpu_clock = None
-        for each in (self.idle, self.parked, self.life):
-            each.stop()
+        self.idle.stop()
+        self.life.stop()
 
     def work_s(self) -> float:
         """Return seconds at work."""
-        return max(0.0, self.life.read() - self.idle.read() - self.parked.read())
+        return max(0.0, self.life.read() - self.idle.read())
 
     def cpu_s(self) -> float:
         """Return CPU seconds, read from outside so that the thread spends nothing on it."""

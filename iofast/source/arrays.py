@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -50,12 +50,12 @@ class Strings:
         return writer.finish()
 
     @classmethod
-    def join(cls, parts: Iterable[tuple[bytes | bytearray, Sequence[int]]]) -> Self:
-        """From several blobs, each with the ends of its strings (including the byte that follows each)."""
+    def join(cls, parts: Iterable[Strings]) -> Self:
+        """From those of several parts, one after another."""
         blob, bounds = bytearray(), [np.zeros(1, np.uint64)]
-        for own, ends in parts:
-            bounds.append(np.array(ends, np.uint64) + np.uint64(len(blob)))
-            blob += own
+        for part in parts:
+            bounds.append(part.bounds[1:] + np.uint64(len(blob)))
+            blob += part.blob
         return cls(bytes(blob), np.concatenate(bounds))
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import owned
-from iofast.containers import columns_file
+from iofast.containers import columns
 from iofast.errors import ContainerError, because
 from iofast.source import saved
 
@@ -100,7 +100,7 @@ def load(file: Path | None, kind: type[Index]) -> Index | None:
     if file is None:
         return None
     try:
-        members, arrays = columns_file.load(file)
+        members, arrays = columns.load(file)
         if members["cache"] != VERSION:
             return None
         index: Index = saved.value_of(members["index"], arrays, kind)
@@ -113,7 +113,7 @@ def _stored(file: Path, index: Index) -> Index:
     """The index as it is mapped after it was stored; itself if that is impossible."""
     members, arrays = saved.taken_apart(index)
     try:
-        columns_file.store(file, {"index": members, "cache": VERSION}, arrays)
+        columns.store(file, {"index": members, "cache": VERSION}, arrays)
     except (OSError, ContainerError) as error:  # a full or read-only disk, or a header beyond its limit
         why = because(error) if isinstance(error, OSError) else error
         _log.warning("%s: %s cannot be written: %s", _UNCACHED, file, why)
@@ -132,9 +132,3 @@ def locked(file: Path) -> Iterator[None]:
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-
-
-def outdate(file: Path) -> None:
-    """Make the next opening build this index again. Readers that have it open keep it."""
-    with contextlib.suppress(OSError):
-        file.unlink()

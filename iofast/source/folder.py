@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.containers.base import UNREADABLE, Failures, Located, Reader, dense
 from iofast.containers.columns import ABSENT
-from iofast.containers.descriptors import bounded
+from iofast.containers.file_bytes import bounded
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel import Payloads
 from iofast.record import ARRAY_FIELD, JSON_FIELD, LABEL_FIELD, Record, format_key
-from iofast.source.cache import outdate
+from iofast.source.classes import instead_of
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
 from iofast.source.listing import Listing, SourceOptions, printable
-from iofast.source.look_alikes import instead_of
 
 _log = logging.getLogger("iofast")
 
@@ -59,7 +58,7 @@ class FolderReader(Reader):
             path = os.path.join(os.fsencode(self._index.source.root), self._index.source.paths[int(unread[0])])
             found = (self.root, len(unread), printable(path), instead_of(path))
             _log.warning("%s: files that cannot be read: %d, such as %s%s", *found)
-        self._descriptors = _Descriptors()
+        self._permits = deque(range(bounded(MAX_DESCRIPTORS)))
         self.manifest = _manifest(self._index)
 
     def __getstate__(self) -> dict[str, object]:
@@ -67,7 +66,7 @@ class FolderReader(Reader):
         return {"root": self.root, "options": self.options, "manifest": self.manifest, "_index": index}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _descriptors=_Descriptors())
+        self.__dict__.update(state, _permits=deque(range(bounded(MAX_DESCRIPTORS))))
 
     @property
     def source(self) -> Listing:
@@ -109,7 +108,10 @@ class FolderReader(Reader):
         fds = np.full(len(paths), UNREADABLE, np.int32)
         offsets, lengths = np.zeros(len(paths), np.uint64), np.zeros(len(paths), np.uint64)
         buffers: list[NDArray[np.uint8]] = []
-        permits = self._descriptors.take(len(paths))
+        permits: list[int] = []  # to open files; there is no lock, which a fork could copy locked
+        with contextlib.suppress(IndexError):
+            while len(permits) < len(paths):
+                permits.append(self._permits.pop())
         try:
             for row, path in enumerate(paths):
                 if row < len(permits):
@@ -123,14 +125,7 @@ class FolderReader(Reader):
         finally:
             for descriptor in fds[(fds >= 0) & (fds != UNREADABLE)].tolist():
                 os.close(descriptor)
-            self._descriptors.give_back(permits)
-
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """The bytes of the image file, or of another field. Raises `SourceError` if the file cannot be read."""
-        value = self._value(index, field)
-        if value is None:
-            raise KeyError(f"{self.name(index)} has no field {field!r}")
-        return memoryview(value)
+            self._permits.extend(permits)
 
     def values(
         self,
@@ -169,7 +164,8 @@ class FolderReader(Reader):
         """See `Reader.note_changed`. The next opening builds the index again."""
         super().note_changed(index, now)
         if (file := self._open().file) is not None:
-            outdate(file)
+            with contextlib.suppress(OSError):  # readers that have it open keep it
+                file.unlink()
 
     def name(self, index: int) -> str:
         """The path of the file."""
@@ -205,25 +201,6 @@ class FolderReader(Reader):
         label = source.label(index)
         labels = {LABEL_FIELD: b"%d" % label} if label >= 0 else {}
         return {JSON_FIELD: about.encode(), **labels, **source.extra(index)}
-
-
-class _Descriptors:
-    """Permits for the files that one reader may still open. There is no lock: a fork could copy it locked."""
-
-    def __init__(self) -> None:
-        self._free = deque(range(bounded(MAX_DESCRIPTORS)))
-
-    def take(self, wanted: int) -> list[int]:
-        """Up to `wanted` permits; never waits, since the caller can work without."""
-        taken: list[int] = []
-        with contextlib.suppress(IndexError):
-            while len(taken) < wanted:
-                taken.append(self._free.pop())
-        return taken
-
-    def give_back(self, taken: list[int]) -> None:
-        """Return permits of `take`."""
-        self._free.extend(taken)
 
 
 def _manifest(index: FolderIndex) -> Manifest:

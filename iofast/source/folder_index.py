@@ -34,7 +34,6 @@ class FolderIndex(CachedIndex):
 
     @property
     def changes(self) -> NDArray[np.int64]:
-        """See `CachedIndex.changes`."""
         return self.source.watched.stamps
 
 

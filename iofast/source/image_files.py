@@ -7,7 +7,7 @@ import stat
 
 from iofast import kernel
 from iofast.containers.base import UNREADABLE
-from iofast.containers.descriptors import advice, none_left, opened
+from iofast.containers.file_bytes import advice, none_left, opened
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.source.listing import printable

@@ -3,14 +3,18 @@
 Paths are relative to the manifest's folder; `..`, absolute paths and URLs are allowed, since the file is the user's own
 and images are only read. Each further column becomes a field of the records. A column name with an extension is the
 field's name (`boxes.json`); otherwise `.txt` is added if all values are text, `.bin` if they are bytes, else `.json`.
+
+Metadata files of Hugging Face's imagefolder are lists beside the images of a folder, or of each of its splits.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +53,7 @@ from iofast.source.table import (
     Table,
     printable_column,
     read_table,
+    rows_of,
 )
 
 __all__ = ["SUFFIXES", "read_manifest"]
@@ -56,6 +61,7 @@ __all__ = ["SUFFIXES", "read_manifest"]
 SPLIT_COLUMNS = ("split",)
 
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
+PATH_COLUMN, SPLIT_COLUMN = "file_name", "split"
 
 
 def read_manifest(
@@ -86,7 +92,7 @@ def read_manifest(
     paths = _paths(table, table.columns.pop(path_column))
     fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
     fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
-    splits, order = _splits(table, _pop(table, split_column))
+    splits, order = _splits(table, None if split_column is None else table.columns.pop(split_column))
     (labels, classes, warnings), class_order = _labels(table, label_column, options.class_order)
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
@@ -147,10 +153,6 @@ def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> 
     if len(names) > 1:
         raise SourceError(f"{table.path} has several {what} columns, choose one: {', '.join(names)}")
     return names[0] if names else None
-
-
-def _pop(table: Table, name: str | None) -> ColumnValues | None:
-    return None if name is None else table.columns.pop(name)
 
 
 def _columns(table: Table) -> str:
@@ -288,3 +290,48 @@ def _field_name(table: Table, name: str, kinds: set[int]) -> str:
         return check_field(legal)
     except ContainerError as error:
         raise SourceError(f"{table.path}: column {printable_column(name)} cannot become a field: {error}") from None
+
+
+def read_metadata(root: Path, names: Sequence[str], images: bytes, options: SourceOptions, *, splits: bool) -> Listing:
+    """The images of all rows of the metadata files `names` below `root`, and those of `images` without a row.
+
+    `images` are paths relative to `root`, each followed by a NUL. With `splits`, the first folder of each path is its
+    split. Raises as `read_manifest` does.
+    """
+    unlisted: list[str] = []
+
+    def place(path: str) -> dict[str, object]:
+        split: dict[str, object] = {SPLIT_COLUMN: path.partition("/")[0]} if splits else {}
+        return {PATH_COLUMN: path, **split}
+
+    def rows() -> Iterator[PlacedRow]:
+        listed = set[str]()
+        for name in names:
+            for line, values in rows_of(root / name):
+                if isinstance(path := values.get(PATH_COLUMN), str):
+                    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+                    listed.add(path)
+                    values |= place(path)
+                yield root / name, line, values
+        unlisted[:] = [path for path in os.fsdecode(images).split("\0")[:-1] if path not in listed]
+        yield from ((root / path, 1, place(path)) for path in unlisted)
+
+    source = read_manifest(root / names[0], options, rows=rows)
+    missing = [f"images without a row in {few(names)}: {len(unlisted):,}"] if unlisted else []
+    return replace(source, root=root, kind="metadata", warnings=(*source.warnings, *missing))
+
+
+def usable(
+    root: Path, names: Sequence[str], splits: Collection[str], options: SourceOptions, *, labelled: bool
+) -> list[str]:
+    """Those of the files `names` that lie at the root or in a split, and name images.
+
+    If class folders give the labels (`labelled`), only files with a column of labels count.
+    """
+    found = []
+    for name in names:
+        if posixpath.dirname(name) in ("", *splits):
+            columns = next((set(values) for _, values in rows_of(root / name)), set[str]())
+            labels = any(column.casefold() in LABEL_COLUMNS or column == options.label_column for column in columns)
+            found += [name] if PATH_COLUMN in columns and (labels or not labelled) else []
+    return found

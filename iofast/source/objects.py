@@ -44,7 +44,7 @@ class _Folder:
 
 
 class ObjectTree:
-    """The objects below a URL as folders and files; see `walk.SourceTree`. Raises `StorageError`, `SourceError`.
+    """The objects below a URL as folders and files; see `walk.LocalTree`. Raises `StorageError`, `SourceError`.
 
     Stores have no folders. An empty object stands for one if other objects lie below it, or if its name has no suffix.
     Memory: the bytes of names and ETags, and 24 bytes for each object.
@@ -63,11 +63,10 @@ class ObjectTree:
                 bar.update()
 
     def status(self, prefix: str) -> tuple[tuple[int, int], int]:
-        """See `walk.SourceTree`. No folder contains itself."""
+        """See `walk.LocalTree`. No folder contains itself."""
         return (-1, len(prefix)), 0
 
     def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        """See `walk.SourceTree`."""
         folder = self._folders[prefix]
         yield from ((name, True) for name in folder.folders)
         for name, row in folder.files():
@@ -76,7 +75,6 @@ class ObjectTree:
                 yield name, False
 
     def beginning(self, path: str, length: int) -> bytes | None:
-        """See `walk.SourceTree`."""
         size, etag = self._version(next(self._rows([os.fsencode(path)])))
         try:
             return self._store.get_range(path, 0, min(size, length), etag)
@@ -84,7 +82,6 @@ class ObjectTree:
             return None
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions]:
-        """See `walk.SourceTree`."""
         named = {"": paths} | {column.field: column.values for column in columns if column.has_files}
         return {name: _versions(map(self._version, self._rows(each)), len(each)) for name, each in named.items()}
 
@@ -159,7 +156,10 @@ def copies(url: str, names: Collection[str], optional: Collection[str] = ()) -> 
     with tempfile.TemporaryDirectory(prefix="iofast-") as folder:
         for name in (*names, *optional):
             try:
-                _copy(store, name, Path(folder, name))
+                about = store.head(name)
+                with Path(folder, name).open("wb") as file:
+                    for start in range(0, about.size, _STEP):
+                        file.write(store.get_range(name, start, min(start + _STEP, about.size), about.etag))
             except ObjectMissingError:
                 if name in names:
                     raise SourceMissingError(f"source not found: {store.url(name)}") from None
@@ -167,13 +167,6 @@ def copies(url: str, names: Collection[str], optional: Collection[str] = ()) -> 
             yield Path(folder)
         except (SourceError, OptionError) as error:
             raise type(error)(str(error).replace(folder, url)) from None
-
-
-def _copy(store: Store, name: str, path: Path) -> None:
-    about = store.head(name)
-    with path.open("wb") as file:
-        for start in range(0, about.size, _STEP):
-            file.write(store.get_range(name, start, min(start + _STEP, about.size), about.etag))
 
 
 def _versions(found: Iterator[tuple[int, str]], count: int) -> Versions:

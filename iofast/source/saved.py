@@ -1,16 +1,16 @@
-"""Listings and indexes as members and arrays of a columns file (`containers.columns_file`)."""
+"""Listings and indexes as members and arrays of a columns file (`containers.columns`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import Arrays
 from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
 from iofast.source.listing import Column, ContainerRows, Listing, Versions, Watched
@@ -20,7 +20,7 @@ _ARRAY, _BYTES, _MEMBERS, _KIND = "array", "bytes", "members", "is"  # what an o
 
 
 def taken_apart(value: object) -> tuple[dict[str, Any], Arrays]:
-    """A dataclass of numbers, text, arrays, bytes, sequences, mappings and such dataclasses, for `columns_file.store`.
+    """A dataclass of numbers, text, arrays, bytes, sequences, mappings and such dataclasses, for `columns.store`.
 
     Paths are left out, because a listing may be read at another place.
     """
@@ -76,9 +76,3 @@ def root_of(source: str | os.PathLike[str], kind: str) -> Path | str:
     if kind == "manifest":
         place = os.path.dirname(place)
     return place if is_url(name) else Path(place)
-
-
-def source_of(root: Path | str, members: Mapping[str, Any], arrays: Arrays) -> Listing:
-    """The listing that `taken_apart` took apart, at this root. Raises as `value_of` does."""
-    source: Listing = value_of(members, arrays)
-    return replace(source, root=root)

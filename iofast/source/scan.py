@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +21,12 @@ from iofast.source.arrays import Strings
 from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Listing, SourceOptions, few, ranges, split_rank
-from iofast.source.manifest_file import SUFFIXES, read_manifest
-from iofast.source.metadata import Metadata, usable
+from iofast.source.manifest_file import SUFFIXES, read_manifest, read_metadata, usable
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.walk import Ancestors, Folder, LocalTree, SourceTree, Walk, joined
+from iofast.source.walk import Ancestors, Folder, LocalTree, Walk, joined
+
+if TYPE_CHECKING:
+    from iofast.source.objects import ObjectTree
 
 # Folders that are parts of a data set and no classes, in lower case: those of VOC, YOLO, Cityscapes and the like.
 PART_FOLDERS = (
@@ -41,7 +44,7 @@ Groups = dict[str, bytes]  # class folder -> paths of its images, each followed 
 class _Scan:
     """One scan of a folder, with its warnings so far. `beside`: the folder that may contain a file of classes."""
 
-    tree: SourceTree
+    tree: LocalTree | ObjectTree
     beside: Path
     options: SourceOptions
     walk: Walk
@@ -120,7 +123,7 @@ class _Scan:
         images = b"".join(walk.images(place, ()) for place in splits or [""])
         for name in ("", *used, *([CLASS_FILE] if self.options.class_order == "file" else [])):
             walk.watch(self.beside / name)
-        source = Metadata(self.beside, used, images, bool(splits)).read(self.options)
+        source = read_metadata(self.beside, used, images, self.options, splits=bool(splits))
         warnings = (*source.warnings, *walk.warnings())
         return replace(source, watched=walk.watched(), warnings=warnings, notes=tuple(walk.notes()))
 
@@ -253,7 +256,7 @@ def _scan_url(url: str, options: SourceOptions) -> Listing:
         return _scan_tree(ObjectTree(str(place)), folder, options)
 
 
-def _scan_tree(tree: SourceTree, beside: Path, options: SourceOptions) -> Listing:
+def _scan_tree(tree: LocalTree | ObjectTree, beside: Path, options: SourceOptions) -> Listing:
     return _Scan(tree, beside, options, Walk(tree)).source()
 
 

@@ -1,10 +1,14 @@
-"""Read a manifest file (CSV, TSV, text, JSON lines, Parquet) into columns of bytes."""
+"""Read a manifest file (CSV, TSV, text, JSON lines, Parquet) into columns of bytes; text is UTF-8."""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import errno
 import itertools
 import json
+import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,16 +20,19 @@ import numpy as np
 from iofast.containers.container_suffixes import PARQUET
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
+from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.source import parquet
 from iofast.source.arrays import StringsWriter
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.text_files import check_file, check_text, lines
 
 MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # kinds of values
 MAX_COLUMNS = MAX_FIELDS - 2  # a record also has the fields for image and path
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
 _NAMELESS = ("path", "label")  # the columns of a list without a header
 _DELIMITERS = (",", ";", "\t")
+Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
+PlacedRow = tuple[Path, int, dict[str, object]]  # the same, behind the file
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)  # that of UTF-32-LE begins like the first
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -35,9 +42,6 @@ def _no_constant(name: str) -> NoReturn:
 # `json.loads` and `json.dumps` with options construct a decoder or encoder per call: 3 of 10 us per line
 _decode = json.JSONDecoder(parse_constant=_no_constant).decode
 _encode = json.JSONEncoder(ensure_ascii=False, default=str, allow_nan=False).encode
-
-Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
-PlacedRow = tuple[Path, int, dict[str, object]]  # the same, behind the file
 
 
 class ColumnValues:
@@ -174,7 +178,9 @@ def _read_delimited(path: Path, usual: str) -> Iterator[Row]:
         try:
             for line, row in rows:
                 if header is None and not _is_headless(row):
-                    header = _checked_header(path, row)
+                    header = [name.strip() for name in row]
+                    if twice := next((name for name in header if name and header.count(name) > 1), None):
+                        raise SourceError(f"{path} has two columns {printable_column(twice)}")
                     continue
                 if header is None and len(row) > len(_NAMELESS):
                     fail(path, line, f"expected a path and a label, or names of columns, found {len(row)} values")
@@ -203,13 +209,6 @@ def _is_headless(row: list[str]) -> bool:
     return _is_image(row[0]) and not any(name.strip().lower() in PATH_COLUMNS for name in row)
 
 
-def _checked_header(path: Path, names: list[str]) -> list[str]:
-    names = [name.strip() for name in names]
-    if twice := next((name for name in names if name and names.count(name) > 1), None):
-        raise SourceError(f"{path} has two columns {printable_column(twice)}")
-    return names
-
-
 def _read_jsonl(path: Path) -> Iterator[Row]:
     for line, text in enumerate(lines(path), 1):
         if text.isspace():
@@ -221,6 +220,34 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         if not isinstance(values, dict):
             fail(path, line, f"expected a JSON object, found {type(values).__name__}")
         yield line, values
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise `OSError` unless this is a regular file and no Git LFS pointer. A pipe without a writer would block."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
+    if is_pointer(path, status.st_size):
+        raise OSError(errno.EINVAL, f"it is {POINTER}", os.fspath(path))
+
+
+def check_text(path: Path) -> None:
+    """Raise `OSError` unless this is a regular file whose text can be UTF-8."""
+    check_file(path)
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith(_MARKS) or b"\0" in start:  # every second byte of ASCII characters in UTF-16
+        raise OSError(errno.EINVAL, "its text is UTF-16 or UTF-32: save it as UTF-8", os.fspath(path))
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """The lines of a text file, without byte order marks: joined files have one at the start of each.
+
+    Raises `OSError`.
+    """
+    check_text(path)
+    with path.open("rb") as file:
+        yield from (line.removeprefix(codecs.BOM_UTF8) for line in file)
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

@@ -10,15 +10,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from iofast.errors import SourceError
 from iofast.source.arrays import Strings
 from iofast.source.image_files import beginning
-from iofast.source.listing import Column, Versions, Watched, few
+from iofast.source.listing import Column, Watched, few
 from iofast.source.suffixes import EXTENSIONS, Unusual, listed
+
+if TYPE_CHECKING:
+    from iofast.source.objects import ObjectTree
 
 # Made by systems, not by people, in lower case: thumbnails, resource forks and deleted files under the images' names.
 IGNORED_FOLDERS = (
@@ -47,53 +50,41 @@ def joined(prefix: str, names: Sequence[str]) -> bytes:
     return os.fsencode(before + f"\0{before}".join(names) + "\0" if names else "")
 
 
-class SourceTree(Protocol):
-    """Folders and files below a root, by paths relative to it."""
-
-    @property
-    def root(self) -> Path | str:
-        """The path or URL, for messages."""
-
-    def status(self, prefix: str) -> tuple[tuple[int, int], int]:
-        """What identifies a folder, and its time of change in ns. Raises `OSError`."""
-
-    def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        """Names in a folder, and which are folders. Raises `OSError`."""
-
-    def beginning(self, path: str, length: int) -> bytes | None:
-        """The first bytes of a file, None if it cannot be read."""
-
-    def versions(self, paths: Strings, columns: Sequence[Column]) -> dict[str, Versions] | None:
-        """`Listing.objects` for these images and the files beside them."""
-
-
 @dataclass(frozen=True, slots=True)
 class LocalTree:
-    """A folder of this machine; see `SourceTree`."""
+    """Folders and files below a folder of this machine, by paths relative to it; `objects.ObjectTree` is another."""
 
     root: Path
 
     def status(self, prefix: str) -> tuple[tuple[int, int], int]:
+        """What identifies a folder, and its time of change in ns. Raises `OSError`."""
         status = os.stat(os.path.join(self.root, prefix))
         return (status.st_dev, status.st_ino), status.st_mtime_ns
 
     def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        """Names in a folder, and which are folders. Raises `OSError`."""
         with os.scandir(os.path.join(self.root, prefix)) as entries:
             for entry in entries:
-                yield entry.name, _is_folder(entry)
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:  # a link to nothing readable counts as a file, as in os.walk
+                    is_folder = False
+                yield entry.name, is_folder
 
     def beginning(self, path: str, length: int) -> bytes | None:
+        """The first bytes of a file, None if it cannot be read."""
         return beginning(os.fsencode(os.path.join(self.root, path)), length)
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> None:  # noqa: ARG002 - files have none
-        return None
+        """`Listing.objects` for these images and the files beside them."""
+        return
 
 
 @dataclass(slots=True)
 class Walk:
     """One walk of a tree: lists folders, and counts the files that it leaves out."""
 
-    tree: SourceTree
+    tree: LocalTree | ObjectTree
     arrays: bool = False  # whether `.npy` files may be images
     hidden: int = 0  # images whose name begins with a dot
     sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
@@ -193,10 +184,3 @@ class Walk:
         """The longest suffix of `sides` in a file's name, with at least one character before it."""
         ends = [end for end in self.sides if name.lower().endswith(end.lower()) and len(name) > len(end)]
         return max(ends, key=len, default=None)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to nothing readable counts as a file, as in os.walk
-        return False

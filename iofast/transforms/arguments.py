@@ -9,7 +9,6 @@ from typing import Any, SupportsIndex
 
 from iofast.arguments import Check
 from iofast.errors import OptionError
-from iofast.kernel.contract import FILTERS
 from iofast.work import Edge
 
 Span = tuple[float, float]
@@ -149,14 +148,3 @@ def sides(name: str, padding: Any) -> Sides:
         raise OptionError(f"{name} must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, found {padding!r}")
     left, top, right, bottom = found * (4 // len(found))
     return left, top, right, bottom
-
-
-def check_filter(transform: Any) -> None:
-    """Check `interpolation` and `antialias`; `interpolation` becomes a name."""
-    found, name = transform.interpolation, type(transform).__name__
-    filter = interpolation_name(found)
-    if not isinstance(filter, str) or filter not in (*FILTERS, RANDOM):
-        raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)} or {RANDOM}, found {found!r}")
-    if not transform.antialias and filter in ("bicubic", RANDOM):
-        raise OptionError(f"{name}: interpolation without antialias must be bilinear or nearest, found {found!r}")
-    object.__setattr__(transform, "interpolation", filter)

@@ -11,7 +11,7 @@ from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.order import nearest
-from iofast.transforms.arguments import Pair, check_filter, pair
+from iofast.transforms.arguments import Pair, pair
 from iofast.transforms.resized_crops import ResamplingCrop
 from iofast.transforms.transform import Boxes, Floats
 
@@ -37,7 +37,7 @@ class ResizeToBucket(ResamplingCrop):
         if len(set(ratios)) < len(ratios):
             raise OptionError(f"ResizeToBucket: sizes must differ in aspect ratio, found {sizes}")
         object.__setattr__(self, "sizes", sizes)
-        check_filter(self)
+        super().__post_init__()
 
     def fixed(self, resized: Pair | None) -> Pair | None:  # noqa: ARG002  Pad needs it
         return None

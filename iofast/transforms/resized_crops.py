@@ -12,7 +12,7 @@ import numpy as np
 from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.transforms.arguments import Pair, check_filter, pair, positive_span, span
+from iofast.transforms.arguments import Pair, pair, positive_span, span
 from iofast.transforms.transform import Boxes, Crop, Floats, Resampling
 
 TRIALS = 10  # of RandomResizedCrop and RandomErasing before they give up, as in torchvision
@@ -62,7 +62,7 @@ class RandomResizedCrop(ResamplingCrop):
     def __post_init__(self) -> None:
         if self.style not in ("torchvision", "tensorflow"):
             raise OptionError(f"RandomResizedCrop: style must be torchvision or tensorflow, found {self.style!r}")
-        check_filter(self)
+        super().__post_init__()
 
     def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:
         """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of trial i."""
@@ -125,7 +125,7 @@ class ResizedCenterCrop(ResamplingCrop):
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
             raise OptionError(f"ResizedCenterCrop: fraction must be above 0 and at most 1, found {self.fraction!r}")
-        check_filter(self)
+        super().__post_init__()
 
     def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:  # noqa: ARG002  RandomResizedCrop's signature
         height, width = cast(Pair, self.size)

@@ -12,7 +12,7 @@ import numpy as np
 from iofast.arguments import check_fields, checked, integer, optional
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.transforms.arguments import MAX_SIZE, Pair, between, check_filter, pair, positive_span, probability
+from iofast.transforms.arguments import MAX_SIZE, Pair, between, pair, positive_span, probability
 from iofast.transforms.transform import Floats, Resizing
 
 
@@ -45,7 +45,7 @@ class Resize(Resizing):
         height, width = pair("Resize: size", self.size)
         two_sides = isinstance(self.size, Sequence) and len(self.size) == 2
         object.__setattr__(self, "size", (height, width) if two_sides else height)
-        check_filter(self)
+        super().__post_init__()
         if isinstance(self.size, int):
             check_fields(self, max_size=optional(integer(self.size + 1, MAX_SIZE)))
         elif self.max_size is not None:
@@ -83,7 +83,7 @@ class RandomResize(Resizing):
         if self.min_size >= self.max_size:
             found = f"{self.min_size} and {self.max_size}"
             raise OptionError(f"RandomResize: min_size must be below max_size, found {found}")
-        check_filter(self)
+        super().__post_init__()
 
     def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """Lane 0 of "resize"."""
@@ -103,7 +103,7 @@ class RandomShortestSize(Resizing):
 
     def __post_init__(self) -> None:
         check_fields(self, max_size=optional(integer(max(cast(Sequence[int], self.min_size)), MAX_SIZE)))
-        check_filter(self)
+        super().__post_init__()
 
     def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         short = np.array(self.min_size, np.float64)[draw.integers("resize", len(self.min_size))]  # type: ignore[arg-type]
@@ -122,9 +122,6 @@ class ScaleJitter(Resizing):
     scale_range: Sequence[float] = (0.1, 2.0)
     interpolation: str = "bilinear"
     antialias: bool | None = field(default=True, repr=False)
-
-    def __post_init__(self) -> None:
-        check_filter(self)
 
     def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         height, width = cast(Pair, self.target_size)
@@ -159,9 +156,6 @@ class ResizeKeepRatio(Resizing):
     random_aspect_prob: float = 0.0
     random_aspect_range: Sequence[float] = (0.9, 1.11)
     antialias: bool | None = field(default=True, repr=False)
-
-    def __post_init__(self) -> None:
-        check_filter(self)
 
     def sizes(self, draw: Draw, widths: Floats, heights: Floats) -> tuple[Floats, Floats]:
         """Lanes: whether and how much of scale, whether and how much of aspect."""

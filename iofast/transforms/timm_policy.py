@@ -59,9 +59,9 @@ def _parsed(config: str) -> tuple[Layer, ...]:
         raise OptionError(f"timm_policy: expected rand with its parts, such as rand-m9-mstd0.5-inc1, found {config!r}")
     chosen, numbers = "", dict(_PARTS)
     for part in parts:
-        key, number = _split(part)
-        if key in numbers and number is not None:
-            numbers[key] = number
+        found = re.fullmatch(r"([a-z]+)(\d+(?:\.\d*)?)", part)  # a key and its number
+        if found and found[1] in numbers:
+            numbers[found[1]] = float(found[2])
         elif part[:1] == "t" and part[1:] in TIMM_SETS:
             chosen = part[1:]
         else:
@@ -69,23 +69,13 @@ def _parsed(config: str) -> tuple[Layer, ...]:
     return _layers(numbers, chosen)
 
 
-def _split(part: str) -> tuple[str, float | None]:
-    """A key and its number: ("mstd", 0.5) of "mstd0.5"."""
-    found = re.fullmatch(r"([a-z]+)(\d+(?:\.\d*)?)", part)
-    return (found[1], float(found[2])) if found else (part, None)
-
-
 def _layers(numbers: Mapping[str, float], chosen: str) -> tuple[Layer, ...]:
     space, names = TIMM_SPACES[bool(numbers["inc"] or chosen)], TIMM_SETS[chosen]
     if isinstance(names, Mapping) and numbers["n"] > len(names):  # weighted layers choose different entries
         raise OptionError(f"timm_policy: n must be at most {len(names)} with t{chosen}, found {numbers['n']:g}")
-    strength = _strength(numbers["m"], numbers["mstd"], numbers["mmax"])
+    magnitude, std, most = (numbers[key] / _LEVELS for key in ("m", "mstd", "mmax"))
+    is_uniform = numbers["mstd"] > 100
+    strength = Strength(0 if is_uniform else magnitude, magnitude, std=0 if is_uniform else std, most=most)
     entries = tuple(Named(name, space[name], strength, numbers["p"]) for name in names)
     layer = Layer(entries, weights=tuple(names.values()) if isinstance(names, Mapping) else None)
     return (layer,) * int(numbers["n"])
-
-
-def _strength(magnitude: float, std: float, most: float) -> Strength:
-    if std > 100:
-        return Strength(0, magnitude / _LEVELS, most=most / _LEVELS)
-    return Strength(magnitude / _LEVELS, magnitude / _LEVELS, std=std / _LEVELS, most=most / _LEVELS)

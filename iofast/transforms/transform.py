@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.choices import Draw
-from iofast.transforms.arguments import Pair
+from iofast.errors import OptionError
+from iofast.kernel.contract import FILTERS
+from iofast.transforms.arguments import RANDOM, Pair, interpolation_name
 from iofast.work import NUMBERS, Step
 
 Floats = NDArray[np.float64]
@@ -62,10 +64,19 @@ class Transform:
 
 
 class Resampling(Transform):
-    """A transform that resamples, with the kernel's filter `interpolation`."""
+    """A transform that resamples, with the kernel's filter `interpolation`, which becomes a name."""
 
     interpolation: str
     antialias: bool | None
+
+    def __post_init__(self) -> None:
+        found, name = self.interpolation, type(self).__name__
+        filter = interpolation_name(found)
+        if not isinstance(filter, str) or filter not in (*FILTERS, RANDOM):
+            raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)} or {RANDOM}, found {found!r}")
+        if not self.antialias and filter in ("bicubic", RANDOM):
+            raise OptionError(f"{name}: interpolation without antialias must be bilinear or nearest, found {found!r}")
+        object.__setattr__(self, "interpolation", filter)
 
 
 class Resizing(Resampling):

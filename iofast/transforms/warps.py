@@ -18,19 +18,14 @@ from iofast.work import NUMBERS, Step
 Matrix = Sequence[Floats | float]  # a to h; missing ones are 0
 
 
-def warp(matrix: Matrix, rows: int, fill: Sequence[float]) -> NDArray[np.float32]:
-    """The numbers of a warp, (N, NUMBERS); `fill` is a colour of 0 to 255."""
-    numbers = np.zeros((rows, NUMBERS), np.float32)
-    for lane, column in enumerate(matrix):
-        numbers[:, lane] = column
-    numbers[:, 8:11] = fill
-    return numbers
-
-
 def warp_by(op: Any, matrix: Matrix, rows: int) -> tuple[Step, NDArray[np.float32]]:
     """The step of a warp with the `interpolation` and `fill` of `op`, and its numbers (N, NUMBERS)."""
     step = Step.WARP_BILINEAR if op.interpolation == "bilinear" else Step.WARP_NEAREST
-    return step, warp(matrix, rows, [255 * level for level in op.fill])
+    numbers = np.zeros((rows, NUMBERS), np.float32)
+    for lane, column in enumerate(matrix):
+        numbers[:, lane] = column
+    numbers[:, 8:11] = [255 * level for level in op.fill]
+    return step, numbers
 
 
 def turned(degrees: Floats, x: Floats, y: Floats) -> Matrix:

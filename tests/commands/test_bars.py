@@ -14,10 +14,8 @@ from pathlib import Path
 import forked
 import pytest
 from command_line import Terminal
-from container_sets import build
-from foreign_lmdbs import picture, write
+from foreign_lmdbs import picture
 from places import ROOT
-from tar_sets import foreign
 from tqdm import tqdm
 
 from iofast import pack
@@ -162,25 +160,6 @@ def test_no_other_bars_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
     with open_bar(3, " images") as other, held(tqdm.get_lock()), held(other.get_lock()):
         assert ends(work)
-
-
-@pytest.mark.parametrize("kind", ["folder", "tar", "tfrecord", "lmdb"])
-def test_indexing_does_not_wait_for_tqdms_lock(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal(monkeypatch)
-    path = tmp_path / f"set.{kind}"
-    if kind == "folder":
-        path.mkdir()
-        (path / "a.jpg").write_bytes(picture(1))
-    elif kind == "tar":
-        foreign(path, {"a.jpg": picture(1)})
-    elif kind == "lmdb":
-        write(path, {b"a": picture(1)})
-    else:
-        build(path, 2, splits=False)
-        (tmp_path / "set.tfrecord.manifest").unlink()  # now it is another program's
-        path = tmp_path / "set-00000-of-00001.tfrecord"
-    with held(tqdm.get_lock()):
-        assert ends(lambda: open_reader(path).close())
 
 
 def test_all_bars_of_iofast_are_opened_here() -> None:

@@ -1,4 +1,4 @@
-"""The command line: help, exit statuses, one line for every expected error, no unneeded imports."""
+"""The command line: help, exit statuses, one line for every expected error, no unneeded imports; `pack` and `info`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from command_line import CommandLine
+from container_sets import COUNT
+from hypothesis import given
+from hypothesis import strategies as st
 from kernel_images import jpeg, photo
 from PIL import Image
 
-from iofast import __version__, open_reader
+from iofast import __version__, open_reader, open_writer
 from iofast.commands import COMMANDS
+from iofast.commands.histograms import bars, histogram
 from iofast.commands.text import count, duration, size
 from iofast.option import QUALITY
 
@@ -171,11 +178,8 @@ class TestInfo:
             words in text for words in ("[red]dog", f"quality={QUALITY}", "height       16 to 16 pixels, median 16")
         )
         facts = iofast("info", packed, "--json").facts
-        assert facts["classes"] == {"[red]dog": 2, "cat": 2}
         assert (facts["splits"], facts["count"], facts["container"]) == ({"all": 4}, 4, "lmdb")
-        assert facts["bytes"] == packed.stat().st_size
         assert facts["images"]["width"] == {"min": 21, "median": 21, "max": 21}
-        assert facts["fields"] == ["cls", "jpg", "json"]
 
     def test_of_a_folder(self, images: Path, iofast: CommandLine) -> None:
         facts = iofast("info", images, "--json").facts
@@ -199,3 +203,73 @@ def test_readable_numbers() -> None:
     assert [size(n) for n in (0, 999, 1000, 14_233_000, 999_500_000)] == sizes
     assert [duration(s) for s in (0.414, 12.34, 200, 7500)] == ["0.41 s", "12.3 s", "3 min 20 s", "2 h 05 min"]
     assert [count(n, "image") for n in (1, 1200)] == ["1 image", "1,200 images"]
+
+
+@given(st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=200))
+def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
+    bins = histogram(np.array(values))
+    assert sum(count for *_, count in bins) == len(values)
+    assert (bins[0][0], bins[-1][1]) == (min(values), max(values))
+    assert all(one[1] == other[0] for one, other in pairwise(bins))
+    for low, high, found in bins[:-1]:
+        assert found == sum(low <= value < high for value in values)
+
+
+def test_bars_fit_a_terminal() -> None:
+    bins = [[1.0, 9_999_999.0, 9_999_999_999.0], [1e6, 1e7, 0], [1e7, 1e8, 1]]
+    lines = bars(bins, lambda edge: f"{edge:,.0f}")
+    assert max(map(len, lines)) <= 80
+    assert [line.count("█") for line in lines] == [32, 0, 0]
+    assert "▏" in lines[2]  # a count of 1 is visible
+    assert histogram(np.zeros(0)) == []
+
+
+def test_command(container: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = iofast("info", container, "--json").facts
+    assert sum(count for *_, count in facts["images"]["histograms"]["bytes"]) == COUNT
+    assert (facts["images"]["field"], facts["images"]["fields"]) == ("jpg", ["jpg", "png"])
+    assert facts["images"]["histograms"]["shorter_side"] == [[40.0, 40.0, COUNT]]
+    files = [each for each in container.parent.iterdir() if each.suffix == container.suffix and each != container]
+    assert {shard["name"] for shard in facts["shards"]} == {each.name for each in files}
+    assert sum(shard["count"] for shard in facts["shards"]) == (COUNT if files else 0)
+    assert facts["bytes"] == sum(each.stat().st_size for each in files or [container])
+    monkeypatch.setenv("COLUMNS", "80")
+    text = iofast("info", container).out
+    assert all(
+        words in text for words in ("bytes of an image", "images       jpg png, ", *(each.name for each in files))
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert f"fingerprint  {facts['fingerprint']}" in iofast("info", container).out.splitlines()  # nothing wraps
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "facts", "line"),
+    [
+        (["cat", "dog"], [1, 1, 0, None], {"images": None, "classes": {"cat": 1, "dog": 2}, "unlabelled": 1}, "cat 1"),
+        (
+            ["dog", "ant", "cat"],
+            [2, 0, 0],
+            {"classes": {"dog": 2, "ant": 0, "cat": 1}, "labels": {"0": 2, "2": 1}},
+            "3, in lexicographic order, those added later last",
+        ),
+        (None, [7, 7, 3], {"classes": None, "labels": {"3": 1, "7": 2}}, "labels 2, without names"),
+        (None, [7, 7, 3], {}, "3 1 7 2"),
+    ],
+)
+def test_classes(
+    tmp_path: Path,
+    iofast: CommandLine,
+    classes: list[str] | None,
+    labels: list[int | None],
+    facts: dict[str, Any],
+    line: str,
+) -> None:
+    with open_writer(tmp_path / "set.lmdb", classes=classes) as writer:
+        for label in labels:
+            writer.write({"txt": "a caption"} | ({} if label is None else {"cls": label}))
+    found = iofast("info", tmp_path / "set.lmdb", "--json").facts
+    assert {name: found[name] for name in facts} == facts
+    if classes:
+        assert list(found["classes"]) == classes  # in the order of their numbers
+    assert line in " ".join(iofast("info", tmp_path / "set.lmdb").out.split())

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from iofast.containers import descriptors
-from iofast.containers.descriptors import advice, bounded, keep, none_left, opened
+from iofast.containers import file_bytes
+from iofast.containers.file_bytes import advice, bounded, keep, none_left, opened
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import SourceError
 from iofast.source.folder_index import open_index
@@ -116,8 +116,8 @@ def test_a_deleted_reader_is_forgotten() -> None:
         def let_go(self) -> None:
             raise AssertionError("called without need")
 
-    before, once = len(descriptors._keepers), Once()
+    before, once = len(file_bytes._keepers), Once()
     keep(once)
-    assert len(descriptors._keepers) == before + 1
+    assert len(file_bytes._keepers) == before + 1
     del once
-    assert len(descriptors._keepers) == before
+    assert len(file_bytes._keepers) == before

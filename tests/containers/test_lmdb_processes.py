@@ -180,5 +180,5 @@ def test_a_commit_while_the_file_is_opened_is_noticed(
     monkeypatch.setattr(reading, name, then_commit)
     with LmdbReader(path) as reader:
         assert bytes(reader.view(0))
-        assert reader.moved
+        assert reader.index_is_stale
     assert len(calls) > 1

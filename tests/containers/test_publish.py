@@ -213,13 +213,13 @@ while done < 40:
 
 
 def test_published_by_another_between_check_and_lock(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = target._folder._take
+    take = target._take
 
     def publish_first(lock: int) -> None:
         target.path.write_bytes(b"of the other")
         take(lock)
 
-    monkeypatch.setattr(target._folder, "_take", publish_first)
+    monkeypatch.setattr(target, "_take", publish_first)
     with pytest.raises(TargetError, match="exists already"):
         target.acquire()
     assert not target.partial.exists()

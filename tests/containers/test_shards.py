@@ -16,9 +16,9 @@ from iofast.checking import verify
 from iofast.containers import open_files, shards
 from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
-from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shards import expand, is_pattern
 from iofast.containers.tar import TarReader, TarWriter
+from iofast.containers.targets import ShardTarget
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 
 # Patterns.

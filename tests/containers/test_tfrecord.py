@@ -18,8 +18,7 @@ from iofast import open_reader, open_writer
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand
-from iofast.containers.tfrecord import TfrecordReader
-from iofast.containers.tfrecord_framing import frames, read_data
+from iofast.containers.tfrecord import TfrecordReader, frames, read_data
 from iofast.errors import TargetError
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader

@@ -72,7 +72,7 @@ def test_what_a_writer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     writer = TfrecordWriter(tmp_path, "out.tfrecord", Description(classes=("a",)), 8)
     writer.begin(Section(0, "all", 0, 10))
     writer.write(0, {"cls": b"0"}, ImageInfo(0))
-    monkeypatch.setattr("iofast.containers.tfrecord_framing.MAX_DATA", 100_000)
+    monkeypatch.setattr("iofast.containers.tfrecord.MAX_DATA", 100_000)
     with pytest.raises(ContainerError, match="a TFRecord of 100143 bytes is longer than protobuf allows, 100000"):
         writer.write(1, {"jpg": bytes(100_000)}, ImageInfo())
     writer.write(1, {"jpg": b"z"}, ImageInfo())  # nothing of the illegal record is left

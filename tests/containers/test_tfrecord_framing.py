@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord_messages import framed
 
-from iofast.containers import tfrecord_framing
+from iofast.containers import tfrecord
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.tfrecord_framing import FOOT, HEAD, frames, head, mask, read_data, read_frame, unmask
+from iofast.containers.tfrecord import FOOT, HEAD, frames, head, mask, read_data, read_frame, unmask
 from iofast.errors import ContainerError
 
 
@@ -92,7 +92,7 @@ def test_compressed_files_are_refused_by_name(tmp_path: Path, name: str, compres
 
 
 def test_longest_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord_framing, "MAX_DATA", 10)
+    monkeypatch.setattr(tfrecord, "MAX_DATA", 10)
     assert len(head(10)) == HEAD
     with pytest.raises(ContainerError, match="11 bytes is longer than protobuf allows"):
         head(11)

@@ -10,6 +10,7 @@ from jpeg_damage import damage
 from numpy.typing import NDArray
 from region_images import OWN, encode, texture
 
+from benchmarks.gpu.on_host import decode_on_host
 from iofast import kernel
 from iofast.gpu import jpegs
 from iofast.gpu.stages import Output
@@ -34,9 +35,7 @@ def payloads(rng: np.random.Generator, files: list[NDArray[np.uint8]]) -> Payloa
     """Files in memory, some to be turned."""
     count, exif = len(files), rng.integers(1, 9, len(files)).astype(np.uint8)
     exif[rng.random(count) < 0.5] = 1
-    places = np.array([each.ctypes.data for each in files], np.uint64)
-    lengths = np.array([len(each) for each in files], np.uint64)
-    return Payloads(np.full(count, -1, np.int32), places, lengths, None, exif, None)
+    return Payloads.in_memory([each.ctypes.data for each in files], [len(each) for each in files], exif)
 
 
 def boxes(
@@ -79,7 +78,7 @@ def both(
     kernel.decode_batch(kernel.Context(options), source, places, flips, as_rows, status, 0, count, finish)
     found, as_rows = batch()
     wanted = Output(size, as_rows.strides, finish)
-    mine = jpegs.decode_on_host(source, jpegs.Crops(places, flips, source.orientations), options, wanted, found)
+    mine = decode_on_host(source, jpegs.Crops(places, flips, source.orientations), options, wanted, found)
     return mine, status, [row for row in range(count) if not mine[row] and (found[row] != expected[row]).any()]
 
 

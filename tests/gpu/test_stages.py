@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.gpu.any_work import any_work
+from benchmarks.gpu.on_host import HostMemory, run_on_host
 from iofast import kernel
 from iofast.gpu import jpegs
-from iofast.gpu.stages import HostMemory, Output, prepare, run_on_host
+from iofast.gpu.stages import Output, prepare
 from iofast.gpu.structs import IMAGE
 from iofast.kernel.contract import TYPES, DecodeOptions, Finish
 from iofast.work import PillowStep, Step
@@ -109,14 +110,8 @@ def test_raw_pixels_in_device_memory_are_cut_like_the_kernels(type: str) -> None
     taken = jpegs.place(jpegs.raw_files(places, sizes), crops, images, DecodeOptions(), size)
     assert not images["refused"].any()
     run_on_host(memory, prepare(memory, Output(size, found.strides, finish), images, taken), found)  # type: ignore[arg-type]
-    source = kernel.Payloads(
-        np.full(count, -1, np.int32),
-        (block.ctypes.data + places).astype(np.uint64),
-        (3 * sizes.prod(axis=1)).astype(np.uint64),
-        None,
-        np.ones(count, np.uint8),
-        np.column_stack([np.ones(count), sizes[:, ::-1]]).astype(np.int32),
-    )
+    indexed = np.column_stack([np.ones(count), sizes[:, ::-1]])
+    source = kernel.Payloads.in_memory(block.ctypes.data + places, 3 * sizes.prod(axis=1), np.ones(count), indexed)
     cut, expected, status = np.zeros((count, *size, 3), np.uint8), np.zeros_like(found), np.zeros(count, np.int32)
     kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, cut, status, 0, count)
     assert not status.any()

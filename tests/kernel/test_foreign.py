@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import Pixels, View, batch_of, expected, photo, save, upright
+from kernel_images import Pixels, View, batch_of, decode_views, expected, photo, save, upright
 from PIL import Image, PngImagePlugin
 
 from iofast.errors import DecodeError
@@ -259,8 +259,4 @@ def test_packing_says_what_pillow_says_of_damage(monkeypatch: pytest.MonkeyPatch
 def test_boxes_and_limits_are_judged_by_pillow() -> None:
     assert both(png("RGB"), WINDOW._replace(box=(7, 5, 132, 92, 100, 60, 3, 2))) == ["BOX"]
     source, _alive = batch_of([png("RGB")])
-    out, status = np.zeros((1, 50, 90, 3), np.uint8), np.zeros(1, np.int32)
-    with closing(native.Context(DecodeOptions(max_pixels=131 * 97 - 1))) as context:
-        boxes = np.array([WINDOW.box], np.int32)
-        native.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
-    assert status[0] == Status.LIMIT
+    assert decode_views(source, [WINDOW], DecodeOptions(max_pixels=131 * 97 - 1))[0] == [Status.LIMIT]

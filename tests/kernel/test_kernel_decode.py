@@ -99,18 +99,6 @@ def test_extreme_shapes(size: tuple[int, int]) -> None:
             check(data, image, view, name)
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_a_window_of_a_virtual_image_that_fits_no_memory(name: str) -> None:
-    """`Resize(224)` of a strip of 65,500 x 1 makes 3.3 gigapixels; far from its ends a part of it gives the same."""
-    data = jpeg(photo(65_500, 1))
-    size, first, part = (224, 224), 30_000, 64
-    whole = View((0, 0, 65_500, 1, 65_500 * 224, 224, (first + 20) * 224 + 100, 0), size)
-    piece = View((first, 0, first + part, 1, part * 224, 224, 20 * 224 + 100, 0), size)
-    status, pixels = decode_view(data, whole, DecodeOptions(filter=name))
-    assert status == Status.OK
-    assert off_by(pixels, upright(data), piece, name) <= 1
-
-
 @pytest.mark.parametrize("filter", FILTERS)
 def test_outputs_of_any_strides(filter: str) -> None:
     view = PLANS["crop and resize"]
@@ -137,37 +125,6 @@ def test_outputs_of_any_strides(filter: str) -> None:
     border = padded.copy()
     border[:, 1:-1, 2:-3, :3] = 7
     assert (border == 7).all(), "bytes outside of the view were written"
-
-
-def test_payloads_of_other_formats() -> None:
-    """Pillow decodes most of these rows, between the C code's own."""
-    pixels = photo(90, 60)
-    image = Image.fromarray(pixels)
-    deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
-    payloads = {
-        "png": save(image, "PNG"),
-        "webp": save(image, "WEBP", lossless=True),
-        "bmp": save(image, "BMP"),
-        "tiff": save(image, "TIFF"),
-        "ppm": save(image, "PPM"),
-        "gif": save(image, "GIF"),
-        "palette": save(image.convert("P"), "PNG", transparency=bytes(range(256))),
-        "alpha": save(Image.fromarray(np.dstack([pixels, pixels[..., 0]])), "PNG"),
-        "gray and alpha": save(image.convert("LA"), "PNG"),
-        "one bit": save(image.convert("1"), "PNG"),
-        "jpeg": jpeg(pixels),
-        "cmyk tiff": save(image.convert("CMYK"), "TIFF"),
-    }
-    wanted = [np.asarray(upright(data)) for data in payloads.values()]
-    payloads["16 bits"] = save(deep, "PNG")
-    wanted.append(np.repeat(pixels[..., :1], 3, axis=2))
-    count = len(payloads)
-    source, _alive = batch_of(list(payloads.values()), checked=True)
-    status, out = decode_views(source, [whole(90, 60)] * count)
-    assert status == [Status.OK] * count
-    for name, row, pillow in zip(payloads, out, wanted, strict=True):
-        assert worst(row, pillow) == 0, name
-        np.testing.assert_array_equal(kernel.decode(payloads[name]), row, err_msg=name)
 
 
 def test_rows_decoded_by_pillow_are_finished() -> None:

@@ -1,20 +1,41 @@
-"""Raw pixels in `decode_batch`: crops and resampling as for any image, and validation of every row."""
+"""Raw pixels in `decode_batch`, and from packing (`--format rgb`) to the loader."""
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
-from kernel_images import TURNS, View, batch_of, decode_views, in_a_file, jpeg, off_by, photo, save, upright, whole
+from kernel_images import (
+    KINDS,
+    TURNS,
+    Pixels,
+    View,
+    batch_of,
+    decode_views,
+    exif,
+    in_a_file,
+    jpeg,
+    off_by,
+    photo,
+    save,
+    upright,
+    whole,
+    worst,
+)
+from lmdb_containers import build
 from PIL import Image
-from raw_images import SIZES, cases, raw_batch
+from raw_images import cases, raw_batch
 
-from iofast import kernel
-from iofast.kernel.contract import DecodeOptions, Kind, Status
-from iofast.record import RAW_FIELDS
+from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer, pack
+from iofast.errors import DecodeError
+from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Status, Transcoded, TranscodeRecipe
+from iofast.record import ImageInfo, raw_length
 
 
 @given(case=cases())
@@ -28,29 +49,6 @@ def test_crops_are_those_of_the_image(case: tuple[tuple[int, int], View, int, st
     turn = TURNS[orientation]
     copies = name == "nearest" or view.box[4:6] == (view.box[2] - view.box[0], view.box[3] - view.box[1])
     assert off_by(pixels[0], image if turn is None else image.transpose(turn), view, name) <= (not copies)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_rgb_is_the_pixels(size: tuple[int, int]) -> None:
-    source, _alive = raw_batch(Kind.RGB, [photo(*size).tobytes()], [size])
-    status, pixels = decode_views(source, [whole(*size)])
-    assert status == [Status.OK]
-    np.testing.assert_array_equal(pixels[0], photo(*size))
-
-
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_any_strides(layout: str) -> None:
-    sizes = [(71, 53), (30, 44), (53, 71)]
-    payloads = [photo(*size).tobytes() for size in sizes]
-    source, _alive = raw_batch(Kind.RGB, payloads, sizes)
-    boxes = np.array([(2, 3, 29, 40, 24, 20, 0, 0)] * 3, np.int32)
-    memory = np.full((3, 20, 24, 3) if layout == "NHWC" else (3, 3, 20, 24), 7, np.uint8)
-    out = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
-    status, flips = np.zeros(3, np.int32), np.array([0, 1, 0], np.uint8)
-    kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3)
-    alone = decode_views(source, [View(tuple(boxes[0].tolist()), (24, 20), bool(flip)) for flip in flips])[1]
-    assert status.tolist() == [Status.OK] * 3
-    np.testing.assert_array_equal(out, alone)
 
 
 def test_kinds_can_be_mixed() -> None:
@@ -97,18 +95,6 @@ def test_invalid_rows_are_refused(name: str, checked: bool) -> None:
     assert pixels[1].any()
 
 
-def test_damage_is_found_wherever_it_is() -> None:
-    data = bytearray(photo(40, 30).tobytes())
-    source, alive = raw_batch(Kind.RGB, [bytes(data)], [(40, 30)], checked=True)
-    data[-1] ^= 1
-    damaged, _alive = raw_batch(Kind.RGB, [bytes(data)], [(40, 30)])
-    view = View((0, 0, 8, 8, 8, 8, 0, 0), (8, 8))
-    assert decode_views(damaged._replace(crcs=source.crcs), [view])[0] == [Status.CHECKSUM]
-    assert decode_views(source, [view], DecodeOptions(max_bytes=len(data) - 1))[0] == [Status.LIMIT]
-    assert decode_views(damaged, [view])[0] == [Status.OK]
-    del alive
-
-
 @pytest.mark.parametrize("checked", [True, False])
 def test_payloads_in_a_file(checked: bool) -> None:
     sizes = [(71, 53), (64, 60), (53, 71)]
@@ -148,5 +134,104 @@ def test_only_the_rows_of_the_crop_are_read() -> None:
         os.close(fd)
 
 
-def test_kinds_are_numbered_as_the_fields() -> None:
-    assert [1 + RAW_FIELDS.index(field) for field in RAW_FIELDS] == [Kind.RGB]
+def pixels_of(made: Transcoded) -> Pixels:
+    return shown(made.data, made.width, made.height)
+
+
+def shown(data: bytes, width: int, height: int) -> Pixels:
+    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "filter"), [*((kind, "bilinear") for kind in KINDS), *(("png", filter) for filter in FILTERS)]
+)
+@pytest.mark.parametrize("mode", ["short", "crop"])
+def test_rgb_is_pillows_resize(kind: str, filter: str, mode: str) -> None:
+    data = save(Image.fromarray(photo(90, 61)), "PNG") if kind == "png" else KINDS[kind](photo(90, 61))
+    made = kernel.transcode(data, TranscodeRecipe(size=40, mode=mode, format="rgb", reducing_gap=0, filter=filter))
+    assert made[1:] == ("rgb", 59 if mode == "short" else 40, 40, 1, 90, 61)
+    wanted = upright(data).resize((59, 40), Image.Resampling[filter.upper()])
+    wanted = wanted.crop((10, 0, 50, 40)) if mode == "crop" else wanted
+    assert worst(pixels_of(made), np.asarray(wanted)) <= 1
+
+
+def test_images_larger_than_a_loader_reads_are_refused() -> None:
+    data = jpeg(photo(20, 20))
+    recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
+    with pytest.raises(DecodeError, match="20000x20000 pixels after resizing"):
+        kernel.transcode(data, recipe)
+
+
+def write_images(root: Path, count: int = 12) -> list[Path]:
+    """Class folders with JPEGs of several orientations, and a PNG."""
+    paths = []
+    for i in range(count):
+        path = root / ("ant", "bee")[i * 2 // count] / f"{i:02d}.{'png' if i == 5 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = photo(90 + 3 * i, 61 + 5 * i, i)
+        data = save(Image.fromarray(image), "PNG") if i == 5 else jpeg(image, exif=exif(1 + i % 8))
+        path.write_bytes(data)
+        paths.append(path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rgb")
+    write_images(folder / "images")
+    report = pack(folder / "images", folder / "out.lmdb", resize=48, format="rgb", workers=1)
+    assert (report.packed, report.failed) == (12, 0)
+    return folder / "out.lmdb"
+
+
+def test_records(packed: Path) -> None:
+    path = packed
+    with open_reader(path) as reader:
+        assert reader.manifest.fields == tuple(sorted(("cls", "json", "rgb")))
+        located = reader.locate(np.arange(12))
+        for i in range(12):
+            record = reader.record(i)
+            about = json.loads(record.fields["json"])
+            size = about["width"], about["height"]
+            assert (int(located.width[i]), int(located.height[i]), int(located.orientation[i])) == (*size, 1)
+            assert min(size) == 48
+            lying = i != 5 and i % 8 >= 4
+            stored = 90 + 3 * i, 61 + 5 * i
+            assert (about["original_width"], about["original_height"]) == (stored[::-1] if lying else stored)
+            assert about["packed"] == "resized"
+            assert len(record.fields["rgb"]) == raw_length(*size)
+
+
+def test_the_same_bytes_again_and_as_estimated(packed: Path, tmp_path: Path) -> None:
+    path = packed
+    options: dict[str, Any] = {"resize": 48, "format": "rgb"}
+    pack(path.parent / "images", tmp_path / "out.lmdb", workers=2, **options)
+    assert (tmp_path / "out.lmdb").read_bytes() == path.read_bytes()
+    report = pack(path.parent / "images", tmp_path / "other.lmdb", dry_run=True, workers=1, **options)
+    assert report.estimate is not None
+    assert 0.6 < report.estimate.bytes_out / path.stat().st_size < 1.6
+
+
+def test_every_image_field_in_one_container(tmp_path: Path) -> None:
+    image = photo(40, 30)
+    size = {"width": 40, "height": 30}
+    with open_writer(tmp_path / "mixed.lmdb") as writer:
+        writer.write({"rgb": image.tobytes(), "json": size, "cls": 0})
+        writer.write({"jpg": jpeg(image), "rgb": bytes(3), "json": {"width": 1, "height": 1}, "cls": 1})
+        writer.write({"png": save(Image.fromarray(image), "PNG"), "cls": 2})
+    with open_reader(tmp_path / "mixed.lmdb") as reader:
+        assert reader.locate(np.arange(3)).kind.tolist() == [1, 0, 0]
+        assert reader.locate(np.arange(3), "cls").kind.tolist() == [0, 0, 0]
+    images, labels = next(iter(FastLoader(FastDataset(tmp_path / "mixed.lmdb"), 3)))
+    wanted = [image, np.asarray(upright(jpeg(image))), image]
+    assert labels.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), np.stack(wanted))
+
+
+def test_an_orientation_in_the_index_is_applied(tmp_path: Path) -> None:
+    """iofast stores upright pixels, but the format permits other orientations."""
+    image = photo(40, 30)
+    fields = {"rgb": image.tobytes(), "json": b'{"height":40,"width":30}'}
+    build(tmp_path / "turned.lmdb", [(0, fields, ImageInfo(-1, 30, 40, 6), "all")])
+    found = np.asarray(FastDataset(tmp_path / "turned.lmdb")[0][0])
+    np.testing.assert_array_equal(found, np.rot90(image, -1))

@@ -23,7 +23,6 @@ from region_images import (
     texture,
 )
 
-from iofast.kernel import TranscodeRecipe, native
 from iofast.kernel.contract import DecodeOptions, Kind
 
 # The instruction set does not affect libjpeg, so two of its routes suffice for many draws.
@@ -121,15 +120,6 @@ def test_long_and_thin(decoder: Decoder, sampling: str, size: tuple[int, int]) -
     for restart in (0, 1, 64):
         drawn = encode(texture(rng, *size), sampling, restart)
         check_regions(decoder, drawn, draw_boxes(rng, drawn, 3))
-
-
-@pytest.mark.parametrize("restart", [1, 4, 40, 80])
-@pytest.mark.parametrize("subsampling", ["420", "422", "444"])
-def test_packed_images(decoder: Decoder, subsampling: str, restart: int) -> None:
-    """With markers from `transcode`, and large enough that libjpeg crops."""
-    recipe = TranscodeRecipe(subsampling=subsampling, restart=restart)
-    drawn = Drawn(native.transcode(jpeg(photo(640, 420)), recipe).data, subsampling, 640, 420, restart)
-    check_regions(decoder, drawn, draw_boxes(np.random.default_rng(restart), drawn, 20))
 
 
 def test_gray_with_sampling_factors(decoder: Decoder) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jpeg_damage import Parts
 from kernel_images import KINDS, PILLOW, Pixels, exif, jpeg, photo, save, segment
 from PIL import Image, ImageCms
 
@@ -29,13 +30,7 @@ def same(one: bytes, other: bytes) -> bool:
 
 def segments(data: bytes, *markers: int) -> list[tuple[int, bytes]]:
     """The segments before the scan that have one of these markers, in order."""
-    found, at = [], 2
-    while data[at + 1] != 0xDA:
-        size = int.from_bytes(data[at + 2 : at + 4], "big")
-        if data[at + 1] in markers:
-            found.append((data[at + 1], data[at + 4 : at + 2 + size]))
-        at += 2 + size
-    return found
+    return [(marker, body) for marker, body in Parts.of(data).header if marker in markers]
 
 
 def extras(data: bytes) -> list[tuple[int, bytes]]:

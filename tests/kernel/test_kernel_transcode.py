@@ -1,15 +1,20 @@
-"""`transcode`: sizes, pixels and bytes of packed images."""
+"""`transcode`: sizes, pixels and bytes of packed images; and the C code's encoder for images that Pillow decodes."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import struct
+import subprocess
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jpeg_damage import Parts
 from kernel_images import (
     KINDS,
     Pixels,
@@ -25,7 +30,7 @@ from PIL import Image
 
 from iofast import kernel
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import native
+from iofast.kernel import markers, native, recode
 from iofast.kernel.contract import FILTERS, MAX_SIDE, Transcoded, TranscodeRecipe
 
 FINE = {"quality": 100, "subsampling": "444"}  # the smallest encoding error: 2 levels, rarely more
@@ -119,27 +124,17 @@ def test_reduced_decoding_shows_the_same_picture(orientation: int) -> None:
             assert np.abs(found - np.asarray(wanted, int)).mean() < moved / 2
 
 
-def _segments(data: bytes) -> dict[int, bytes]:
-    """The segments of a JPEG's header; of several with one marker the last."""
-    found, at = {}, 2
-    while data[at + 1] != 0xDA:
-        length = int.from_bytes(data[at + 2 : at + 4], "big")
-        found[data[at + 1]] = data[at + 4 : at + 2 + length]
-        at += 2 + length
-    return found
-
-
 @pytest.mark.parametrize(("subsampling", "factors"), [("420", 0x22), ("422", 0x21), ("444", 0x11)])
 def test_options_of_the_encoder(subsampling: str, factors: int) -> None:
     data = KINDS["444"](photo(300, 200))
     result = kernel.transcode(data, TranscodeRecipe(subsampling=subsampling, quality=77, restart=5))
-    parts = _segments(result.data)
+    parts = dict(Parts.of(result.data).header)
     assert 0xC0 in parts, "baseline, which every decoder reads"
     assert parts[0xC0][7] == factors
     assert parts.get(0xDD) == (struct.pack(">H", 5))
     tables = Image.open(BytesIO(result.data)).quantization
     assert tables == Image.open(BytesIO(jpeg(photo(300, 200), quality=77))).quantization
-    assert 0xDD not in _segments(kernel.transcode(data, TranscodeRecipe()).data)
+    assert 0xDD not in dict(Parts.of(kernel.transcode(data, TranscodeRecipe()).data).header)
 
 
 @pytest.mark.parametrize("kind", ["420", "gray", "cmyk", "progressive"])
@@ -266,3 +261,42 @@ def test_buffers_of_any_type() -> None:
         wanted = kernel.transcode(data, recipe)
         assert wanted == kernel.transcode(bytearray(data), recipe) == kernel.transcode(memoryview(data), recipe)
         assert isinstance(kernel.transcode(memoryview(data), recipe).data, bytes)
+
+
+SOURCES = Path(__file__).parents[2] / "iofast" / "kernel" / "src"
+
+
+class TestEncoding:
+    @pytest.mark.parametrize("subsampling", ["420", "422", "444"])
+    @pytest.mark.parametrize("mode", ["L", "RGB"])
+    @pytest.mark.parametrize("size", [(1, 1), (33, 17), (200, 150)], ids=str)
+    def test_a_jpeg_has_pillows_coefficients(self, size: tuple[int, int], mode: str, subsampling: str) -> None:
+        image = Image.fromarray(photo(*size)).convert(mode)
+        recipe = TranscodeRecipe(quality=80, subsampling=subsampling)
+        ours = recode._encode(image.copy(), "jpeg", recipe, b"")
+        theirs = save(image, "JPEG", quality=80, subsampling=":".join(subsampling))
+        np.testing.assert_array_equal(native.decode(ours), native.decode(theirs))
+        assert Image.open(BytesIO(ours)).mode == mode
+
+    @pytest.mark.parametrize("length", [1, 100, 65_519, 65_520, 200_000])
+    def test_readers_find_an_inserted_profile(self, length: int) -> None:
+        profile = np.random.default_rng(length).bytes(length)
+        plain = recode._encode(Image.fromarray(photo(20, 20)), "jpeg", TranscodeRecipe(), b"")
+        data = markers.with_profile(plain, profile)
+        image = Image.open(BytesIO(data))
+        assert image.info["icc_profile"] == markers.profile(data) == profile
+        np.testing.assert_array_equal(native.decode(data), native.decode(plain))
+
+
+def test_headers_with_the_interface_of_libjpeg_8(tmp_path: Path) -> None:
+    """Ubuntu's: some names differ, one error is missing."""
+    compiler = shutil.which("cc")
+    found = next(iter(sorted(Path("/usr/include").rglob("jconfig.h"))), None)
+    if compiler is None or found is None:
+        pytest.skip("no compiler, or no headers of libjpeg-turbo")
+    (tmp_path / "jconfig.h").write_text(re.sub(r"(JPEG_LIB_VERSION\s+)\d+", r"\g<1>80", found.read_text()))
+    for name in ("jpeglib.h", "jmorecfg.h", "jerror.h"):
+        shutil.copy(f"/usr/include/{name}", tmp_path)
+    for source in ("jpeg.c", "encode.c"):
+        command = [compiler, "-std=gnu11", "-fsyntax-only", f"-I{tmp_path}", SOURCES / source]
+        subprocess.run(command, check=True)

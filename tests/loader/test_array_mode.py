@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast import FastDataset, FastLoader, open_reader
 from iofast.cli import main
 from iofast.errors import DecodeError
 from iofast.kernel import arrays, lossless, png
@@ -56,15 +56,6 @@ def test_from_files_to_batches(tmp_path: Path, target: str, kind: str) -> None:
     assert main(["verify", str(tmp_path / target), "--quiet"]) == 0
     assert main(["convert", str(tmp_path / target), f"{tmp_path}/again/", "--quiet"]) == 0
     assert np.array_equal(np.load(tmp_path / "again" / "sea" / "0.npy"), images[0])
-
-
-def test_values_as_a_field(tmp_path: Path) -> None:
-    images = scenes()
-    with open_writer(tmp_path / "set.lmdb") as writer:
-        for image in images:
-            writer.write({"image.npy": arrays.write_npy(image)})
-    dataset = FastDataset(tmp_path / "set.lmdb", fields=["image.npy", "index"])
-    assert np.array_equal(dataset[2]["image.npy"], images[2])
 
 
 def test_png_of_16_bits_and_numpy(tmp_path: Path) -> None:

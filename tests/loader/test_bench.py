@@ -16,9 +16,9 @@ from stall_loaders import Time, TimedLoader
 from iofast import FastDataset, kernel, watch
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages, bench
+from iofast.beside import beside
 from iofast.cli import main
 from iofast.errors import DecodeError, OptionError
-from iofast.loader.beside import beside
 from iofast.monitor.snapshot import SystemFigures
 
 CROP = [T.RandomResizedCrop(64), T.RandomHorizontalFlip()]
@@ -71,8 +71,8 @@ def test_waits_and_longer_steps_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         seen.append(batch)
         time.go(10 if batch is seen[0] else 12)
 
-    monkeypatch.setattr("iofast.loader.beside.watch", watched)
-    monkeypatch.setattr("iofast.loader.beside.time", SimpleNamespace(perf_counter=lambda: time() / 1e9))
+    monkeypatch.setattr("iofast.beside.watch", watched)
+    monkeypatch.setattr("iofast.beside.time", SimpleNamespace(perf_counter=lambda: time() / 1e9))
     found = beside(TimedLoader(time, [20] * 9), step, 5, "cpu", warm=2)
     assert (found.step_s, found.beside_s) == (pytest.approx(0.010), pytest.approx(0.032))
     assert found.stall == pytest.approx(20 / 32)

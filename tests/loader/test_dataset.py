@@ -45,10 +45,6 @@ def to_tensor(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.array(image.resize((2, 2), Image.Resampling.BOX)))
 
 
-def plus_hundred(label: int) -> int:
-    return label + 100
-
-
 def test_attributes(path: Path, dataset: FastDataset) -> None:
     assert dataset.path == str(path)
     assert len(dataset) == dataset.manifest.count == N
@@ -118,13 +114,6 @@ def test_getitems(dataset: FastDataset) -> None:
         dataset.__getitems__([0.7])  # type: ignore[list-item]
 
 
-def test_transforms(path: Path) -> None:
-    dataset = FastDataset(path, transform=to_tensor, target_transform=plus_hundred)
-    image, label = dataset[5]
-    assert torch.equal(image, to_tensor(FastDataset(path)[5][0]))
-    assert label == 100 + LABELS[5]
-
-
 def test_without_labels_or_classes(tmp_path: Path) -> None:
     with open_writer(tmp_path / "flat.lmdb") as writer:
         writer.write({"jpg": IMAGES[0]})
@@ -179,15 +168,6 @@ class TestSplits:
         dataset._selection = Selection([(2, 5), (9, 10), (15, 20)])
         assert [label for _, label in dataset] == dataset.targets == [2, 3, 4, 9, 15, 16, 17, 18, 19]
         assert dataset[-1][1] == 19
-
-    def test_an_empty_set(self, packed: Path) -> None:
-        dataset = FastDataset(packed, split="all")
-        dataset._selection = Selection([])
-        assert len(dataset) == 0
-        assert dataset.targets == []
-        assert dataset.__getitems__([]) == []
-        with pytest.raises(IndexError):
-            dataset[0]
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""A loader on a device that does nothing at once: no batch is read early, and none is written over."""
+"""Loaders on devices that do nothing at once: no batch is read early or written over, and nothing waits for ever."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_model import Block, Device, HostMemory, _bytes, decode_there, lend_late
-from loader_sets import with_markers, write_numbered
+from device_model import Block, Device, HostMemory, _bytes, decode_there, lend, lend_late
+from loader_sets import check_equal, eventually, with_markers, workers, write_numbered
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
+from iofast.gpu import Direct
 from iofast.loader import filling
+from iofast.loader.delivery import AHEAD
+from iofast.loader.loader_stats import Contexts
+from iofast.meter import Stages
+from iofast.prefetch import jobs
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
@@ -91,3 +99,149 @@ def test_batches_are_whole_and_their_memory_is_the_side_streams(
 def test_the_model_notices(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     devices = [Device(random.Random(seed), frozenset({fault})) for seed in range(6)]
     assert any(loaded(dataset, monkeypatch, device, KINDS["crop"])[0] for device in devices)
+
+
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    **{name: KINDS[name] for name in ("colours", "cached")},
+    "list": {"ragged": "list"},
+    "pad": {"ragged": "pad", "dtype": torch.float32},
+}
+
+
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_two_loaders_in_turns_that_chance_chooses(dataset: FastDataset, devices: int) -> None:
+    """Each gets its own batches, although one device does the work of both in any order."""
+
+    def made(seed: int) -> FastLoader:
+        return FastLoader(dataset, 4, num_workers=2, shuffle=True, seed=seed, transform=CROP)
+
+    expected = [[(images.clone(), labels) for images, labels in made(seed)] for seed in range(2)]
+    for seed in range(2):
+        chance = random.Random(seed)
+        models = [Device(random.Random(seed + number)) for number in range(devices)]
+        loaders = [made(0), made(1)]
+        wrong: list[tuple[int, int]] = []
+
+        def look(loader: int, number: int, *memory: Block, wrong: list[tuple[int, int]] = wrong) -> None:
+            if not all(map(np.array_equal, memory, map(_bytes, expected[loader][number]))):
+                wrong.append((loader, number))
+
+        for number, loader in enumerate(loaders):
+            lend_late(loader, models[number % devices])
+        turns = [0, 1] * len(loaders[0])
+        chance.shuffle(turns)
+        coming, taken = [iter(loader) for loader in loaders], [0, 0]
+        for turn in turns:
+            images, labels = next(coming[turn])
+            models[turn % devices].put(partial(look, turn, taken[turn], _bytes(images), _bytes(labels)))
+            taken[turn] += 1
+            del images, labels
+        assert [next(each, None) for each in coming] == [None, None]
+        for model in models:
+            model.go_on(to_the_end=True)
+        assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, kind: str) -> None:
+    own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **ELSEWHERE[kind]) for _ in range(2))
+    own._spec.device = torch.device("mps")
+    own._resources.transfer = Direct(torch.device("cpu"), own._stages.transfer)  # which has the same calls
+    check_equal(own, plain)
+    assert own.stats.stages["transfer"].items > 0
+
+
+SHUFFLED: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
+
+
+def slow(sample: Any, rng: Any) -> Any:
+    time.sleep(0.02)
+    return sample
+
+
+def many_slices(place: Path) -> FastLoader:
+    """A batch takes its thread 400 ms, in five slices."""
+    loader = FastLoader(FastDataset(place / "set.lmdb"), 20, num_workers=1, map_sample=slow, **SHUFFLED)
+    loader._resources.slice = 4
+    lend(loader)
+    return loader
+
+
+class TestASlowBatch:
+    """The thread of the device waits for a batch that comes late, or never."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(jobs, "JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
+
+    def test_is_not_waited_for(self, place: Path) -> None:
+        batches = iter(many_slices(place))
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        assert eventually(lambda: workers() == 0), "a thread waits for a batch that no thread makes"
+
+    def test_not_by_one_of_its_own_threads_either(self, place: Path) -> None:
+        """A cycle may be collected anywhere, also in the thread that makes the batch."""
+        held, begin = list[Any](), threading.Event()
+
+        def collecting(sample: Any, rng: Any) -> Any:
+            begin.wait()
+            while held:
+                held.pop().close()  # as the collector would
+            return sample
+
+        loader = many_slices(place)
+        object.__setattr__(loader._spec.options, "map_sample", collecting)
+        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
+        held.append(delivery_)
+        begin.set()
+        assert eventually(lambda: workers() == 0), "two threads wait for each other"
+
+    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = many_slices(place)
+        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
+        ahead = delivery_._ahead
+        assert ahead is not None
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ahead, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            delivery_.close()
+        assert not delivery_.made._finalizer.alive
+        monkeypatch.undo()
+        delivery_.close()
+
+
+class TestASlowConsumer:
+    """Its stream is far behind its host: it drops each batch at once, and the memory stays in use."""
+
+    @pytest.fixture
+    def device(self, place: Path) -> Iterator[Device]:
+        self.loader = FastLoader(FastDataset(place / "set.lmdb"), 4, num_workers=2, **SHUFFLED)
+        device = lend(self.loader)
+        device.frozen = {"default"}
+        yield device
+        device.frozen = set()
+
+    def test_gets_no_more_batches_than_its_memory_is_to_hold(self, device: Device) -> None:
+        taken: list[int] = []
+        consumer = threading.Thread(target=lambda: taken.extend(len(labels) for _, labels in self.loader))
+        consumer.start()
+        assert eventually(lambda: len(taken) == AHEAD + 1)
+        time.sleep(0.1)
+        assert len(taken) == AHEAD + 1
+        assert device.blocks() == 2 * (AHEAD + 1), "images and labels"
+        device.frozen = set()
+        consumer.join(10)
+        assert len(taken) == 10
+        assert device.blocks() <= 2 * (AHEAD + 3)
+
+    def test_may_leave(self, device: Device) -> None:
+        batches = iter(self.loader)
+        for _ in range(AHEAD + 1):
+            next(batches)
+        time.sleep(0.05)  # by now the next one waits for the stream
+        batches.close()  # type: ignore[attr-defined]
+        assert workers() == 0, "it waits for the stream"

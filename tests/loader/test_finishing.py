@@ -39,23 +39,6 @@ def test_any_operations(ops: list[Op], seed: int, data: st.DataObject) -> None:
     compare(ops, drawn_work(ops, n, (height, width), seed), noise(n, height, width, seed))
 
 
-def test_colours_alone_stay_bytes() -> None:
-    ops: list[Op] = [JITTER, T.RandomSolarize(0.5)]
-    images, work = noise(5, 9, 8), drawn_work([JITTER, T.RandomSolarize(0.5)], 5, (9, 8))
-    made = apply(images, ops, work=work, dtype=torch.uint8)
-    assert torch.equal(made, stepped(images, work.steps, work.numbers))
-    assert torch.equal(made.float() * torch.tensor(1 / 255), apply(images, ops, work=work))
-
-
-def test_solarize_includes_its_threshold() -> None:
-    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
-    for threshold in range(256):
-        ops: list[Op] = [T.Solarize(threshold / 255)]
-        made = apply(levels, ops, work=drawn_work(ops, 1, (16, 16)))[0, 0].flatten()
-        inverted = (made * 255).round().int() != torch.arange(256)
-        assert inverted.tolist() == [level >= threshold for level in range(256)]
-
-
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_erasing_before_and_after_normalisation(before: bool) -> None:
     erasing = T.RandomErasing(1, value=0.5)
@@ -118,13 +101,6 @@ class TestMixedPixels:
             wanted[:, y0:y1, x0:x1] = own[row ^ 1, :, y0:y1, x0:x1]
             torch.testing.assert_close(mixed[row], wanted, rtol=0, atol=1e-6)
         assert not torch.equal(mixed, own)
-
-
-def test_dtypes() -> None:
-    images, work = noise(5, 11, 13), drawn_work(EVERYTHING, 5, (11, 13))
-    single = apply(images, EVERYTHING, work=work)
-    for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        assert torch.equal(apply(images, EVERYTHING, work=work, dtype=dtype), single.to(dtype))
 
 
 def test_no_work_changes_nothing() -> None:

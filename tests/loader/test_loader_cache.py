@@ -113,13 +113,11 @@ def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
     decoded = [np.ascontiguousarray(image) for image, _ in dataset]
     heights, widths = np.array([image.shape[:2] for image in decoded]).T
     boxes, flips = T.compile(CROP).plan(Draw(2, 0, np.arange(N)), widths, heights)
-    source = kernel.Payloads(
-        np.full(N, -1, np.int32),
-        np.array([image.ctypes.data for image in decoded], np.uint64),
-        np.array([image.size for image in decoded], np.uint64),
-        None,
-        np.ones(N, np.uint8),
-        np.stack([np.ones(N), widths, heights], axis=1).astype(np.int32),
+    source = kernel.Payloads.in_memory(
+        [image.ctypes.data for image in decoded],
+        [image.size for image in decoded],
+        np.ones(N),
+        np.stack([np.ones(N), widths, heights], axis=1),
     )
     out, status = np.zeros((N, 24, 24, 3), np.uint8), np.zeros(N, np.int32)
     kernel.decode_batch(kernel.Context(kernel.DecodeOptions()), source, boxes, flips, out, status, 0, N)
@@ -158,15 +156,6 @@ def test_a_state_serves_either_way(numbered: FastDataset) -> None:
         each.load_state_dict(state)
     compare(own, other)
     assert own.state_dict() == other.state_dict()
-
-
-def test_a_subset_and_dictionaries(place: Path) -> None:
-    dataset = FastDataset(place / "numbered.lmdb", indices=[30, 2, 2, 17, 8], fields=["image", "label", "index", "key"])
-    own, other = (make(dataset, 3, transform=CROP, shuffle=True) for make in (cached, usual))
-    for batch, expected in zip(own, other, strict=True):
-        assert batch["key"] == expected["key"]
-        assert batch.keys() == expected.keys() == {"image", "label", "index", "key", "valid"}
-        assert all(torch.equal(batch[name], expected[name]) for name in ("label", "index", "valid"))
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])

@@ -246,7 +246,7 @@ def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loade
 
     release, made = threading.Event(), list[bool]()
     monkeypatch.setattr(BatchJob, "finish", lambda job: made.append(release.wait(60)))
-    monkeypatch.setattr("iofast.prefetch.jobs._JOIN_S", 0.01)
+    monkeypatch.setattr("iofast.prefetch.jobs.JOIN_S", 0.01)
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - a signal may come as soon as the timer runs
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         next(iter(loader))

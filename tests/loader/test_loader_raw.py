@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import photo
-from lmdb_containers import build, compact, put_another
+from lmdb_containers import build
 
 from iofast import FastDataset, FastLoader, open_reader
 from iofast import transforms as T
@@ -100,13 +99,6 @@ def test_an_image_is_compared_once(container: Path) -> None:
     assert len(epoch(loader_of(container, check=None))) == 8
 
 
-def test_nothing_is_remembered_where_there_is_nothing_to_compare(tmp_path: Path, container: Path) -> None:
-    assert loader_of(container, check=None)._resources.compared is None
-    build(tmp_path / "png.lmdb", [(0, {"txt": b"no image"}, ImageInfo(-1, 0, 0), "all")])
-    dataset = FastDataset(tmp_path / "png.lmdb", fields=["txt"])
-    assert FastLoader(dataset)._resources.compared is None
-
-
 def change_value(path: Path, value: bytes | None = None) -> bytes:
     """Give record 3 another value of the same length, zeros by default, and return the one before."""
     with (
@@ -117,18 +109,6 @@ def change_value(path: Path, value: bytes | None = None) -> bytes:
         before: bytes = transaction.get(key)
         transaction.put(key, bytes(len(before)) if value is None else value)
         return before
-
-
-@pytest.mark.parametrize("change", [compact, put_another])
-def test_a_file_that_was_changed_since(container: Path, change: Callable[[Path, lmdb.Environment], None]) -> None:
-    """Payloads are elsewhere, and their checksums are as good as before."""
-    expected = epoch(loader_of(container))
-    with lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment:
-        change(container, environment)
-    assert torch.equal(epoch(loader_of(container)), expected)
-    change_value(container)
-    with pytest.raises(DecodeError, match=DAMAGED):
-        epoch(loader_of(container))
 
 
 def test_what_another_program_writes_into_a_container_is_compared_every_time(container: Path) -> None:

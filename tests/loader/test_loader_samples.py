@@ -1,7 +1,8 @@
-"""Batches of anything: fields, user functions, images of different sizes, subsets and joined datasets."""
+"""Batches of anything: fields, users' functions, images of different sizes, subsets."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from loader_sets import photographs, with_broken
 
 from iofast import FastDataset, FastLoader, open_writer, order
 from iofast import transforms as T
+from iofast.choices import generator
 from iofast.errors import DecodeError, OptionError
+from iofast.loader.samples import mapped
 
 N = 12
 CROP = [T.RandomResizedCrop(24)]
@@ -82,19 +85,6 @@ class TestFields:
         (lengths, labels), *_ = make(FastDataset(path), collate={"image": len, "label": tuple})
         assert (lengths, labels) == (5, (0, 1, 2, 3, 4))
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"collate": {"labels": list}}, "collate must name fields of the dataset, image, label, found 'labels'"),
-            ({"collate": list}, "collate must map field names to functions"),
-            ({"collate": {"image": len}, "dtype": torch.float32}, r"collate\['image'\] gets uint8 images"),
-        ],
-        ids=str,
-    )
-    def test_wrong_collates(self, path: Path, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(OptionError, match=message):
-            make(FastDataset(path), **options)
-
     def test_a_field_with_a_name_of_the_loaders_own(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "names.lmdb") as writer:
             writer.write({"cls": 0, "valid": "x", "size": "y"})
@@ -122,11 +112,6 @@ def darker(sample: Sample, rng: np.random.Generator) -> Sample:
     return sample | {"image": sample["image"] // 2, "noise": float(rng.random())}
 
 
-def in_place(sample: Sample, rng: np.random.Generator) -> Sample:
-    sample["image"] += int(rng.integers(1, 5))
-    return sample
-
-
 class TestFunctions:
     @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
     def test_per_sample(self, path: Path, layout: torch.memory_format) -> None:
@@ -142,12 +127,6 @@ class TestFunctions:
             noises.append(torch.cat([batch["noise"] for batch in batches]).tolist())
         assert len(set(noises[0])) == N
         assert all(noise == noises[0] for noise in noises)
-
-    def test_images_changed_in_place_are_not_copied(self, path: Path) -> None:
-        loader = make(FastDataset(path), map_sample=in_place, dtype=torch.float32)
-        (images, _), *_ = loader
-        assert images.dtype == torch.float32
-        assert images.max() <= 1
 
     @pytest.mark.parametrize(
         ("change", "error", "message"),
@@ -210,13 +189,6 @@ class TestSampleSizes:
                 assert not image[:, height:].any()
                 assert not image[:, :, width:].any()
 
-    def test_buckets(self, path: Path) -> None:
-        sizes = [(24, 24), (20, 28), (28, 20)]
-        loader = make(FastDataset(path), transform=[T.ResizeToBucket(sizes)], order=order.Buckets(sizes), batch_size=2)
-        seen = {(images.shape[2], images.shape[3]) for images, _ in loader}
-        assert seen <= set(sizes)
-        assert len(seen) > 1
-
     @pytest.mark.parametrize("times", [1, 2])
     def test_what_fills_up_a_bucket_is_not_valid(self, path: Path, times: int) -> None:
         sizes = [(24, 24), (20, 28), (28, 20)]
@@ -246,3 +218,60 @@ class TestSubsets:
             assert [image.shape[1:] for image in images] == [image.size[::-1] for image, _ in dataset]
             found.append(images)
         assert sum(image.shape != other.shape for image, other in zip(*found, strict=True)) > 2
+
+
+@pytest.fixture(scope="module")
+def dataset(place: Path) -> FastDataset:
+    return FastDataset(place / "numbered.lmdb", fields=["index"], indices=range(N))
+
+
+class TestMapBatch:
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_gets_what_it_asks_for(self, dataset: FastDataset, ranks: int) -> None:
+        def asking(batch: dict[str, Any], position: int, *, rng: np.random.Generator, epoch: int) -> tuple[Any, ...]:
+            return batch["index"].tolist(), epoch, position, rng.random()
+
+        seen = []
+        for rank in range(ranks):
+            loader = FastLoader(dataset, 4 // ranks, seed=9, map_batch=asking, rank=rank, world_size=ranks)
+            loader.set_epoch(2)
+            first = list(loader)
+            loader.set_epoch(2)
+            assert loader.peek() == first[0]
+            assert list(loader) == first
+            assert [(epoch, position) for _, epoch, position, _ in first] == [(2, index[0]) for index, *_ in first]
+            seen += first
+        numbers = {number for *_, number in seen}
+        assert len(numbers) == len(seen) == N // 4 * ranks
+        assert not numbers & {generator(9, 2, position).random() for position in range(N)}  # those of map_sample
+
+    def test_is_left_alone_otherwise(self, dataset: FastDataset) -> None:
+        def bound(batch: dict[str, Any], rng: str) -> str:
+            return rng
+
+        def rest(batch: dict[str, Any], **options: Any) -> dict[str, Any]:
+            return options
+
+        own = functools.partial(bound, rng="the user's own")
+        assert set(FastLoader(dataset, 4, map_batch=own)) == {"the user's own"}
+        assert list(FastLoader(dataset, 12, map_batch=rest)) == [{}]
+        assert list(FastLoader(dataset, 12, map_batch=len)) == [2]  # index and valid
+
+
+def faulty(sample: Sample, rng: np.random.Generator) -> Any:
+    if sample["do"] == "value":
+        raise ValueError(f"no such box: {sample['value']}")
+    return None if sample["do"] == "none" else {**sample, "drawn": rng.random()}
+
+
+def call(sample: Sample, seed: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Sample:
+    return mapped(faulty, sample, seed, "sample number 1".format)
+
+
+def test_errors_say_which_sample() -> None:
+    with pytest.raises(ValueError, match=r"^no such box: 7") as caught:
+        call({"do": "value", "value": 7})
+    assert caught.value.__notes__ == ["in map_sample: sample number 1"]
+    with pytest.raises(OptionError, match="must return a dictionary, found NoneType") as wrong:
+        call({"do": "none"})
+    assert wrong.value.__notes__ == ["in map_sample: sample number 1"]

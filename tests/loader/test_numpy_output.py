@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loader_sets import check_equal
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -55,26 +54,6 @@ def test_map_batch_gets_arrays(numbered: FastDataset) -> None:
     plain = FastLoader(numbered, 8, transform=[T.Resize((9, 9))], output="numpy").peek()
     twice = FastLoader(numbered, 8, transform=[T.Resize((9, 9))], output="numpy", map_batch=doubled).peek()
     assert np.array_equal(twice[0], 2 * plain[0].astype(np.int64))
-
-
-def test_arrays_keep_their_pixels(numbered: FastDataset) -> None:
-    loader = FastLoader(numbered, 4, output="numpy", **OPTIONS)
-    held, copies = [], []
-    for images, _ in loader:
-        view = images[1:3].transpose(0, 2, 3, 1)
-        held.append(view)
-        copies.append(view.copy())
-        del images, view
-    assert all(np.array_equal(one, other) for one, other in zip(held, copies, strict=True))
-
-
-def test_state_is_that_of_tensors(numbered: FastDataset) -> None:
-    loader = FastLoader(numbered, 8, output="numpy", **OPTIONS)
-    batches = iter(loader)
-    next(batches)
-    rest = FastLoader(numbered, 8, **OPTIONS)
-    rest.load_state_dict(loader.state_dict())
-    check_equal([tuple(map(torch.from_numpy, batch)) for batch in batches], rest)
 
 
 def test_dlpack_of_a_tensor(numbered: FastDataset) -> None:

@@ -12,7 +12,7 @@ import lmdb
 import numpy as np
 import pytest
 from at_once import at_once
-from loader_sets import check_equal, photographs, write_folder, write_lmdb, write_numbered
+from loader_sets import check_equal, photographs, write_numbered
 from numpy.typing import NDArray
 
 from iofast import FastDataset, FastLoader
@@ -22,12 +22,6 @@ from iofast.errors import ContainerError
 from iofast.loader.plan import BatchPlans, LoaderParts, SamplePlan, plan_samples
 
 CROP: list[Any] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
-TRANSFORMS: list[list[Any]] = [
-    CROP,
-    [T.RandomResizedCrop(24, interpolation="random"), T.RandomHorizontalFlip()],
-    [T.Resize(30), T.RandomCrop(20, padding=4)],
-    [T.ScaleJitter(32), T.RandomCrop(20, pad_if_needed=True)],
-]
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"rank": 1, "world_size": 3},
@@ -37,14 +31,9 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
-    return FastDataset(write_numbered(tmp_path_factory.mktemp("plans") / "numbered.lmdb", photographs(40)))
-
-
-def parts_of(dataset: FastDataset, together: int | None = None, **options: Any) -> LoaderParts:
+def parts_of(numbered: FastDataset, together: int | None = None, **options: Any) -> LoaderParts:
     options = {"batch_size": 4, "transform": CROP, **({} if "order" in options else {"shuffle": True}), **options}
-    loader = FastLoader(dataset, **options)
+    loader = FastLoader(numbered, **options)
     if together is not None:
         loader._resources.together = together
     return loader._parts()
@@ -70,8 +59,8 @@ def columns_of(plan: SamplePlan) -> list[NDArray[Any]]:
 
 @pytest.mark.parametrize("together", [1, 3, 16])
 @pytest.mark.parametrize("options", OPTIONS, ids=["one", "rank", "short", "dropped", "sampler"])
-def test_plans_are_those_of_each_batch_alone(dataset: FastDataset, together: int, options: dict[str, Any]) -> None:
-    parts = parts_of(dataset, together, **options)
+def test_plans_are_those_of_each_batch_alone(numbered: FastDataset, together: int, options: dict[str, Any]) -> None:
+    parts = parts_of(numbered, together, **options)
     for start in (0, 2):
         plans, order = plans_of(parts, 5), list(range(start, parts.epochs.schedule.count))
         if start:
@@ -81,21 +70,10 @@ def test_plans_are_those_of_each_batch_alone(dataset: FastDataset, together: int
         assert not plans._plans, "nothing is left over"
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: type(transform[0]).__name__)
-def test_any_transform(tmp_path: Path, transform: list[Any]) -> None:
-    place = write_lmdb(tmp_path / "set.lmdb", photographs(40))
-    joined = FastDataset(place) + FastDataset(place)
-    parts = parts_of(joined)._replace(spec=parts_of(joined, transform=CROP).spec)
-    parts.spec.pipeline = T.compile(transform)
-    plans = plans_of(parts, 3)
-    made = [plans.take(batch) for batch in range(parts.epochs.schedule.count)]
-    assert all(same(each, alone(parts, 3, batch)) for batch, each in enumerate(made))
-
-
-def test_groups_grow(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_grow(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer waits for the first batch."""
     asked: list[int] = []
-    parts, locate = parts_of(dataset, 4), FastDataset.locate
+    parts, locate = parts_of(numbered, 4), FastDataset.locate
 
     def counted(self: FastDataset, indices: NDArray[np.int64]) -> Located:
         asked.append(len(indices))
@@ -108,8 +86,8 @@ def test_groups_grow(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == [4, 4, 8, 16, 8]
 
 
-def test_an_error_belongs_to_its_batch(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, locate = parts_of(dataset, 4), FastDataset.locate
+def test_an_error_belongs_to_its_batch(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, locate = parts_of(numbered, 4), FastDataset.locate
     wrong = int(alone(parts, 0, 5).indices[1])
 
     def broken(self: FastDataset, indices: NDArray[np.int64]) -> Located:
@@ -142,9 +120,9 @@ class FailsOnce:
         return iter(range(40))
 
 
-def test_a_sampler_that_fails_does_not_run_again(dataset: FastDataset) -> None:
+def test_a_sampler_that_fails_does_not_run_again(numbered: FastDataset) -> None:
     sampler = FailsOnce()
-    plans = plans_of(parts_of(dataset, 16, order=sampler))
+    plans = plans_of(parts_of(numbered, 16, order=sampler))
     with pytest.raises(RuntimeError, match="the connection was lost"):
         plans.take(0)
     assert sampler.runs == 1
@@ -158,8 +136,8 @@ class FailsLate:
         raise RuntimeError("no more")
 
 
-def test_batches_before_the_failure_of_an_endless_sampler_come(dataset: FastDataset) -> None:
-    parts = parts_of(dataset, 16, batch_size=40, order=FailsLate())
+def test_batches_before_the_failure_of_an_endless_sampler_come(numbered: FastDataset) -> None:
+    parts = parts_of(numbered, 16, batch_size=40, order=FailsLate())
     assert parts.epochs.order.endless
     plans = BatchPlans(parts, 0, 2000)
     for batch in range(1650):
@@ -168,22 +146,8 @@ def test_batches_before_the_failure_of_an_endless_sampler_come(dataset: FastData
         plans.take(1650)
 
 
-def test_many_threads(dataset: FastDataset) -> None:
-    parts = parts_of(dataset, 3, batch_size=1)
-    plans, found, order = plans_of(parts, 1), dict[int, SamplePlan](), list(range(40))
-    random.Random(2).shuffle(order)
-
-    def take(number: int) -> None:
-        for batch in order[number::4]:
-            found[batch] = plans.take(batch)
-
-    at_once(*(partial(take, number) for number in range(4)))
-    assert len(found) == 40
-    assert all(same(found[batch], alone(parts, 1, batch)) for batch in order)
-
-
-def test_a_slow_store_is_asked_by_all_threads_at_once(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, locate = parts_of(dataset, 1), FastDataset.locate
+def test_a_slow_store_is_asked_by_all_threads_at_once(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, locate = parts_of(numbered, 1), FastDataset.locate
     both = threading.Barrier(2, timeout=20)
 
     def slow(self: FastDataset, indices: NDArray[np.int64]) -> Located:
@@ -194,13 +158,6 @@ def test_a_slow_store_is_asked_by_all_threads_at_once(dataset: FastDataset, monk
     plans = plans_of(parts)
     at_once(*(partial(plans.take, batch) for batch in (0, 1)))
     assert not both.broken
-
-
-def test_how_many(dataset: FastDataset, tmp_path: Path) -> None:
-    folder = FastDataset(write_folder(tmp_path / "files", photographs(8)))
-    sizes = (4, 64, 256, 1000, 4096)
-    assert [parts_of(dataset, batch_size=size).resources.together for size in sizes] == [16, 16, 4, 1, 1]
-    assert parts_of(folder).resources.together == 16
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -224,13 +181,3 @@ def put_again(path: Path) -> None:
             with environment.begin(write=True) as transaction:
                 for key, value in list(transaction.cursor()):
                     transaction.put(key, bytes(value))
-
-
-def test_rows_of_a_batch_may_change(dataset: FastDataset) -> None:
-    """A replaced sample changes the columns of its batch alone."""
-    parts = parts_of(dataset, 4)
-    plans = plans_of(parts)
-    made = [plans.take(batch) for batch in range(3)]
-    for column in columns_of(made[2])[1:]:
-        column[...] = 0
-    assert same(plans.take(3), alone(parts, 0, 3))

@@ -1,4 +1,4 @@
-"""Which samples a dataset has: subsets, filters, several datasets as one."""
+"""Which samples a dataset has: subsets, filters, several datasets as one, sums of datasets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 import torch
 from container_sets import SUFFIXES
 from kernel_images import exif, jpeg, photo
-from loader_sets import photographs, upright, write_folder, write_lmdb, write_numbered
+from loader_sets import all_labels, photographs, upright, write_folder, write_lmdb, write_numbered
 from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from iofast import FastDataset, open_writer
+from iofast import FastDataset, FastLoader, open_writer, order
 from iofast import transforms as T
-from iofast.containers.columns_file import Arrays
+from iofast.containers.columns import Arrays
 from iofast.containers.index import IndexView
 from iofast.errors import OptionError
 from iofast.order import Balanced, Population
@@ -28,7 +29,7 @@ IMAGES = photographs(12)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("selection")
     write_numbered(root / "numbered.lmdb", IMAGES)
     write_lmdb(root / "a.lmdb", IMAGES[:6])
@@ -45,18 +46,19 @@ def labels(dataset: FastDataset) -> list[int]:
     return dataset.targets
 
 
-def test_indices(place: Path) -> None:
-    dataset = FastDataset(place / "numbered.lmdb", indices=[7, 0, 7, -1])
+def test_indices(sets: Path) -> None:
+    dataset = FastDataset(sets / "numbered.lmdb", indices=[7, 0, 7, -1])
     assert labels(dataset) == [7, 0, 7, 11]
     assert dataset[-1][1] == 11
-    assert dataset[0][0].tobytes() == FastDataset(place / "numbered.lmdb")[7][0].tobytes()
+    assert dataset[0][0].tobytes() == FastDataset(sets / "numbered.lmdb")[7][0].tobytes()
     assert "4 samples (a subset)" in repr(dataset)
     assert labels(pickle.loads(pickle.dumps(dataset))) == [7, 0, 7, 11]
     with pytest.raises(IndexError, match="index 4 is out of range for a dataset of 4"):
         dataset[4]
     for few in (range(2, 5), np.array([2, 3, 4], np.uint8), torch.tensor([2, 3, 4])):
-        assert labels(FastDataset(place / "numbered.lmdb", indices=few)) == [2, 3, 4]
-    assert len(FastDataset(place / "numbered.lmdb", indices=[])) == 0
+        assert labels(FastDataset(sets / "numbered.lmdb", indices=few)) == [2, 3, 4]
+    empty = FastDataset(sets / "numbered.lmdb", indices=[])
+    assert (len(empty), empty.targets, empty.__getitems__([])) == (0, [], [])
 
 
 @pytest.mark.parametrize(
@@ -80,19 +82,19 @@ def test_indices(place: Path) -> None:
         *(({name: T.train(32)}, f"{name} must be callable.*FastLoader") for name in ("transform", "target_transform")),
     ],
 )
-def test_options_are_checked(place: Path, options: dict[str, Any], message: str) -> None:
+def test_options_are_checked(sets: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        FastDataset(place / "numbered.lmdb", **options)
+        FastDataset(sets / "numbered.lmdb", **options)
 
 
-def test_filter(place: Path) -> None:
+def test_filter(sets: Path) -> None:
     seen: list[Columns] = []
 
     def even(columns: Columns) -> np.ndarray:
         seen.append(columns)
         return columns.label % 2 == 0
 
-    path = place / "numbered.lmdb"
+    path = sets / "numbered.lmdb"
     assert labels(FastDataset(path, filter=even)) == [0, 2, 4, 6, 8, 10]
     assert seen[0].index.tolist() == seen[0].label.tolist() == list(range(12))
     assert [(w, h) for w, h in zip(seen[0].width, seen[0].height, strict=True)] == [upright(d).size for d in IMAGES]
@@ -104,21 +106,21 @@ def test_filter(place: Path) -> None:
     assert labels(pickle.loads(pickle.dumps(FastDataset(path, filter=lambda columns: columns.label > 9)))) == [10, 11]
 
 
-def test_several_paths(place: Path) -> None:
-    dataset = FastDataset([place / "a.lmdb", place / "b"])
-    a, b = FastDataset(place / "a.lmdb"), FastDataset(place / "b")
+def test_several_paths(sets: Path) -> None:
+    dataset = FastDataset([sets / "a.lmdb", sets / "b"])
+    a, b = FastDataset(sets / "a.lmdb"), FastDataset(sets / "b")
     assert dataset.parts == (6, 6)
     assert labels(dataset) == labels(a) + labels(b) == labels(pickle.loads(pickle.dumps(dataset)))
     assert [image.tobytes() for image, _ in dataset] == [image.tobytes() for each in (a, b) for image, _ in each]
-    assert dataset.path == [str(place / "a.lmdb"), str(place / "b")]
+    assert dataset.path == [str(sets / "a.lmdb"), str(sets / "b")]
     assert dataset.classes == a.classes
-    assert FastDataset([place / "a.lmdb"]).path == str(place / "a.lmdb")
+    assert FastDataset([sets / "a.lmdb"]).path == str(sets / "a.lmdb")
     with pytest.raises(OptionError, match="classes"):
-        FastDataset([place / "a.lmdb", place / "numbered.lmdb"])
+        FastDataset([sets / "a.lmdb", sets / "numbered.lmdb"])
 
 
-def test_splits_of_several_paths(place: Path) -> None:
-    paths = [place / "c.lmdb", place / "d.lmdb"]
+def test_splits_of_several_paths(sets: Path) -> None:
+    paths = [sets / "c.lmdb", sets / "d.lmdb"]
     train, val = FastDataset(paths, split="train"), FastDataset(paths, split="val")
     assert (labels(train), train.parts) == ([0, 1, 11], (2, 1))
     assert (labels(val), val.parts) == ([2, 10], (1, 1))
@@ -127,8 +129,8 @@ def test_splits_of_several_paths(place: Path) -> None:
         FastDataset(paths)
 
 
-def test_parts_of_a_subset(place: Path) -> None:
-    paths = [place / "a.lmdb", place / "b"]
+def test_parts_of_a_subset(sets: Path) -> None:
+    paths = [sets / "a.lmdb", sets / "b"]
     assert FastDataset(paths, indices=[5, 0, 6, 7, 6]).parts == (2, 3)
     assert FastDataset(paths, indices=[6, 5]).parts == (2,)
     assert FastDataset(paths, indices=[7]).parts == (0, 1)
@@ -140,8 +142,8 @@ def test_ranges_of_parts() -> None:
     assert Selection([(2, 5), (9, 10), (15, 20)]).parts([4, 12, 0, 10]) == (2, 3, 0, 4)
 
 
-def test_fingerprint(place: Path) -> None:
-    paths = [place / "c.lmdb", place / "d.lmdb"]
+def test_fingerprint(sets: Path) -> None:
+    paths = [sets / "c.lmdb", sets / "d.lmdb"]
     made = [
         FastDataset(paths, split="train"),
         FastDataset(paths, split="val"),
@@ -155,9 +157,9 @@ def test_fingerprint(place: Path) -> None:
     assert FastDataset(paths, split="train", filter=lambda c: c.index < 2).fingerprint == made[3].fingerprint
 
 
-def test_columns_are_looked_up_a_part_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_looked_up_a_part_at_a_time(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iofast.dataset._CHUNK", 5)
-    dataset = FastDataset(place / "numbered.lmdb")
+    dataset = FastDataset(sets / "numbered.lmdb")
     assert dataset.targets == list(range(12))
     widths, heights = dataset.sizes()
     assert [*zip(widths.tolist(), heights.tolist(), strict=True)] == [upright(data).size for data in IMAGES]
@@ -201,3 +203,64 @@ def test_labels_are_read_without_places(tmp_path: Path, suffix: str, monkeypatch
     assert asked == {"label"}
     assert len(few) == count // 10
     assert few.sizes()[0].tolist() == [upright(IMAGES[1]).size[0]] * len(few)
+
+
+N = 40
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sum") / "splits.lmdb"
+    with open_writer(path) as writer:
+        for number, split in enumerate(("val", "train", "train")):
+            writer.write({"jpg": photographs(3)[number], "cls": number}, split)
+    return path
+
+
+def test_whole_datasets_are_those_of_a_list(place: Path) -> None:
+    a, b = FastDataset(place / "set.lmdb"), FastDataset(place / "folder")
+    both, listed = a + b, FastDataset([place / "set.lmdb", place / "folder"])
+    assert isinstance(both, FastDataset)
+    assert both.targets == listed.targets == a.targets + b.targets
+    assert both.fingerprint == listed.fingerprint  # so a state of one is a state of the other
+    assert (both.parts, both.path) == (listed.parts, listed.path)
+    assert [image.tobytes() for image, _ in both] == [image.tobytes() for each in (a, b) for image, _ in each]
+    assert pickle.loads(pickle.dumps(both)).targets == both.targets
+
+
+def test_splits_and_subsets(place: Path, splits: Path) -> None:
+    train, val = (FastDataset(splits, split=name) for name in ("train", "val"))
+    some = FastDataset(place / "numbered.lmdb", indices=[7, 3, 3])
+    assert (train + val).targets == [1, 2, 0]
+    assert (train + some + val).targets == [1, 2, 7, 3, 3, 0]
+    assert [label for _, label in some + train] == [7, 3, 3, 1, 2]
+    assert (some + FastDataset(place / "numbered.lmdb", indices=[])).targets == [7, 3, 3]
+
+
+def test_parts_are_mixed_by_weight(numbered: FastDataset, splits: Path) -> None:
+    three = numbered + FastDataset(splits, split="train") + numbered
+    assert three.parts == (N, 2, N)
+    loader = FastLoader(three, 8, order=order.Mixed([0, 1, 0]), transform=[T.Resize((8, 8))])
+    assert set(all_labels(loader)) == {1, 2}
+
+
+def test_classes_that_differ(place: Path) -> None:
+    with pytest.raises(OptionError, match=r"set\.lmdb and .*numbered\.lmdb cannot be joined: the first has 3 classes"):
+        FastDataset(place / "set.lmdb") + FastDataset(place / "numbered.lmdb")
+
+
+def size_of(image: Image.Image) -> int:
+    return image.width
+
+
+def test_with_other_datasets_it_is_torchs(place: Path) -> None:
+    path = place / "numbered.lmdb"
+    plain, sized = FastDataset(path), FastDataset(path, transform=size_of)
+    joined = plain + sized
+    assert isinstance(joined, ConcatDataset)
+    assert [label for _, label in joined] == [*range(N)] * 2
+    assert isinstance(plain + Subset(plain, [1]), ConcatDataset)
+    sizes, _ = next(iter(DataLoader(sized + FastDataset(path, transform=size_of), 2 * N)))
+    assert sizes[:N].tolist() == sizes[N:].tolist()
+    with pytest.raises(OptionError, match=r"^dataset must be a FastDataset, found ConcatDataset: give FastDataset\(\["):
+        FastLoader(joined)

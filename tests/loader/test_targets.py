@@ -1,7 +1,9 @@
-"""Masks, boxes and keypoints that follow their images through a loader's transform."""
+"""Masks, boxes and keypoints beside images: refused, moved by means of `crop`, or by `targets`."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,54 +12,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import extent, jpeg, save
+from kernel_images import exif, extent, jpeg, save
 from PIL import Image
+from places import ROOT
+from torch.utils.data import DataLoader
 
-from iofast import FastDataset, FastLoader, open_writer
+from iofast import FastDataset, FastLoader, open_writer, order, pack
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError
+from iofast.loader.options import Sample
+from iofast.transforms.crop_box import CropBox
 
-N, FEW = 12, 6
-FIELDS = ["image", "label", "boxes.json", "seg.png", "points.json", "objects.json"]
+FEW = 6
+ANNOTATED = ["image", "label", "boxes.json", "seg.png", "points.json", "objects.json"]
 TARGETS = {"boxes.json": "boxes", "seg.png": "mask", "points.json": "keypoints", "objects.json": "boxes:xywh"}
 FLIP = T.RandomHorizontalFlip()
 
 
 def png(mask: Any) -> bytes:
     return save(Image.fromarray(mask), "PNG")
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dark pictures, each with a bright rectangle: its box, mask, corners, and an object with another box far off."""
-    place = tmp_path_factory.mktemp("targets") / "set.lmdb"
-    rng = np.random.default_rng(2)
-    with open_writer(place) as writer:
-        for number in range(N):
-            width, height = (110, 130) if number % 2 else (130, 110)
-            x, y, wide, high = (int(rng.integers(30, 50)) for _ in range(4))
-            image = np.zeros((height, width, 3), np.uint8)
-            image[y : y + high, x : x + wide] = 255
-            objects = {"boxes": [[x, y, wide, high], [1, 1, 2, 2]], "names": ["bright", "corner"]}
-            writer.write(
-                {
-                    "jpg": jpeg(image, quality=98),
-                    "cls": number,
-                    "boxes.json": [[x, y, x + wide, y + high]],
-                    "seg.png": png(image[..., 0] // 255),
-                    "points.json": [[x, y], [x + wide, y + high]],
-                    "objects.json": objects,
-                }
-            )
-    return place
-
-
-def test_points_are_corners_of_the_box(path: Path) -> None:
-    transform = [T.RandomResizedCrop(96, scale=(0.9, 1)), FLIP]
-    for batch in FastLoader(FastDataset(path, fields=FIELDS), 4, targets=TARGETS, transform=transform):
-        for boxes, points in zip(batch["boxes.json"], batch["points.json"], strict=True):
-            corners = np.sort(torch.as_tensor(points).numpy(), axis=0).clip(0, 96)
-            np.testing.assert_allclose(corners.ravel(), boxes[0].numpy(), atol=0.01)
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
@@ -110,7 +83,7 @@ def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> No
 )
 def test_wrong_targets(path: Path, targets: Any, words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        FastLoader(FastDataset(path, fields=FIELDS), 4, targets=targets, transform=[T.CenterCrop(32)])
+        FastLoader(FastDataset(path, fields=ANNOTATED), 4, targets=targets, transform=[T.CenterCrop(32)])
 
 
 SIZES, SHARES = st.integers(48, 110), st.floats(0, 1)
@@ -150,7 +123,7 @@ def wider(mask: torch.Tensor, by: int) -> torch.Tensor:
 @given(BEGINNINGS, st.lists(MOVES, max_size=3), st.integers(0, 1 << 20))
 def test_they_stay_with_the_image_whatever_moves_it(path: Path, first: list[Any], moves: list[Any], seed: int) -> None:
     """Within a pixel for the resampling and one for each move."""
-    dataset, transform = FastDataset(path, fields=FIELDS, indices=range(FEW)), [*first, *moves]
+    dataset, transform = FastDataset(path, fields=ANNOTATED, indices=range(FEW)), [*first, *moves]
     loader = FastLoader(dataset, FEW, targets=TARGETS, transform=transform, seed=seed, num_workers=0)
     batch, near = next(iter(loader)), 2 + len(moves)
     assert batch["seg.png"].dtype == torch.uint8
@@ -178,3 +151,149 @@ def test_they_stay_with_the_image_whatever_moves_it(path: Path, first: list[Any]
             x0, y0, x1, y1 = boxes[0]
             assert x0 - 0.01 <= x <= x1 + 0.01
             assert y0 - 0.01 <= y <= y1 + 0.01
+
+
+LOAD = ROOT / "docs" / "load-reference.md"
+N = 16
+FIELDS = ["image", "label", "boxes.json", "seg.png", "crop"]
+BUCKETS = [(32, 48), (48, 32)]
+SHOWN = ("image", "boxes.json", "seg.png", "crop")
+LISTS: dict[str, Any] = {"boxes.json": list, "seg.png": list}
+
+
+def marked(number: int) -> tuple[Image.Image, list[int]]:
+    """A dark upright picture with a bright rectangle, and that rectangle's box."""
+    rng = np.random.default_rng(number)
+    width, height = (90, 120) if number % 2 else (120, 90)
+    x, y = int(rng.integers(10, 50)), int(rng.integers(10, 50))
+    box = [x, y, x + int(rng.integers(20, 40)), y + int(rng.integers(20, 40))]
+    image = Image.new("RGB", (width, height))
+    image.paste((255, 255, 255), tuple(box))
+    return image, box
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rectangles with their boxes, masks and corners; every second image lies on its side and has to be turned."""
+    place = tmp_path_factory.mktemp("crop") / "set.lmdb"
+    with open_writer(place) as writer:
+        for number in range(N):
+            image, box = marked(number)
+            mask = Image.fromarray(np.asarray(image)[..., 0] // 255)
+            stored = image.transpose(Image.Transpose.ROTATE_90) if number % 4 > 1 else image
+            tag = {"exif": exif(6)} if number % 4 > 1 else {}
+            fields = {"jpg": jpeg(np.asarray(stored), quality=98, **tag), "cls": number, "boxes.json": [box]}
+            (x0, y0, x1, y1), far = box, [1, 1, 2, 2]
+            objects = {"boxes": [[x0, y0, x1 - x0, y1 - y0], far], "names": ["bright", "corner"]}
+            points = {"points.json": [[x0, y0], [x1, y1]], "objects.json": objects}
+            writer.write(fields | {"seg.png": save(mask, "PNG")} | points)
+    return place
+
+
+def documented(name: str) -> Any:
+    """The function of this name in load-reference.md."""
+    (source,) = re.findall(rf"^def {name}\(.*?(?=^\S)", LOAD.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"np": np, "torch": torch}
+    exec(source, names)
+    return names[name]
+
+
+boxes_follow = documented("boxes_follow")
+
+
+def moved(sample: Sample, rng: np.random.Generator) -> Sample:
+    """Boxes and mask, moved as in load-reference.md."""
+    crop = sample["crop"]
+    mask = Image.fromarray(sample["seg.png"]).resize(crop.size, Image.Resampling.NEAREST, crop.box)
+    mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else mask
+    return boxes_follow(sample, rng) | {"seg.png": torch.from_numpy(np.array(mask))}
+
+
+class TestCrop:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"transform": [T.RandomResizedCrop(64, scale=(0.3, 1)), FLIP]},
+            {"transform": [T.Resize((40, 70)), FLIP]},
+            {"transform": [T.Resize(70), T.CenterCrop(64)]},
+            {"transform": [T.Resize(77), T.RandomCrop((60, 50)), FLIP]},
+            {"transform": [FLIP], "ragged": "list"},
+            {"transform": [T.ResizeToBucket(BUCKETS), FLIP], "order": order.Buckets(BUCKETS)},
+        ],
+        ids=["crop", "resize", "center", "window", "flip", "buckets"],
+    )
+    def test_moves_boxes_and_masks_with_the_image(self, path: Path, options: dict[str, Any]) -> None:
+        loader = FastLoader(FastDataset(path, fields=FIELDS), 4, seed=1, map_sample=moved, collate=LISTS, **options)
+        flips = seen = 0
+        for batch in loader:
+            for image, boxes, mask, crop in zip(*(batch[name] for name in SHOWN), strict=True):
+                assert crop.size == (image.shape[2], image.shape[1])
+                bright = (image[1] > 128).numpy()
+                assert (bright ^ mask.numpy().astype(bool)).mean() < 0.02 + 2 / min(crop.size)
+                flips += crop.flip
+                if bright.any() and len(boxes):
+                    assert np.abs(boxes[0].numpy() - extent(bright)).max() < 2
+                    seen += 1
+        assert seen > N // 2
+        assert flips or FLIP not in options["transform"]
+
+    def test_boxes_are_upright(self, path: Path) -> None:
+        dataset = FastDataset(path, fields=["crop", "image"])
+        assert dataset[0]["crop"] == CropBox((0, 0, 120, 90), (120, 90))
+        assert dataset[3]["crop"] == CropBox((0, 0, 90, 120), (90, 120), False, 6)
+        whole = next(iter(DataLoader(FastDataset(path, fields=["crop"]), N)))["crop"]
+        assert [each.tolist() for each in whole.size] == [[120, 90] * (N // 2), [90, 120] * (N // 2)]
+        (batch,) = FastLoader(dataset, N, transform=[T.CenterCrop(60)])
+        assert batch["crop"][0] == CropBox((30, 15, 90, 75), (60, 60))
+        assert batch["crop"][3] == CropBox((15, 30, 75, 90), (60, 60), False, 6)
+
+    def test_is_the_same_for_a_dataset_in_device_memory(self, path: Path) -> None:
+        dataset, transform = FastDataset(path, fields=["image", "crop"]), [T.RandomResizedCrop(32), FLIP]
+        crops: list[list[CropBox]] = [
+            [crop for batch in FastLoader(dataset, 5, transform=transform, cache=cache) for crop in batch["crop"]]
+            for cache in (None, "device")
+        ]
+        assert crops[0] == crops[1]
+        assert len({crop.box for crop in crops[0]}) == N
+
+
+class TestWithoutIt:
+    @pytest.mark.parametrize("step", [T.RandomResizedCrop(32), T.Resize((32, 32)), T.CenterCrop(32), FLIP], ids=repr)
+    def test_what_would_stay_is_refused(self, path: Path, step: T.Transform) -> None:
+        beside = ["label", "seg.png", "boxes.json"]
+        with pytest.raises(
+            OptionError, match=r"^seg.png and boxes.json would stay as stored, beside .*'crop'"
+        ) as caught:
+            FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[step], ragged="list")
+        assert repr(step) in str(caught.value)
+        for name in beside[1:]:
+            with pytest.raises(OptionError, match=f"^{name} would stay"):
+                FastLoader(FastDataset([path, path], fields=["image", name]), transform=[step])
+        FastLoader(FastDataset(path, fields=beside), 4, transform=[step])  # no image
+        FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[T.Grayscale()], dtype=torch.float32)
+
+    def test_the_recipe_names_boxes_and_points(self, tmp_path: Path) -> None:
+        image, box = marked(0)
+        (tmp_path / "images").mkdir()
+        image.save(tmp_path / "images" / "a.jpg")
+        for name, value in (("places", [box]), ("joints", [[1, 2, 2]]), ("other", {"any": "thing"})):
+            (tmp_path / "images" / f"a.{name}.json").write_text(json.dumps(value))
+        options: Any = {"boxes": "places.json", "keypoints": "joints.json", "workers": 1}
+        pack(tmp_path / "images", tmp_path / "set.lmdb", fields="places.json,joints.json,other.json", **options)
+        fields = ["other.json", "joints.json", "image", "places.json"]
+        dataset = FastDataset(tmp_path / "set.lmdb", fields=fields)
+        assert dataset.annotations == (dataset + dataset).annotations == ["joints.json", "places.json"]
+        assert FastDataset(tmp_path / "set.lmdb").annotations == []
+
+    @pytest.mark.parametrize(
+        ("recipe", "found"),
+        [
+            ({"boxes": ["txt"]}, []),
+            ({"boxes": 3, "keypoints": "txt"}, ["txt"]),
+            ({"boxes": None}, []),
+        ],
+    )
+    def test_recipes_of_any_shape(self, tmp_path: Path, recipe: dict[str, Any], found: list[str]) -> None:
+        with open_writer(tmp_path / "any.lmdb", recipe=recipe) as writer:
+            writer.write({"txt": "x"})
+        assert FastDataset(tmp_path / "any.lmdb", fields=["txt"]).annotations == found

@@ -9,14 +9,13 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from at_once import in_child
 from kernel_images import jpeg, photo
 from stall_loaders import MS, Time, timed
 
-import iofast
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import meter as telemetry
 from iofast import transforms as T
@@ -61,15 +60,21 @@ def test_a_watched_fast_loader_is_counted_once(tmp_path: Path, reported: Reporte
         for number in range(12):
             writer.write({"jpg": jpeg(photo(60, 40, number)), "cls": number})
     loader = FastLoader(FastDataset(tmp_path / "set.lmdb"), 5, transform=[T.RandomResizedCrop(24)], num_workers=2)
-    meter = watch(loader, name="train")
+    meter = watch(watch(loader), name="train")
     for _ in range(2):
         assert [len(labels) for _, labels in meter] == [5, 5, 2]
     assert len(meter) == 3
     assert meter.epoch == 2
     stats = meter.stats
     assert (stats.epochs, stats.batches, stats.steps, stats.images) == (2, 6, 4, 24)
+    assert stats == loader.clock.stats
     report = reported()
-    assert (report.info.name, report.figures.images, report.figures.epoch) == ("train", 24, 1)
+    assert (report.info.name, report.info.num_workers) == ("train", 2)
+    assert (report.figures.images, report.figures.epoch, report.stages["queue"].items) == (24, 1, 6)
+    for _ in meter:
+        break
+    gc.collect()
+    assert meter.stats.batches == 7
 
 
 def test_dropped_meters_leave_the_page() -> None:
@@ -88,18 +93,17 @@ def test_dropped_meters_leave_the_page() -> None:
 def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own(reported: Reported) -> None:
     meter = watch([np.zeros(2)] * 3)
     list(meter)
-    read, write = os.pipe()
-    if not (pid := os.fork()):
+
+    def child() -> bool:
         list(meter)
         found = {page.pid == os.getpid(): page.loaders[0].figures.images for page in telemetry.pages()}
         telemetry.close_page()
-        os.write(write, repr((meter.stats.images, sorted(found.items()))).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(read, 1000) == b"(12, [(False, 6), (True, 12)])"
-    assert meter.stats.images == 6
-    os.close(read)
-    os.close(write)
+        return (meter.stats.images, found) == (12, {False: 6, True: 12})
+
+    assert in_child(child) == 0
+    assert (meter.stats.images, reported().figures.images) == (6, 6)
+    list(meter)
+    assert reported().figures.images == 12
 
 
 PROGRAMS: dict[str, tuple[str, str]] = {
@@ -130,9 +134,3 @@ def test_in_a_process_of_its_own(program: tuple[str, str]) -> None:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == (printed, "")
-
-
-def test_watch_is_public() -> None:
-    assert iofast.watch is watch
-    signature: Callable[..., Any] = iofast.watch
-    assert signature([1], name="n").clock.info.name == "n"

@@ -15,7 +15,7 @@ import pytest
 from iofast import meter as telemetry
 from iofast.meter import LoaderInfo, Page, Slot, Totals
 from iofast.meter.page import VERSION, to_json
-from iofast.meter.reading import machine, name_of, start_time
+from iofast.meter.page_files import machine, name_of, start_time
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
@@ -105,7 +105,7 @@ def test_a_full_disk_and_a_missing_proc(slot: Slot, tmp_path: Path, monkeypatch:
     def full(source: object, target: object) -> None:
         raise OSError("no space left on device")
 
-    for name, value in (("os.replace", full), ("iofast.meter.reading._PROC", Path("/nonexistent"))):
+    for name, value in (("os.replace", full), ("iofast.meter.page_files._PROC", Path("/nonexistent"))):
         with monkeypatch.context() as patch:
             patch.setattr(name, value)
             slot.write(FIGURES)

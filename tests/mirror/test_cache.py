@@ -8,10 +8,11 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from at_once import at_once, in_child
 from small_blocks import BLOCK
 
 from iofast.errors import OptionError, StateError
@@ -205,11 +206,7 @@ def test_copies_that_threads_open_and_drop_keep_their_files_open(folder: Path) -
             if found is None or found["url"] != f"s3://b/{name}":
                 wrong.append(name)
 
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    at_once(*(partial(use, seed) for seed in range(3)))
     assert wrong == []
 
 
@@ -296,34 +293,12 @@ class TestCurrent:
         assert blocks(copy) == [0, 1]
         assert os.pread(copy.fd, BLOCK, 0) == random.Random(0).randbytes(BLOCK)
 
-    def test_a_fork_is_refused(self, folder: Path, forked: Callable[[Callable[[], None]], str]) -> None:
+    def test_a_fork_is_refused(self, folder: Path) -> None:
         own = cache.current()
 
-        def read() -> None:
-            with own.holding():
-                pass
+        def refused() -> bool:
+            with pytest.raises(StateError, match="cannot be read in a fork of a process that has read them"):
+                own.holding().__enter__()
+            return True
 
-        assert "cannot be read in a fork of a process that has read them" in forked(read)
-
-
-@pytest.fixture
-def forked() -> Callable[[Callable[[], None]], str]:
-    """Runs a function in a fork: the text of its `StateError`."""
-
-    def run(function: Callable[[], None]) -> str:
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                function()
-            except StateError as error:
-                os.write(writing, str(error).encode())
-            finally:
-                os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as file:
-            text = file.read()
-        os.waitpid(pid, 0)
-        return text
-
-    return run
+        assert in_child(refused) == 0

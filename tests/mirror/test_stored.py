@@ -14,11 +14,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import at_once
 from small_blocks import BLOCK
 from todays import todays
 
@@ -97,11 +99,7 @@ def test_many_threads_and_a_small_cache(served: Served, monkeypatch: pytest.Monk
                     if found != data[stored.index(each.object)][each.start : each.stop]:
                         wrong.append(f"{each.start} to {each.stop}")
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(read, seed) for seed in range(6)))
     assert wrong == []
     own = cache.current()
     assert own.used() <= own.limit
@@ -149,11 +147,7 @@ def test_many_threads_gather_from_an_index_that_the_cache_cannot_keep(
             if not np.array_equal(file.gather(offsets, 24), data[offsets[:, None] + np.arange(24)]):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=gather, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(gather, seed) for seed in range(4)))
     assert wrong == []
 
 

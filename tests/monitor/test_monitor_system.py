@@ -224,6 +224,39 @@ def test_the_folder_of_all_images(
     assert root is not None or files.image_root("", ["/elsewhere", str(folder)]) == str(folder)
 
 
+@pytest.mark.parametrize(("looks", "root"), [(1, None), (3, "train/cat")], ids=["classes of folders", "rarely others"])
+def test_of_several_roots_one_is_named_if_nearly_all_images_are_in_it(
+    proc: ProcFolder, tmp_path: Path, looks: int, root: str | None
+) -> None:
+    proc.process(10)
+    (proc.path / "10" / "root").symlink_to("/")
+    for name in ("cat/a", "cat/b", "dog/a", "dog/b"):
+        data(tmp_path / "train" / name / "1.jpg")
+    files = DataFolders()
+    for number, name in enumerate([*["cat/a"] * looks, "dog/b"]):
+        open_in(proc, 10, number, tmp_path / "train" / name / "1.jpg")
+    files.glimpse([10])
+    assert files.image_root("") == (None if root is None else str(tmp_path / root))
+
+
+@pytest.mark.parametrize("depth", ["images", "images/train"])
+def test_the_root_where_no_image_was_seen_open(proc: ProcFolder, tmp_path: Path, depth: str) -> None:
+    """A file may be open for a millisecond; what source or command name, and has classes or splits, is the root."""
+    proc.process(10)
+    (proc.path / "10" / "root").symlink_to("/")
+    for name in ("train/cat", "train/dog", "val/cat", "val/dog"):
+        data(tmp_path / "images" / name / "1.JPEG")
+    data(tmp_path / "runs" / "samples" / "1.png")
+    files, root, runs = DataFolders(), str(tmp_path / depth), str(tmp_path / "runs")
+    files.glimpse([10])
+    assert files.image_root(root, [runs]) == files.image_root("", [runs, root, "/nowhere"]) == root
+    assert files.image_root(runs, [root]) is None
+    assert files.image_root("", [root, str(tmp_path / "images" / "val")]) is None  # either may be meant
+    open_in(proc, 10, 3, data(tmp_path / "train.lmdb"))
+    files.glimpse([10])
+    assert files.image_root(root) is None  # a container is read
+
+
 def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:
     proc.process(10)
     files = DataFolders()

@@ -124,10 +124,6 @@ class TestIntegers:
         assert value.shape == (1,)
         assert 0 <= value[0] < stop
 
-    @given(stop=st.integers(1, POSITIONS))
-    def test_the_largest_number_stays_below_stop(self, stop: int) -> None:
-        assert int((1 - 2.0**-53) * stop) == stop - 1
-
     def test_uniform(self) -> None:
         values = Draw(0, 0, np.arange(70_000)).integers("replacement", 7)
         assert surprise((values + 0.5) / 7, 7) < 4

@@ -70,18 +70,6 @@ class TestGrouped:
                 assert number == count // batch or all((own == rank).all() for rank, own in enumerate(owned))
             assert global_batches == global_batches[:1] * len(WORLDS)
 
-    @given(before=st.sampled_from(WORLDS), after=st.sampled_from(WORLDS), at=st.integers(0, 7), order=inner)
-    def test_the_rest_of_an_epoch_is_the_same_on_another_number_of_ranks(
-        self, before: int, after: int, at: int, order: Mode | None
-    ) -> None:
-        count, batch = 16 * 7 + 5, 16
-        got = []
-        for number in range(8):
-            world = before if number < at else after
-            bound = Grouped(8, order).bind(Population(count), 3, batch)  # of a new process
-            got += [samples(bound, 1, number, batch // world, rank, world) for rank in range(world)]
-        assert np.concatenate(got).tolist() == whole(Grouped(8, order).bind(Population(count), 3, batch), 1).tolist()
-
     @given(shape=shapes(), order=inner, epoch=epochs, attempt=st.integers(1, 4))
     def test_replacements_are_of_the_same_range(
         self, shape: tuple[int, int, int], order: Mode | None, epoch: int, attempt: int

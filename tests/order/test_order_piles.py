@@ -184,13 +184,6 @@ class TestBuckets:
         assert abs(np.corrcoef(large[:-1], large[1:])[0, 1]) < 4 / math.sqrt(len(large))
         assert not np.array_equal(x, order.indices(1, np.arange(20_000)))
 
-    @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=20))
-    def test_nearest_is_nearest_in_log_aspect(self, images: list[tuple[int, int]]) -> None:
-        widths, heights = np.array(images, np.int32).T
-        distances = np.abs(np.log(widths / heights)[:, None] - np.log([w / h for h, w in self.SIZES]))
-        chosen = nearest(self.SIZES, widths, heights)
-        assert (distances[np.arange(len(images)), chosen] <= distances.min(1) + 1e-12).all()
-
     def test_nearest_at_the_edges(self) -> None:
         widths, heights = np.array([0, 141, 142, 9, 1]), np.array([0, 100, 100, 0, 10**6])
         assert nearest(self.SIZES, widths, heights).tolist() == [0, 0, 1, 0, 2]

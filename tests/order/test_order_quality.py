@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from iofast.order import Blocks, Grouped, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
-from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
+from iofast.order.permutation import key_word, permuted_each, streams
 from tools.torture import permutations as torture
 from tools.torture.permutations import epoch_of, neighbours, serial, surprise, uniformity
 
@@ -98,25 +98,6 @@ def test_these_tests_find_what_is_no_shuffle() -> None:
     assert max(abs(neighbours(random, 1)), abs(serial(random, 1))) < 4
     assert abs(uniformity(rng.integers(0, n, n), n)) < 4
     assert abs(surprise(np.array([1000, 1000]), 1000, 1)) < 3
-
-
-@pytest.mark.parametrize("n", [1, 2, 10, 64, 65, 4096, 4097])
-def test_groups_and_single_keys_are_permutations(n: int) -> None:
-    keys, places = np.repeat(np.array([0, 7, 2**40]), n), np.tile(np.arange(n), 3)
-    for image in (
-        permuted_groups(n, key_word("groups"), keys, places),
-        permuted_each(n, streams(key_word("each"), keys), places),
-    ):
-        assert (np.sort(image.reshape(3, n), axis=1) == np.arange(n)).all()
-
-
-def test_sizes_of_single_keys_are_their_own() -> None:
-    sizes = np.array([1, 2, 3, 64, 65, 5000, 2**40])
-    words = streams(key_word("sizes"), np.arange(7))
-    together = permuted_each(sizes, words, sizes - 1)
-    assert ((together >= 0) & (together < sizes)).all()
-    alone = [int(permuted_each(sizes[i : i + 1], words[i : i + 1], sizes[i : i + 1] - 1)[0]) for i in range(7)]
-    assert together.tolist() == alone
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from todays import todays
 from iofast import open_reader, pack
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.publish import Target
-from iofast.containers.shard_target import ShardTarget
-from iofast.containers.tfrecord_framing import frames
+from iofast.containers.targets import ShardTarget
+from iofast.containers.tfrecord import frames
 from iofast.errors import ErrorBudgetError, OptionError, TargetError
 from iofast.option import parse_size
 

@@ -17,7 +17,7 @@ from todays import todays
 
 from iofast import open_reader, pack
 from iofast.errors import DecodeError
-from iofast.packing import estimate
+from iofast.packing import work
 from iofast.packing.origin import read_file
 from tools.torture import _packs
 from tools.torture._packs import Case
@@ -147,4 +147,4 @@ def test_the_estimate_of_each_container(images: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         pack(images, tmp_path / name / name, **in_shards(name, 1_000_000))
         size = sum(path.stat().st_size for path in (tmp_path / name).iterdir())
-        assert 0.7 < estimate.container_size(Path(name).suffix, 40, payloads) / size < 1.6
+        assert 0.7 < work.container_size(Path(name).suffix, 40, payloads) / size < 1.6

@@ -46,7 +46,7 @@ class Noting(PackProgress):
 
 seen = {}
 with open(deaths, "w") as file, WorkerPool(2, fork=True) as pool:
-    started = [each.is_fork for each in pool._spare]
+    started = [each.is_fork for each in pool._workers]
     report = run(source, target, PackOptions(max_errors=0), Noting(), pool)
     print(json.dumps([started, sorted(set(seen.values())), report.packed, report.failed]))
 """
@@ -77,7 +77,7 @@ def test_the_command_forks(tmp_path: Path) -> None:
     source = few(tmp_path / "images", good=3)
     program = (
         "import sys; from iofast.packing import pool; from iofast.cli import main; real = pool.WorkerPool.start\n"
-        "def start(self): real(self); print([each.is_fork for each in self._spare])\n"
+        "def start(self): real(self); print([each.is_fork for each in self._workers])\n"
         "pool.WorkerPool.start = start; sys.exit(main())"
     )
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
@@ -93,7 +93,7 @@ def test_beside_another_thread_they_are_new_processes() -> None:
     thread.start()
     try:
         with WorkerPool(1, fork=True) as pool:
-            assert not pool._spare[0].is_fork
+            assert not pool._workers[0].is_fork
     finally:
         end.set()
         thread.join()

@@ -11,9 +11,10 @@ from typing import Any
 import forked
 import pytest
 from command_line import CommandLine
+from object_store import free_port
 from packing_runs import Interrupt, digests, repeated_images
 from places import ROOT
-from ray_here import free_port, own_ray_folders, running_ray
+from ray_here import own_ray_folders, running_ray
 
 from iofast import open_reader, pack
 from iofast.errors import ContainerError, ErrorBudgetError, SourceError, TargetError

@@ -244,8 +244,8 @@ class TestRecordFailures:
         with pytest.raises(SourceError, match="was changed while it was packed"):
             RecordOrigin([os.fspath(source)], None, {}, "another state").begin([])
         program = (
-            "import sys; from iofast.containers import identity; from iofast.packing import worker\n"
-            "identity.state_of = lambda *_: 'another'\nsys.exit(worker.main())"
+            "import sys; from iofast.containers import targets; from iofast.packing import worker\n"
+            "targets.state_of = lambda *_: 'another'\nsys.exit(worker.main())"
         )
         with pytest.raises(SourceError, match="was changed while"):
             pack_with(source, tmp_path / "out.lmdb", program, resize=24)

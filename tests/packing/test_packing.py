@@ -210,6 +210,8 @@ def test_report_in_a_notebook(tmp_path: Path) -> None:
     assert re.fullmatch(r"PackReport\('.*out\.lmdb': 6 of 6 images, [\d,]+ bytes in [\d.]+ s\)", repr(report))
     assert "<tr><th>packed</th><td>6</td></tr>" in report._repr_html_()
     assert "&lt;b&gt;" in report._repr_html_()
+    flat = pack(tmp_path / "<b>" / "cat", tmp_path / "flat.lmdb", resize=16)
+    assert f" of {flat.images} images, {flat.images} unlabelled, " in repr(flat)
     forecast = pack(tmp_path / "<b>", tmp_path / "other.lmdb", resize=16, dry_run=True)
     assert re.fullmatch(r"PackReport\('.*': 6 images, about [\d,]+ bytes in \d+ s\)", repr(forecast))
 

@@ -113,12 +113,12 @@ def test_limits_always_hold(seed: int) -> None:
 
 
 def test_a_window_is_the_difference_of_two_snapshots() -> None:
-    before = PrefetchTimes(1.0, 10, 12, 0.5, 4.0, 1.0, 3.0, (2, 8))
-    after = PrefetchTimes(3.0, 30, 36, 0.7, 10.0, 2.0, 8.0, (3, 8, 19))
+    before = PrefetchTimes(1.0, 10, 12, 0.5, 4.0, 3.0, (2, 8))
+    after = PrefetchTimes(3.0, 30, 36, 0.7, 10.0, 8.0, (3, 8, 19))
     window = WaitWindow.of(after - before)
     assert (window.wait, window.empty, window.least) == (pytest.approx(0.1), 1, 0)
     assert window.load == pytest.approx((6 / 24) / (1.8 / 20))
-    assert before + (after - before) == PrefetchTimes(3.0, 30, 36, pytest.approx(0.7), 10.0, 2.0, 8.0, (3, 8, 19))
+    assert before + (after - before) == PrefetchTimes(3.0, 30, 36, pytest.approx(0.7), 10.0, 8.0, (3, 8, 19))
     assert WaitWindow.of(PrefetchTimes()) == WaitWindow(0.0, 0, 0, float("inf"))
     assert WaitWindow.of(PrefetchTimes(1.0, 4, 4, 0.0, 1.0, levels=(0, 0, 4))).least == 2
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from at_once import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import eventually, threads, workers
@@ -309,7 +308,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iofast.prefetch.jobs._JOIN_S", 0.5)
+    monkeypatch.setattr("iofast.prefetch.jobs.JOIN_S", 0.5)
     monkeypatch.setattr(
         "iofast.prefetch.jobs.join_thread", lambda thread, most: waits.append(most) or thread.join(most)
     )
@@ -327,20 +326,3 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
     assert sum(waits) < 1  # 0.5 for all together, not for each
     release.set()
     assert eventually(lambda: workers() == 0)
-
-
-def test_after_a_fork_the_childs_iterator_raises() -> None:
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 50, num_workers=2, depth=3)
-    next(made)
-
-    def child() -> bool:
-        made.resize(8, 8)
-        made.times()
-        assert workers() == 0  # the parent's threads do not exist here, and none was started
-        with pytest.raises(WorkerError):
-            next(made)
-        made.close()
-        return list(Prefetch(Counted, 5, num_workers=2, depth=3)) == expected(5, 3)
-
-    assert in_child(child) == 0
-    assert list(made) == expected(50, 3)[1:]

@@ -11,10 +11,10 @@ from todays import todays
 SCRIPT = """
 import threading, time
 from iofast.errors import WorkerError
-from iofast.prefetch import at_exit, jobs
+from iofast.prefetch import jobs, threads
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 
-at_exit._PATIENCE_S = jobs._JOIN_S = 1000.0  # no exit stands on a wait that ends by itself
+threads._PATIENCE_S = jobs.JOIN_S = 1000.0  # no exit stands on a wait that ends by itself
 
 class Slow(PrefetchJob):
     def prepare(self): return [0, 1]

@@ -22,9 +22,8 @@ from loader_sets import eventually, photographs, write_folder, write_lmdb
 
 from iofast import open_reader
 from iofast.containers.base import Located, Reader
-from iofast.prefetch import advice as advice_module
-from iofast.prefetch.advice import FileAdvice, joined, ranges, reading
-from iofast.prefetch.readahead import Groups, Readahead
+from iofast.prefetch import readahead
+from iofast.prefetch.readahead import FileAdvice, Groups, Readahead, ranges, reading
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
 
@@ -49,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             made.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
+    monkeypatch.setattr(readahead, "cached", lambda *_: False)
     return made
 
 
@@ -108,8 +107,8 @@ def test_advice_covers_the_places_and_ends_with_the_file(container: Reader, call
 
 
 def test_long_ranges_are_cut_into_pieces(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice_module, "_largest_request", lambda _: 0)
-    monkeypatch.setattr(advice_module, "SMALL_PIECE", 5000)
+    monkeypatch.setattr(readahead, "_largest_request", lambda _: 0)
+    monkeypatch.setattr(readahead, "SMALL_PIECE", 5000)
     located = container.locate(np.arange(len(container)))
     list(FileAdvice(container).give([located]))
     assert max(length for _, length in calls) == 5000
@@ -134,10 +133,10 @@ def test_advice_on_a_folder_opens_few_files(tmp_path: Path, monkeypatch: pytest.
         lengths.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
+    monkeypatch.setattr(readahead, "cached", lambda *_: False)
     list(FileAdvice(reader).give([located]))
     assert len(lengths) == 39
-    assert 0 < most[0] <= advice_module.FILES + 1  # with the one that lists descriptors
+    assert 0 < most[0] <= readahead.FILES + 1  # with the one that lists descriptors
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -151,15 +150,9 @@ def test_no_advice_on_what_is_in_memory(tmp_path: Path) -> None:
             os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
         except OSError:
             pytest.skip("this file system does not tell what is in memory")
-        assert advice_module.cached(file.fileno(), offsets)
+        assert readahead.cached(file.fileno(), offsets)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        assert not advice_module.cached(file.fileno(), offsets)
-
-
-def test_rows_are_joined_by_place(container: Reader) -> None:
-    whole = joined([container.locate(np.array([50, 7])), container.locate(np.array([20]))])
-    assert whole.indices.tolist() == [7, 20, 50]
-    assert whole.crc is None
+        assert not readahead.cached(file.fileno(), offsets)
 
 
 def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Calls) -> None:
@@ -238,8 +231,8 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
 
 def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with a full queue blocks each call; the rest of a group is dropped."""
-    monkeypatch.setattr(advice_module, "WIDE_GAP", 0)
-    monkeypatch.setattr(advice_module, "GAP", 0)
+    monkeypatch.setattr(readahead, "WIDE_GAP", 0)
+    monkeypatch.setattr(readahead, "GAP", 0)
     made: list[int] = []
 
     def advise(*_: int) -> None:
@@ -247,7 +240,7 @@ def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pyt
         time.sleep(0.1)
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    monkeypatch.setattr(advice_module, "cached", lambda *_: False)
+    monkeypatch.setattr(readahead, "cached", lambda *_: False)
     scattered = container.locate(np.arange(0, len(container), 2))
     ahead = Readahead(container, lambda *_: [scattered], 5)
     ahead.ask(0)

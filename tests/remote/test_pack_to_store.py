@@ -18,6 +18,7 @@ from typing import Any
 
 import forked
 import pytest
+from at_once import at_once
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, Request
 from packing_runs import digests, repeated_images
 from places import ROOT
@@ -155,11 +156,7 @@ class TestParts:
             except BaseException as error:
                 found.append(error)
 
-        threads = [threading.Thread(target=one) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(90)
+        at_once(*[one] * 3)
         assert [(each.packed, each.failed) for each in found if isinstance(each, PackReport)] == [(97, 3)] * 3, found
         assert stored(bucket) == expected
 

@@ -1,20 +1,25 @@
-"""Nothing of an error of obstore gets through but known words."""
+"""URLs of objects and of targets; credentials are refused without being repeated, and are in no error of obstore."""
 
 from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy
+from obstore import exceptions
 
-from iofast.errors import IofastError, StorageError
+from iofast.errors import IofastError, OptionError, SourceError, StorageError
+from iofast.packing import pack
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
-
-pytest.importorskip("obstore")
-from obstore import exceptions
+from iofast.remote.urls import RemotePath, is_url, join, redacted
+from iofast.source import SourceOptions
+from iofast.source.scan import scan
 
 SECRET = "S3CR3TdeadBEEF"
 
@@ -102,3 +107,111 @@ def test_a_traceback_has_no_secret(bucket: Bucket, proxy: FaultProxy, caplog: py
         assert secret not in shown
     assert caught.value.__context__ is None
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "store", "key"),
+    [
+        ("s3://bucket/photos/", "s3://bucket", "photos"),
+        ("s3://bucket", "s3://bucket", ""),
+        ("S3://bucket/a b/ü?#%41.jpg", "s3://bucket", "a b/ü?#%41.jpg"),
+        ("gs://bucket/a", "gs://bucket", "a"),
+        ("az://container/a/../b", "az://container", "b"),
+        ("https://Host.example:8080/a%20b/%C3%BC.jpg", "https://host.example:8080", "a b/ü.jpg"),
+    ],
+)
+def test_urls(url: str, store: str, key: str) -> None:
+    assert RemotePath.of(url) == (store, key)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://AKIA:{SECRET}@bucket/photos",
+        f"https://user:{SECRET}@host/a.jpg",
+        f"https://{SECRET}@host/a.jpg",
+        f"https://account.blob.core.windows.net/c/a.jpg?sv=2024&sig={SECRET}",
+        f"az://container/a.jpg?sig={SECRET}",
+        f"https://b.s3.amazonaws.com/a.jpg?X-Amz-Signature={SECRET}&X-Amz-Credential=AKIA",
+        f"s3://bucket/a.jpg?x-amz-security-token={SECRET}",
+        f"s3://bucket/a.jpg?AWSAccessKeyId={SECRET}",
+        f"https://storage.googleapis.com/b/a.jpg?X-Goog-Signature={SECRET}",
+        f"https://host/a.jpg?token={SECRET}",
+        f"https://host/a.jpg?anything={SECRET}",
+        f"https://host/a.jpg#{SECRET}",
+        f"ftp://user:{SECRET}@host/a.jpg",
+    ],
+)
+@pytest.mark.parametrize("way", ["url", "source", "manifest", "manifest_mask"])
+def test_credentials_are_refused_and_not_repeated(tmp_path: Path, url: str, way: str) -> None:
+    manifest, out = tmp_path / "list.csv", tmp_path / "out.lmdb"
+    manifest.write_text(f"path,mask\n{url},\n" if way == "manifest" else f"path,mask\nx.jpg,{url}\n")
+    calls: dict[str, Callable[[], object]] = {
+        "url": lambda: RemotePath.of(url),
+        "source": lambda: pack(url, out),
+        "manifest": lambda: pack(manifest, out),
+        "manifest_mask": lambda: scan(manifest, SourceOptions(mask_columns=("mask",))),
+    }
+    with pytest.raises(OptionError) as caught:
+        calls[way]()
+    assert SECRET not in str(caught.value)
+    assert caught.value.__context__ is None or SECRET not in str(caught.value.__context__)
+    if way.startswith("manifest"):
+        assert "list.csv, line 2" in str(caught.value)
+    assert not [path for path in tmp_path.iterdir() if path != manifest]
+
+
+@pytest.mark.parametrize("url", ["s3:///key", "s3://bucket/../other", "abc://bucket/x"])
+def test_what_is_no_url_of_an_object(url: str) -> None:
+    with pytest.raises(OptionError):
+        RemotePath.of(url)
+
+
+def test_a_path_that_lost_a_slash(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a Path loses one"):
+        pack(Path("s3://bucket/photos"), tmp_path / "out.lmdb")
+
+
+def test_containers_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"s3://bucket/train\.tar is a container"):
+        pack("s3://bucket/train.tar", tmp_path / "out.lmdb")
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "joined"),
+    [
+        ("/data", "a/b.jpg", "/data/a/b.jpg"),
+        ("/data", "/x/b.jpg", "/x/b.jpg"),
+        ("/data", "s3://bucket/b.jpg", "s3://bucket/b.jpg"),
+        ("s3://bucket/data", "a/b.jpg", "s3://bucket/data/a/b.jpg"),
+        ("s3://bucket/data/", "/x/b.jpg", "/x/b.jpg"),
+    ],
+)
+def test_join(root: str, path: str, joined: str) -> None:
+    assert join(root, path) == joined
+
+
+def test_small_things() -> None:
+    assert is_url("s3://b/k")
+    assert not is_url("/a/b")
+    assert not is_url(b"c:/x")
+    assert redacted("https://u:p@h/a?sig=x#y") == "https://h/a?…"
+    assert str(RemotePath.of("s3://b/k/")) == "s3://b/k"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("s3://bucket/x.lmdb", {}, "an LMDB file is not made in an object store: expected .tar, .tfrecord"),
+        ("s3://bucket/x.tar", {"on": "ray"}, "on=ray needs a local target"),
+        ("s3://bucket/x.zip", {}, "the suffix of 'x.zip' does not say what to make"),
+        ("s3://bucket/", {}, "the suffix of '' does not say"),
+        ("https://host/x.tar", {}, "a web server takes no files"),
+        ("s3://user:secret@bucket/x.tar", {}, "credentials in a URL are refused"),
+        ("ftp://host/x.tar", {}, "expected a URL of s3://"),
+    ],
+)
+def test_refusals(tmp_path: Path, url: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words) as raised:
+        pack(tmp_path, url, **options)
+    assert "secret" not in str(raised.value)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import forked
 import numpy as np
@@ -21,9 +22,9 @@ from benchmarks import bench_gpu
 from benchmarks.gpu import clock, data, decode, finishing, pixels, record, resident, stress, training, transfer
 from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
-from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
+from benchmarks.gpu.parts import NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
-from iofast.loader.beside import Beside, repeats, window
+from iofast.beside import window
 from iofast.meter import MeterStats, Stall
 
 CPU = torch.device("cpu")
@@ -78,12 +79,6 @@ class TestGpuFigures:
 
 
 class TestArithmetic:
-    def test_stalls(self) -> None:
-        assert Beside(0.98, 1.0, 0.01, 1).exposed == pytest.approx(0.02)
-        assert Beside(1.0, 1.25, 0.12, 1).interference == pytest.approx(0.1)
-        assert repeats(5e-3, 2e-4) == 25
-        assert repeats(1e-4, 1.0) == 1
-
     def test_a_window_of_the_meter(self) -> None:
         """10 steps of 1 second, half of it waiting, then 30 of 2 seconds with 1.5 seconds of waiting in all."""
         begun = MeterStats("cuda", 1, 11, 10, None, 1.0, 1.0, 0.5, Stall(0.5, 0.5), None, None, {})
@@ -95,12 +90,6 @@ class TestArithmetic:
     @pytest.mark.parametrize(("count", "errors"), [("3 errors\n", 3), ("0 errors", 0), ("", None)])
     def test_errors_of_compute_sanitizer(self, count: str, errors: int | None) -> None:
         assert stress.errors_in(f"========= ERROR SUMMARY: {count}") == errors
-
-    def test_a_photograph_has_the_bytes_that_were_wanted(self) -> None:
-        pixels = np.asarray(photo(300, 200))
-        sizes = [len(data.jpeg(pixels, wanted)) for wanted in (0, 12_000, 1e9)]
-        assert sizes == sorted(set(sizes))
-        assert sizes[1] >= 12_000
 
 
 class TimedDevice:
@@ -195,61 +184,36 @@ class TestParts:
     def lacks(self, job: Job) -> dict[str, str]:
         return {lack.what: lack.why for lack in record.read(job.log)[1]}
 
-    def check(self, job: Job, part: str, *but: str) -> None:
-        """Every goal of a part has a figure of its name."""
-        found, (its,) = self.figures(job), (each for each in PARTS if each.name == part)
-        goals = [ask for ask in its.asks if not any(word in ask for word in but)]
-        assert [goal for goal in goals if not any(name.startswith(goal) for name in found)] == []
-
     def test_data(self, made: Job) -> None:
         assert self.lacks(made) == {}
         assert "packed photographs: bytes each" in self.figures(made)
         assert len(list((made.data / "files").rglob("*.jpg"))) == data.FEW
 
-    @pytest.mark.slow
-    def test_data_that_fails_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The second run keeps the finished sets and tries the others again."""
-        job, photos = Job(tmp_path, tmp_path / "data.jsonl", CPU, 60, quick=True), tmp_path / "photos"
-        photos.mkdir()
-        data.run(job, photos)
-        assert self.lacks(job).keys() >= {"packed.lmdb", "rgb.lmdb", "files"}
-        assert not (tmp_path / DONE).exists()
-        resident.run(job)
-        (photos / "class").mkdir()
-        (photos / "class" / "one.jpg").write_bytes(jpeg(photo(300, 260)))
-        job.log.unlink()
-        monkeypatch.setattr(data, "open_writer", None)  # small.lmdb is not made again
-        data.run(job, photos)
-        assert self.lacks(job) == {}
-        assert (tmp_path / DONE).exists()
-
-    def test_as_many_photographs_as_there_is_time_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = []
-        monkeypatch.setattr(data, "one", lambda folder, number: made.append(number))
-        now = data.time.monotonic()
-        in_time = [data.in_time(tmp_path, now + later, number) for number, later in enumerate((99, 0, 99))]
-        assert (in_time, made) == ([True, False, True], [0, 2])
-
-    def test_transfer(self, job: Job) -> None:
-        transfer.run(job)
-        self.check(job, "transfer")
-        assert self.lacks(job) == {}
-
-    def test_decode(self, job: Job) -> None:
-        decode.run(job)
-        self.check(job, "decode")
-        assert "NVIDIA GPU" in self.lacks(job)["packed, decode='gpu'"]
-
-    def test_pixels(self, job: Job) -> None:
-        pixels.run(job)
-        self.check(job, "pixels")
-        assert self.lacks(job) == {}
-        assert {figure.value for figure in record.read(job.log)[0]} == {0}
-
-    def test_finishing(self, job: Job) -> None:
-        finishing.run(job)
-        assert self.figures(job) == {f"8 decoded images, {recipe}" for recipe in finishing.RECIPES}
-        assert self.lacks(job).keys() == {"decoding alone, batches of 8"}
+    @pytest.mark.parametrize(
+        ("part", "lacks", "but"),
+        [
+            (transfer, set(), ()),
+            (decode, {"packed, decode='gpu'"}, ()),
+            (pixels, set(), ()),
+            (finishing, {"decoding alone, batches of 8"}, None),
+            (resident, set(), ()),
+            (stress, {"decode='gpu'", "compute-sanitizer"}, ("gpu", "sanitizer")),
+        ],
+        ids=lambda value: getattr(value, "__name__", "").rpartition(".")[2],
+    )
+    def test_every_goal_has_a_figure(self, job: Job, part: Any, lacks: set[str], but: tuple[str, ...] | None) -> None:
+        part.run(job)
+        name, found = part.__name__.rpartition(".")[2], self.figures(job)
+        assert lacks <= self.lacks(job).keys()
+        assert lacks or self.lacks(job) == {}
+        (its,) = (each for each in PARTS if each.name == name)
+        if but is None:
+            assert found == {f"8 decoded images, {recipe}" for recipe in finishing.RECIPES}
+        else:
+            goals = [ask for ask in its.asks if not any(word in ask for word in but)]
+            assert [goal for goal in goals if not any(each.startswith(goal) for each in found)] == []
+        if part in (pixels, stress):  # pixels that differ, batches that are wrong
+            assert {figure.value for figure in record.read(job.log)[0]} == {0}
 
     @pytest.mark.slow  # 8 s
     def test_training(self, job: Job) -> None:
@@ -258,17 +222,6 @@ class TestParts:
         assert "three convolutions, FastLoader, packed: exposed stall, beside a batch that stays" in found
         assert "into nothing, FastLoader, originals" in found
         assert "CUDA" in self.lacks(job)["torchvision: decoded on the GPU, into nothing"]
-
-    def test_resident(self, job: Job) -> None:
-        resident.run(job)
-        self.check(job, "resident")
-
-    def test_stress(self, job: Job) -> None:
-        stress.run(job)
-        self.check(job, "stress", "gpu", "sanitizer")
-        (figure,) = record.read(job.log)[0]
-        assert figure.value == 0
-        assert {"decode='gpu'", "compute-sanitizer"} == self.lacks(job).keys()
 
     def test_stress_finds_a_wrong_batch(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = stress.quiet

@@ -22,15 +22,16 @@ LAYERS = tuple(
         "errors option owned record arguments work boxes version",
         "kernel remote mirror containers order choices meter machine bars batch_memory",
         "source foreign transforms gpu prefetch places",
-        "opening record_writer packing checking sheet staging fields selection dataset loader bench monitor "
+        "opening record_writer packing checking sheet staging fields selection dataset loader beside bench monitor "
         "run commands",
         "cli __main__",
     )
 )
-# Sideways: any module may raise an error; containers read through the kernel; in layer 3 all modules may open
-# containers, the loader runs a dataset, and commands run everything.
+# Sideways: any module may raise an error; arguments refuse names as options do; containers read through the kernel; in
+# layer 3 all modules may open containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
-    **dict.fromkeys(("option", "owned", "record", "arguments", "work"), frozenset({"errors"})),
+    **dict.fromkeys(("option", "owned", "record", "work"), frozenset({"errors"})),
+    "arguments": {"errors", "option"},
     **dict.fromkeys(("packing", "checking"), frozenset({"opening"})),
     "staging": {"opening", "selection"},
     "remote": {"meter"},
@@ -40,7 +41,7 @@ SIDEWAYS = {
     "foreign": {"source"},
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
-    "bench": {"dataset", "loader"},
+    "bench": {"beside", "dataset", "loader"},
     "commands": {
         "opening",
         "packing",
@@ -54,7 +55,7 @@ SIDEWAYS = {
         "run",
     },
 }
-TORCH = {"batch_memory", "fields", "dataset", "loader", "gpu", "prefetch", "run"}
+TORCH = {"batch_memory", "beside", "fields", "dataset", "loader", "gpu", "prefetch", "run"}
 TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 parsed = functools.cache(ast.parse)
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iofast import pack
-from iofast.source.look_alikes import instead_of
+from iofast.source.classes import instead_of
 
 
 @pytest.mark.parametrize(

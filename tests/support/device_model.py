@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from benchmarks.gpu.on_host import launch_on_host
 from iofast import FastLoader
 from iofast.gpu import Bus, Issued, Transfer
-from iofast.gpu.stages import Prepared, launch_on_host
+from iofast.gpu.stages import Prepared
 from iofast.loader.decoding import Tables
 
 POISON = 0xDD

@@ -116,15 +116,10 @@ class Batch(NamedTuple):
 
 def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = None, checked: bool = False) -> Batch:
     arrays = [np.frombuffer(payload, np.uint8) for payload in payloads]
-    source = Payloads(
-        np.full(len(arrays), -1, np.int32),
-        np.array([array.ctypes.data for array in arrays], np.uint64),
-        np.array([array.size for array in arrays], np.uint64),
-        np.array([kernel.crc32c(payload) for payload in payloads], np.uint32) if checked else None,
-        np.array(orientations or [1] * len(arrays), np.uint8),
-        None,
-    )
-    return Batch(source, arrays)
+    turns = orientations or [1] * len(arrays)
+    source = Payloads.in_memory([array.ctypes.data for array in arrays], [array.size for array in arrays], turns)
+    crcs = np.array([kernel.crc32c(payload) for payload in payloads], np.uint32) if checked else None
+    return Batch(source._replace(crcs=crcs), arrays)
 
 
 def in_a_file(batch: Batch) -> tuple[Payloads, int]:

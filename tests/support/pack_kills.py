@@ -14,7 +14,7 @@ from places import ROOT
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from iofast.packing import PackOptions, estimate
+from iofast.packing import PackOptions, work
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -27,7 +27,7 @@ class Killed(PackProgress):
         if not self.left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-estimate.TRANSACTION_BYTES = int(sys.argv[5])
+work.TRANSACTION_BYTES = int(sys.argv[5])
 with WorkerPool(1, fork=True) as pool:
     run(Path(sys.argv[1]), Path(sys.argv[2]), PackOptions(**json.loads(sys.argv[4])), Killed(), pool)
 """

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from iofast import open_reader
-from iofast.packing import PackOptions, PackReport, estimate
+from iofast.packing import PackOptions, PackReport, work
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -36,7 +36,7 @@ class Interrupt(PackProgress):
 def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
     """Pack with one worker, interrupted after `steps` chunks; a file of LMDB has many sections."""
     with pytest.MonkeyPatch.context() as patch, WorkerPool(1) as workers:
-        patch.setattr(estimate, "TRANSACTION_BYTES", TRANSACTION)
+        patch.setattr(work, "TRANSACTION_BYTES", TRANSACTION)
         with pytest.raises(KeyboardInterrupt, match="goes on from there"):
             run(source, target, PackOptions(**options), Interrupt(steps), workers)
 

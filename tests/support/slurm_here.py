@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_here import free_port
+from object_store import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scontrol")
 _CONF = """

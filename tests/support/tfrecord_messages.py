@@ -9,7 +9,7 @@ from typing import Any
 import google_crc32c
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from iofast.containers.tfrecord_framing import foot, head
+from iofast.containers.tfrecord import foot, head
 
 Features = dict[str, Any]
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from iofast import transforms as T
 from iofast.errors import OptionError
+from iofast.kernel.contract import ALIASED
 from iofast.transforms.normalize import scale_and_bias
 
 FILTERS = ["nearest", "box", "bilinear", "bicubic", "lanczos"]
@@ -130,6 +131,10 @@ def test_fields_refuse_wrong_values(kind: type, field: str) -> None:
         (lambda: T.GaussianBlur(4), "kernel_size must be odd, 1 to 127, found 4"),
         (lambda: T.Solarize(128), "128 / 255"),
         (lambda: T.RandomErasing(scale=(0.5, 2)), "scale must be 0 to 1"),
+        (
+            lambda: T.RandomResizedCrop(8, scal=(0.5, 1)),  # type: ignore[call-arg]
+            r"^scal is not an option of RandomResizedCrop: did you mean scale\?$",
+        ),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0.5, 0.5]), "p must have 1 entry per transform"),
         (lambda: T.RandomChoice([T.Grayscale()] * 2, p=[-1, 2]), r"\(2\), each 0 or more"),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0]), "not all 0"),
@@ -183,6 +188,7 @@ def test_sizes_and_interpolation_as_torchvision_takes_them() -> None:
             assert made.interpolation == name
     assert T.compile([T.RandomResizedCrop(8, interpolation="box")]).filter == "box"
     assert T.compile([]).filter == "bilinear"
+    assert T.compile([T.Resize((8, 9), antialias=False)]).filter == ALIASED
 
 
 @pytest.mark.parametrize("unit", [5e-324, 1.7e308])

@@ -164,18 +164,6 @@ class TestFlip:
         assert (plan([T.RandomHorizontalFlip(p)], [(4, 4)] * 500)[1] == expected).all()
 
 
-def test_a_plan_does_not_depend_on_the_batch() -> None:
-    pipeline = T.compile(T.train(64))
-    positions, widths, heights = np.arange(100), np.arange(100) + 20, 200 - np.arange(100)
-    boxes, flips = pipeline.plan(Draw(1, 2, positions), widths, heights)
-    for part in (slice(0, 1), slice(30, 77), slice(None, None, -3)):
-        some = pipeline.plan(Draw(1, 2, positions[part]), widths[part], heights[part])
-        assert (some[0] == boxes[part]).all()
-        assert (some[1] == flips[part]).all()
-    other = pipeline.plan(Draw(1, 3, positions), widths, heights)
-    assert (other[0] != boxes).any(axis=1).mean() > 0.9
-
-
 def test_the_plan_never_changes_between_versions() -> None:
     boxes, flips = plan(T.train(), [(341, 256), (256, 384), (500, 375)], seed=7, epoch=3)
     assert boxes.tolist() == [
@@ -198,3 +186,35 @@ def test_a_box_in_pillow_gives_the_transforms_picture(name: str) -> None:
     x0, y0, x1, y1, width, height, x, y = pipeline.plan(Draw(0, 0, np.arange(1)), [53], [37])[0][0].tolist()
     window = (x, y, x + 20, y + 20)
     assert image.resize((width, height), filter, box=(x0, y0, x1, y1)).crop(window).tobytes() == usual.tobytes()
+
+
+SIZES = ((32, 32), (24, 42), (42, 24))  # height, width
+
+
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8), st.booleans())
+def test_boxes(images: list[tuple[int, int]], random: bool) -> None:
+    widths, heights = np.array(images).T
+    pipeline = T.compile([T.ResizeToBucket(SIZES, random=random)])
+    boxes, flips = pipeline.plan(Draw(5, 1, np.arange(len(images))), widths, heights)
+    assert (pipeline.size, pipeline.evaluation, flips.any()) == (None, not random, False)
+    for (width, height), (x0, y0, x1, y1, wide, high, x, y) in zip(images, boxes.tolist(), strict=True):
+        distance = [abs(np.log(width / height) - np.log(w / h)) for h, w in SIZES]
+        assert distance[SIZES.index((high, wide))] <= min(distance) + 1e-12
+        assert 0 <= x0 < x1 <= width
+        assert 0 <= y0 < y1 <= height
+        assert (x, y) == (0, 0)
+        assert x1 - x0 == width or y1 - y0 == height  # as large as there is room
+        # to the nearest pixel the aspect ratio of the size, at least 1
+        assert x1 - x0 == width or abs((x1 - x0) - height * wide / high) <= max(0.5, 1 - height * wide / high)
+        assert y1 - y0 == height or abs((y1 - y0) - width * high / wide) <= max(0.5, 1 - width * high / wide)
+        if not random:
+            assert abs(x0 - (width - x1)) <= 1
+            assert abs(y0 - (height - y1)) <= 1
+
+
+def test_any_place_is_equally_likely() -> None:
+    draw = Draw(0, 0, np.arange(4000))
+    boxes, _ = T.compile([T.ResizeToBucket([(8, 8)], random=True)]).plan(draw, np.full(4000, 12), np.full(4000, 8))
+    assert np.unique(boxes[:, 0]).tolist() == [0, 1, 2, 3, 4]
+    assert np.bincount(boxes[:, 0]).min() > 700
+    assert not boxes[:, 1].any()

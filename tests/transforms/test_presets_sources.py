@@ -65,6 +65,9 @@ class Source:
                 image = kind(image).enhance(self.random.uniform(max(0, 1 - strength), 1 + strength))
         return image
 
+    def grey(self, image: Image.Image) -> Image.Image:
+        return ImageOps.grayscale(image).convert("RGB")
+
     def blur(self, image: Image.Image) -> Image.Image:
         return image.filter(ImageFilter.GaussianBlur(self.random.uniform(0.1, 2.0)))
 
@@ -74,7 +77,7 @@ class Source:
         """SimCLR's, MoCo's and DINO's."""
         image = self.apply(0.5, ImageOps.mirror, self.crop(image, **crop))
         image = self.apply(0.8, lambda own: self.jitter(own, *strengths), image)
-        image = self.apply(0.2, lambda own: ImageOps.grayscale(own).convert("RGB"), image)
+        image = self.apply(0.2, self.grey, image)
         return self.apply(solarize, partial(ImageOps.solarize, threshold=128), self.apply(blur, self.blur, image))
 
 
@@ -87,9 +90,9 @@ def timm_train(source: Source, image: Image.Image) -> Image.Image:
     return source.jitter(source.apply(0.5, ImageOps.mirror, source.crop(image, resample=resample)), 0.4, 0.4, 0.4)
 
 
-def evaluate(_: Source, image: Image.Image) -> Image.Image:
+def evaluate(_: Source, image: Image.Image, resample: Any = BILINEAR) -> Image.Image:
     width, height = image.size
-    image = image.resize((28 * width // min(image.size), 28 * height // min(image.size)), BILINEAR)
+    image = image.resize((28 * width // min(image.size), 28 * height // min(image.size)), resample)
     x, y = round((image.width - SIDE) / 2), round((image.height - SIDE) / 2)
     return image.crop((x, y, x + SIDE, y + SIDE))
 
@@ -98,12 +101,48 @@ def simclr(source: Source, image: Image.Image) -> Image.Image:
     return source.view(image, (0.8, 0.8, 0.8, 0.2), 0.5)
 
 
-def dino(source: Source, image: Image.Image, blur: float = 1.0, solarize: float = 0.0) -> Image.Image:
-    return source.view(image, (0.4, 0.4, 0.2, 0.1), blur, solarize, scale=(0.4, 1.0), resample=BICUBIC)
+def dino(
+    source: Source, image: Image.Image, blur: float = 1.0, solarize: float = 0.0, least: float = 0.4
+) -> Image.Image:
+    return source.view(image, (0.4, 0.4, 0.2, 0.1), blur, solarize, scale=(least, 1.0), resample=BICUBIC)
 
 
-def dino_local(source: Source, image: Image.Image) -> Image.Image:
-    return source.view(image, (0.4, 0.4, 0.2, 0.1), 0.5, scale=(0.05, 0.4), resample=BICUBIC)
+def dino_local(source: Source, image: Image.Image, most: float = 0.4) -> Image.Image:
+    return source.view(image, (0.4, 0.4, 0.2, 0.1), 0.5, scale=(0.05, most), resample=BICUBIC)
+
+
+def mae(source: Source, image: Image.Image) -> Image.Image:
+    """main_pretrain.py."""
+    return source.apply(0.5, ImageOps.mirror, source.crop(image, (0.2, 1.0), BICUBIC))
+
+
+def moco(source: Source, image: Image.Image) -> Image.Image:
+    return source.view(image, (0.4, 0.4, 0.4, 0.1), 0.5, scale=(0.2, 1.0))
+
+
+def moco_v3(source: Source, image: Image.Image, blur: float = 1.0, solarize: float = 0.0) -> Image.Image:
+    return source.view(image, (0.4, 0.4, 0.2, 0.1), blur, solarize)
+
+
+def deit3(source: Source, image: Image.Image) -> Image.Image:
+    """augment.py of DeiT: `new_data_aug_generator`."""
+    image = source.apply(0.5, ImageOps.mirror, source.crop(image, resample=BICUBIC))
+    change = source.random.choice((source.grey, partial(ImageOps.solarize, threshold=128), source.blur))
+    return source.jitter(change(image), 0.3, 0.3, 0.3)
+
+
+def timm_squash(_: Source, image: Image.Image) -> Image.Image:
+    return image.resize((28, 28), BICUBIC).crop((2, 2, 2 + SIDE, 2 + SIDE))
+
+
+def lsj(source: Source, image: Image.Image) -> Image.Image:
+    """references/detection, --data-augmentation lsj: ScaleJitter, FixedSizeCrop, RandomHorizontalFlip."""
+    factor = source.random.uniform(0.1, 2.0) * min(SIDE / image.width, SIDE / image.height)
+    image = image.resize((int(image.width * factor), int(image.height * factor)), BILINEAR)
+    x, y = (source.random.uniform(0, max(side - SIDE, 0)) for side in image.size)
+    padded = Image.new("RGB", (SIDE, SIDE), (123, 117, 104))
+    padded.paste(image.crop((int(x), int(y), int(x) + min(SIDE, image.width), int(y) + min(SIDE, image.height))))
+    return source.apply(0.5, ImageOps.mirror, padded)
 
 
 def segmentation(source: Source, image: Image.Image) -> Image.Image:
@@ -119,8 +158,9 @@ def segmentation(source: Source, image: Image.Image) -> Image.Image:
 
 def recipe(name: str, side: int = SIDE, base: int = 28) -> Any:
     """A list of docs/transforms.md for images of `side` pixels, the short side before scaling being `base`."""
-    program = text().replace("260, 1040", f"{base // 2}, {2 * base}").replace("480, pad", f"{side}, pad")
-    return listed(program.replace("1024", str(side)))[name]
+    program = text().replace("260, 1040", f"{base // 2}, {2 * base}").replace("98, 8", f"{side}, 1")
+    program = program.replace("256", str(base)).replace("480, pad", f"{side}, pad")
+    return listed(program.replace("1024", str(side)).replace("224,", f"{side},").replace("224)", f"{side})"))[name]
 
 
 PRESETS: dict[str, tuple[Any, Callable[[Source, Image.Image], Image.Image]]] = {
@@ -132,6 +172,16 @@ PRESETS: dict[str, tuple[Any, Callable[[Source, Image.Image], Image.Image]]] = {
     "dino second": (T.dino(SIDE, SIDE, 1), partial(dino, blur=0.1, solarize=0.2)),
     "dino local": (T.dino(SIDE, SIDE, 1), dino_local),
     "segmentation": (recipe("segmentation"), segmentation),
+    "lsj": (recipe("lsj"), lsj),
+    "timm_center": (recipe("timm_center"), partial(evaluate, resample=BICUBIC)),
+    "timm_squash": (recipe("timm_squash"), timm_squash),
+    "deit3": (recipe("deit3"), deit3),
+    "mae": (recipe("mae"), mae),
+    "moco": (recipe("moco"), moco),
+    "moco_v3 first": (recipe("moco_v3"), moco_v3),
+    "moco_v3 second": (recipe("moco_v3"), partial(moco_v3, blur=0.1, solarize=0.2)),
+    "dinov2 first": (recipe("dinov2"), partial(dino, least=0.32)),
+    "dinov2 local": (recipe("dinov2"), partial(dino_local, most=0.32)),
 }
 
 
@@ -148,7 +198,7 @@ def test_as_the_source(tmp_path: Path, name: str) -> None:
     image, source = dataset[0][0], Source()
     ours: list[torch.Tensor] = []
     for made, _ in FastLoader(dataset, 100, transform=preset, seed=3):
-        made = made[name.removeprefix("dino ")] if isinstance(made, dict) else made
+        made = made[name.split()[1]] if isinstance(made, dict) else made
         ours.append(made[0] if isinstance(made, list) else made)
     theirs = np.stack([np.asarray(function(source, image)) for _ in range(DRAWS)]) / 255
     mean, deviation = blocks(torch.cat(ours).flatten(0, -4).numpy().astype(np.float64))

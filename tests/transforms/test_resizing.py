@@ -98,14 +98,3 @@ def test_random_interpolation_is_one_of_two_for_each_image(folder: Path) -> None
     both = [images(folder, [T.Resize((31, 30), name), T.RandomHorizontalFlip()]) for name in ("random", "bilinear")]
     assert any(map(torch.equal, *both))
     assert not torch.equal(*both)
-
-
-def test_without_antialias_an_image_is_torchs(folder: Path) -> None:
-    stored = images(folder, [])
-    made = images(folder, [T.Resize((23, 31), antialias=False)])
-    wanted = torch.nn.functional.interpolate(stored.float(), (23, 31), mode="bilinear", antialias=False)
-    assert (made.float() - wanted).abs().max() <= 1
-    assert (made.int() - images(folder, [T.Resize((23, 31))]).int()).abs().max() > 20
-    large = images(folder, [T.Resize((130, 200), antialias=False)])
-    wanted = torch.nn.functional.interpolate(stored.float(), (130, 200), mode="bilinear")
-    assert (large.float() - wanted).abs().max() <= 1

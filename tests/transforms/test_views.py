@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg
+from loader_sets import photographs, with_broken
 from transform_draws import write_smooth
 
-from iofast import FastDataset, FastLoader, open_writer
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError
 
@@ -78,13 +77,7 @@ class TestBatches:
 class TestBrokenImages:
     @pytest.fixture
     def broken(self, tmp_path: Path) -> Path:
-        place = tmp_path / "broken.lmdb"
-        rng = np.random.default_rng(0)
-        with open_writer(place) as writer:
-            for number in range(12):
-                data = jpeg(rng.integers(0, 256, (60, 70, 3), np.uint8))
-                writer.write({"jpg": data[: len(data) * 3 // 5] if number == 5 else data, "cls": number})
-        return place
+        return with_broken(tmp_path / "broken.lmdb", photographs(12), [5])
 
     def test_raise(self, broken: Path) -> None:
         with pytest.raises(DecodeError, match="00000005"):

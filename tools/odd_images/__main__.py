@@ -12,13 +12,12 @@ from tools.odd_images.scene import Odd
 _HEAD = """\
 # Odd images
 
-What `iofast pack` does with awkward and broken files. `python -m tools.odd_images FOLDER` writes them all, and
-`test_odd_images.py` compares each result with the expected pixels. The same list gives this page:
-`python -m tools.odd_images --table docs/odd-images.md`.
+What `iofast pack` does with awkward and broken files. `python -m tools.odd_images FOLDER` writes them, and
+`test_odd_images.py` compares each result with the expected pixels.
 
-Packed images are upright, in sRGB, as a viewer shows them ([the rules](pack.md)). "Fails" means:
-`DST.errors.jsonl` gets a line with the file's name and a reason that contains these words, and all other images are
-packed. With `--format keep` the same files fail.
+Packed images are upright, in sRGB, as a viewer shows them ([the rules](pack.md)); of those that are packed this page
+lists the files that leave a choice. "Fails" means: `DST.errors.jsonl` gets a line with the file's name and a reason
+that contains these words, and all other images are packed. With `--format keep` the same files fail.
 """
 
 
@@ -26,9 +25,10 @@ def table() -> str:
     """The document."""
     lines = [_HEAD]
     for name, group in groups().items():
-        lines += [f"## {name}", ""]
-        for outcome in dict.fromkeys(map(_outcome, group)):
-            lines += [f"{outcome}:", "", *(f"- {odd.about}" for odd in group if _outcome(odd) == outcome), ""]
+        listed = [odd for odd in group if odd.pixels is None or ": " in odd.about]  # behind the colon: what is done
+        lines += [f"## {name}", ""] if listed else []
+        for outcome in dict.fromkeys(map(_outcome, listed)):
+            lines += [f"{outcome}:", "", *(f"- {odd.about}" for odd in listed if _outcome(odd) == outcome), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -7,6 +7,7 @@ import os
 import stat
 from collections import Counter, deque
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import PurePosixPath
 from statistics import median
@@ -36,6 +37,7 @@ class DataFolders:
         self._roots: dict[str, str | None] = {}  # of folders of images
         self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._turn = 0
+        self._job_root = ""
 
     @property
     def folder(self) -> str | None:
@@ -48,10 +50,15 @@ class DataFolders:
         `named`: the folder in the program's source; a path `given` in its command may be one, too.
         """
         seen = [path for path in self._seen if path in self._roots]
+        if not self._seen:  # files are open for a moment only
+            roots = [path for path in ([named] if named else given) if _has_classes(f"{self._job_root}{path}")]
+            return roots[0] if len(roots) == 1 else None
         if named and any(_is_in(path, named) for path in seen):
             return named
-        roots = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
-        found = roots.most_common(1)[0][0] if roots else None
+        counted = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
+        found, looks = counted.most_common(1)[0] if counted else (None, 0)
+        if looks < _CLASSES * counted.total():  # classes of folders of images: each of them looks like a root
+            found = None
         return found or max((root for root in given if any(_is_in(path, root) for path in seen)), key=len, default=None)
 
     @property
@@ -65,14 +72,15 @@ class DataFolders:
         if not pids or (self._turn > _EAGER and self._turn % _SELDOM):
             return
         process = folder(pids[self._turn % len(pids)])
+        self._job_root = f"{process}/root"
         with contextlib.suppress(OSError):
             for name in os.listdir(process / "fd")[:_MOST]:
                 with contextlib.suppress(OSError):
-                    self._look(f"{process}/fd/{name}", f"{process}/root")
+                    self._look(f"{process}/fd/{name}")
         if len(self._seen) > _FOLDERS:
             self._seen = Counter(dict(self._seen.most_common(_FOLDERS // 2)))
 
-    def _look(self, link: str, job_root: str) -> None:
+    def _look(self, link: str) -> None:
         path = os.readlink(link)
         suffix, where = PurePosixPath(path).suffix.lower(), os.path.dirname(path)
         if not path.startswith("/") or path.startswith(_ELSEWHERE) or suffix not in _DATA:
@@ -84,7 +92,7 @@ class DataFolders:
         if suffix in IMAGES:
             self._sizes.append(status.st_size)
             if where not in self._roots:
-                self._roots[where] = _root(where, job_root)
+                self._roots[where] = _root(where, self._job_root)
 
 
 def _is_in(path: str, root: str) -> bool:
@@ -104,7 +112,19 @@ def _root(where: str, job_root: str) -> str | None:
     return where
 
 
-def _holds_images(path: str) -> bool:
+@lru_cache(_FOLDERS)  # by a path below the job's root
+def _has_classes(path: str) -> bool:
+    """Whether several folders in it hold images, or folders of images: classes, or splits."""
     with contextlib.suppress(OSError), os.scandir(path) as entries:
-        return any(os.path.splitext(one.name)[1].lower() in IMAGES for one in islice(entries, _FILES))
+        return sum(_holds_images(one.path, below=True) for one in islice(entries, _SIBLINGS)) > 1
+    return False
+
+
+def _holds_images(path: str, *, below: bool = False) -> bool:
+    """Whether a folder holds images; with `below`, a folder in it may hold them."""
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return any(
+            os.path.splitext(one.name)[1].lower() in IMAGES or (below and _holds_images(one.path))
+            for one in islice(entries, _FILES)
+        )
     return False

@@ -11,6 +11,7 @@ from kernel_images import batch_of
 from region_images import OWN, encode, texture
 
 from benchmarks.gpu.any_work import any_work
+from benchmarks.gpu.on_host import decode_on_host
 from iofast import kernel
 from iofast.gpu import jpegs
 from iofast.gpu.stages import Output
@@ -62,7 +63,7 @@ class Device(Driver):
         options, flips = DecodeOptions(), np.zeros(FILES, np.uint8)
         found, plain = np.zeros((FILES, *size, 3), TYPES[finish.type]), np.zeros((FILES, *size, 3), np.uint8)
         crops = jpegs.Crops(boxes, flips, source.orientations)
-        mine = jpegs.decode_on_host(source, crops, options, Output(size, found.strides, finish), found)  # type: ignore[arg-type]
+        mine = decode_on_host(source, crops, options, Output(size, found.strides, finish), found)  # type: ignore[arg-type]
         status, context = np.zeros(FILES, np.int32), kernel.Context(options)
         kernel.decode_batch(context, source, boxes, flips, plain, status, 0, FILES)
         expected = np.zeros_like(found)

@@ -8,7 +8,7 @@ from pathlib import Path
 import container_sets
 from foreign_lmdbs import varint
 
-from iofast.containers import tfrecord_framing as framing
+from iofast.containers import tfrecord as framing
 from iofast.errors import ContainerError
 from iofast.foreign import tfrecord_features as records
 from iofast.kernel import crc32c

@@ -1,0 +1,240 @@
+"""The telemetry pages of this user's live processes on this machine and in this pid namespace, and this process's own.
+
+Other users may write to the temporary folder, so only folders are read that `owned.trust` trusts.
+
+The own page is replaced whenever one of the process's loaders publishes. Nothing of that may disturb training: after a
+failure, logged once at level debug, there is no page. No lock is taken. A forked child makes a page of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from iofast import owned
+from iofast.meter.counters import Stages
+from iofast.meter.page import (
+    MAX_LOADERS,
+    LoaderInfo,
+    LoaderReport,
+    Page,
+    PhaseTotals,
+    Totals,
+    from_json,
+    printable,
+    to_json,
+)
+from iofast.meter.traffic import traffic
+
+_LOG = logging.getLogger(__name__)
+_SERIALS, _DRAFTS = itertools.count(1), itertools.count(1)
+_START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
+_DEAD = (b"Z", b"X", b"x")  # zombies too: they write no page
+_PROC = Path("/proc")
+
+
+def folders() -> list[Path]:
+    """Return the folders of pages; this process writes to the first one."""
+    candidates = []
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    with contextlib.suppress(OSError):  # in a container the folder may not exist, and under sudo it is another user's
+        if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():
+            candidates.append(runtime / "iofast")
+    with contextlib.suppress(OSError):  # a container may have no writable temporary folder
+        temporary = tempfile.gettempdir()
+        named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+        usual = {"/tmp", "/var/tmp", "/usr/tmp", *(os.path.abspath(name) for name in named if name)}
+        # as a last resort Python returns the working folder, where no monitor would look
+        if temporary in usual or temporary != os.getcwd():
+            candidates.append(Path(temporary) / f"iofast-{os.geteuid()}")
+    return candidates
+
+
+def start_time(pid: int) -> int | None:
+    """Return a process's start time in clock ticks since boot, None if it is not running.
+
+    Raises OSError if /proc cannot be read.
+    """
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 1 :].split()  # a command's name may contain blanks and parentheses
+    return None if fields[0] in _DEAD else int(fields[_START_TIME - 3])
+
+
+def machine() -> str:
+    """Return the scope of this process's pid: one boot of one machine, and a pid namespace there. Raises OSError.
+
+    The namespace's inode is not enough: the first one is the same on every machine, and a cluster may share a temporary
+    folder.
+    """
+    boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    return f"{boot} {(_PROC / 'self' / 'ns' / 'pid').stat().st_ino}"
+
+
+def page_of(pid: int, started: int) -> Page | None:
+    """Return the page of a process that started at `started`, None if it has none or is not running here."""
+    for folder in folders():
+        with contextlib.suppress(OSError):
+            owned.trust(folder)
+            page = _read(folder / name_of(pid, started))
+            if page is not None and page.machine == machine() and start_time(pid) == page.start_time:
+                return page
+    return None
+
+
+def pages() -> list[Page]:
+    """Return all pages of this user's live processes, sorted by pid. Removes pages of dead processes."""
+    found = dict[int, Page]()
+    for folder in folders():
+        with contextlib.suppress(OSError):
+            owned.trust(folder)
+            found |= {page.pid: page for page in live(folder)}
+    return [found[pid] for pid in sorted(found)]
+
+
+def live(folder: Path) -> list[Page]:
+    """Return the pages of live processes in `folder`, and remove those of dead ones. Raises OSError.
+
+    Pages of other machines and pid namespaces stay, because their processes may live.
+    """
+    found, here = [], machine()
+    for path in folder.glob("*.json"):
+        page = _read(path)
+        if page is None or page.machine != here:
+            continue
+        if start_time(page.pid) == page.start_time:
+            found.append(page)
+        else:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def name_of(pid: int, started: int) -> str:
+    """Return the name of a process's page."""
+    return f"{pid}-{started}.json"
+
+
+def _read(path: Path) -> Page | None:
+    try:
+        return from_json(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # removed meanwhile, or not a page
+        return None
+
+
+class _OwnPage:
+    """The loaders of this process, and the page's file once there is one."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all, without removing a page: in a forked child it is the parent's."""
+        self.loaders: dict[int, LoaderReport] = {}  # by serial
+        self.page: Page | None = None
+        self.path = Path()
+        self.impossible = False
+
+    def write(self) -> None:
+        """Replace the page. If two threads write at once the last one wins; each writes all loaders."""
+        if self.impossible:
+            return
+        try:
+            page = self.page or self._made()
+            loaders = sorted(self.loaders.copy().values(), key=lambda report: report.serial)[:MAX_LOADERS]
+            ranks = [(each.info.rank, each.info.world_size) for each in loaders if each.info.rank is not None]
+            rank, world_size = ranks[0] if ranks else (page.rank, 0)
+            page = replace(page, loaders=tuple(loaders), rank=rank, world_size=world_size)
+            _replace(self.path, to_json(page))
+        except (OSError, ValueError, TypeError) as error:
+            self.end()
+            _LOG.debug("no telemetry page: %s", error)
+
+    def end(self) -> None:
+        """Remove the page, and write none again."""
+        self.impossible = True
+        if self.page is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def _made(self) -> Page:
+        pid = os.getpid()
+        started, folder = start_time(pid), next(iter(folders()), None)
+        if started is None or folder is None:
+            raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
+        with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
+            folder.mkdir(0o700)
+        owned.trust(folder)
+        live(folder)  # removes what killed processes have left
+        rank = os.environ.get("RANK", "")  # set by torchrun
+        self.path = folder / name_of(pid, started)
+        self.page = Page(pid, started, machine(), int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
+        return self.page
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole, without the time that `owned.writing` takes to make it durable."""
+    draft = path.with_suffix(f".{next(_DRAFTS)}")  # two threads may write at once
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+_process = _OwnPage()
+
+
+class Slot:
+    """One loader's part of the page. `info` may be replaced at any time."""
+
+    def __init__(self, info: LoaderInfo) -> None:
+        self._serial = next(_SERIALS)
+        self._closed = False
+        self.info = info
+
+    def write(
+        self,
+        figures: Totals,
+        stages: Stages | None = None,
+        phases: Mapping[str, PhaseTotals] | None = None,
+        *,
+        on_device: bool = False,
+    ) -> None:
+        """Publish the loader's totals and the phases of its steps. Raises nothing."""
+        if self._closed:
+            return
+        info = replace(self.info, name=printable(self.info.name))
+        named = {printable(name) or "?": totals for name, totals in (phases or {}).items()}
+        asked = traffic.stats() if stages is not None and stages.is_remote else None
+        sums = {} if stages is None else stages.stats()
+        _process.loaders[self._serial] = LoaderReport(self._serial, info, figures, sums, named, on_device, asked)
+        _process.write()
+
+    def close(self) -> None:
+        """Remove the loader from the page. May be called from a finalizer, and more than once."""
+        self._closed = True
+        if _process.loaders.pop(self._serial, None) is not None:
+            _process.write()
+
+
+def close_page() -> None:
+    """Remove this process's page. A loader that publishes later makes a new one."""
+    _process.end()
+    _process.begin()
+
+
+atexit.register(_process.end)  # running threads must not write another page
+os.register_at_fork(after_in_child=_process.begin)
