@@ -181,7 +181,7 @@ def _array(payload: bytes) -> NDArray[Any]:
 
 def _pixels(payload: bytes) -> NDArray[Any]:
     with pillow.as_decode_errors():
-        return np.array(memory.loaded(payload).image)
+        return pillow.array(memory.loaded(payload).image)
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {

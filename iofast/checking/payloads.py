@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,14 +10,14 @@ from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.columns import ABSENT
 from iofast.errors import DecodeError, IofastError
-from iofast.kernel.contract import MAX_PIXELS, Header, TranscodeRecipe
+from iofast.kernel import memory
+from iofast.kernel.contract import Header, TranscodeRecipe
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 
 SLICE_BYTES = 16 << 20  # bytes of payloads that one thread reads before it decodes them
 SLICE_RECORDS = 256
-LARGE = 32 << 20  # pixels; larger images are decoded one at a time: as RGB they take 100 MB or more
 
-_KEPT = TranscodeRecipe(format="keep", max_pixels=MAX_PIXELS, max_memory=1 << 40)  # decodes without any change
+_KEPT = TranscodeRecipe(format="keep")  # decodes without any change
 _MASKS = ("png", "jpg", "jpeg", "webp")  # the last part of names such as `seg.png`
 
 
@@ -29,7 +26,6 @@ class PayloadCheck:
 
     def __init__(self, reader: Reader, findings: Findings, *, decode: bool, own: bool) -> None:
         self._reader, self._findings, self._decode, self._strict = reader, findings, decode, own
-        self._large = threading.Lock()
 
     def check(self, indices: NDArray[np.int64]) -> int:
         """Check all payloads of these records; returns the bytes that were read."""
@@ -103,7 +99,7 @@ class PayloadCheck:
                 header = kernel.read_header(value)
                 reason = _contradiction(header, located, row) if is_image[row] else ""
                 if not reason:
-                    with self._large if header.width * header.height > LARGE else contextlib.nullcontext():
+                    with memory.reserved(memory.of_whole(header)):
                         kernel.transcode(value, _KEPT)
                     self._findings.count(images=1)
             except DecodeError as error:

@@ -18,6 +18,7 @@ ALIASED = "bilinear-aliased"  # interpolate between the four nearest pixels, wha
 ALL_FILTERS = (*FILTERS, ALIASED, "hamming")  # in the order of the native kernel's numbers
 MAX_PIXELS, MAX_MEMORY = MOST_PIXELS, MOST_MEMORY
 LARGE = 1 << 24  # pixels; above, memory matters more than time: make fewer copies and keep no scratch memory
+SHARED = 1 << 25  # pixels; a JPEG above waits for the memory of others (`memory.reserved`): 235 MB, 440 if progressive
 MAX_BYTES = 1 << 30  # of one encoded image, which is read into scratch memory
 MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 MAX_RESTART = 65_535  # MCUs per restart interval: the marker has 16 bits

@@ -6,12 +6,16 @@ Figures are bytes per pixel, measured (`tests/kernel/test_memory.py` measures ag
 from __future__ import annotations
 
 import math
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from iofast.kernel import colour, pillow
-from iofast.kernel.contract import LARGE, MAX_MEMORY, MAX_PIXELS, TranscodeRecipe, beyond
+from iofast.kernel.contract import LARGE, MAX_MEMORY, MAX_PIXELS, Header, TranscodeRecipe, beyond
 from iofast.kernel.payload import Payload
 
 Size = tuple[int, int]
@@ -23,8 +27,45 @@ ENCODED = {"jpeg": 11, "png": 5, "webp": 30, "rgb": 11}  # the image and its enc
 NATIVE = {"jpeg": 4, "rgb": 11}  # encoded by the C code
 NATIVE_THEN_PILLOW = {kind: figure + 11 for kind, figure in ENCODED.items()}  # decoded by the C code, encoded by Pillow
 _COPIES = 11  # of an image below LARGE, when the C code replaces some of Pillow's functions
-_WHOLE = 7  # a JPEG that is decoded only for validation
+_WHOLE = 7  # a JPEG that is decoded as a whole
+_LEVELS = 7  # Pillow's image, and an array of its pixels
+_SMALL = MAX_MEMORY // 8  # bytes; decoders that take less do not wait for each other
 _ROWS, _TILE_ROWS, _BITS = 278, 323, 258  # TIFF tags
+
+
+_room = threading.Condition()
+_taken: dict[int, int] = {}  # bytes, by thread
+
+
+def _forget() -> None:
+    """A forked process has none of the threads that hold memory, or the lock."""
+    global _room
+    _room = threading.Condition()
+    _taken.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def reserved(needed: int) -> Iterator[None]:
+    """Wait until the large images that this process decodes take at most `MAX_MEMORY` together, with `needed` bytes.
+
+    An image that takes more waits until it is the only one.
+    """
+    own = threading.get_ident()
+    if needed < _SMALL or own in _taken:
+        yield
+        return
+    with _room:
+        _room.wait_for(lambda: not _taken or sum(_taken.values()) + needed <= MAX_MEMORY)
+        _taken[own] = needed
+    try:
+        yield
+    finally:
+        with _room:
+            del _taken[own]
+            _room.notify_all()
 
 
 def check(recipe: TranscodeRecipe, size: Size, needed: int, mode: str) -> None:
@@ -50,16 +91,31 @@ def opened(
     image = pillow.open_image(data, max_pixels, kind)
     if math.prod(image.size) > LARGE:  # a smaller one never takes so much
         size = image.upright(image.orientation)
-        needed = of_pillow(image, size, (0, 0), "png", blended=True)
-        if needed > max_memory:
-            found = f"{size[0]}x{size[1]} pixels of {image.image.mode} take up to {needed / 1e6:.4g} MB"
-            raise beyond("memory", f"{found}, the limit is {max_memory / 1e6:.4g} MB")
+        _limit(size, image.image.mode, of_pillow(image, size, (0, 0), "png", blended=True), max_memory)
     return image
 
 
-def loaded(data: Payload, max_pixels: int = MAX_PIXELS) -> pillow.Opened:
+def check_whole(header: Header, max_memory: int = MAX_MEMORY) -> int:
+    """Return the bytes for decoding a whole JPEG by the C code. Raises `StatusError` beyond the limit."""
+    needed = of_whole(header)
+    _limit((header.width, header.height), mode_of(header), needed, max_memory)
+    return needed
+
+
+def mode_of(header: Header) -> str:
+    """Return Pillow's mode of a JPEG."""
+    return {1: "L", 3: "RGB"}.get(header.components, "CMYK")
+
+
+def _limit(size: Size, mode: str, needed: int, most: int) -> None:
+    if needed > most:
+        found = f"{size[0]}x{size[1]} pixels of {mode} take up to {needed / 1e6:.4g} MB"
+        raise beyond("memory", f"{found}, the limit is {most / 1e6:.4g} MB")
+
+
+def loaded(data: Payload, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY) -> pillow.Opened:
     """Open and decode a whole image by Pillow. Raises like `opened`, and for a JPEG without its end."""
-    image = opened(data, max_pixels)
+    image = opened(data, max_pixels, max_memory)
     pillow.check_end(image)
     image.image.load()
     return image
@@ -87,6 +143,22 @@ def of_pillow(opened: pillow.Opened, goal: Size, canvas: Size, kind: str, *, ble
         math.prod(canvas) * ENCODED[kind] + (0 if canvas == goal else 4 * math.prod(goal)),
     )
     return len(opened.data) + math.ceil(max(stages))
+
+
+def of_levels(opened: pillow.Opened) -> int:
+    """Return the bytes for decoding an image in Pillow to an array of its pixels, uint8 (height, width, 3)."""
+    pixels = math.prod(opened.size)
+    if pixels <= LARGE:
+        return 0  # of several at a time, too
+    return max(of_pillow(opened, opened.upright(opened.orientation), (0, 0), "png", blended=True), pixels * _LEVELS)
+
+
+def of_whole(header: Header) -> int:
+    """Return the bytes for decoding a whole image, by its header alone."""
+    size = header.width, header.height
+    if header.format == "jpeg":
+        return of_native(size, (0, 0), 0, coefficients=header.components if header.progressive else 0, whole=True)
+    return math.prod(size) * (_DECODERS.get(header.format, 0) + _WITH_ALPHA)
 
 
 def of_native(size: Size, canvas: Size, encoder: int, *, coefficients: int, whole: bool) -> int:

@@ -74,7 +74,7 @@ def _demand(status: int) -> None:
         raise DecodeError(MESSAGES[Status(status)])
 
 
-def check(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> None:
+def check(data: Buffer, orientation: int, max_pixels: int, max_memory: int) -> None:
     """Raise `DecodeError` where `decode` would, in half the time for an undamaged JPEG without restart markers.
 
     To decode its last pixel, our decoder reads all Huffman codes, and only those can be damaged. Images that it does
@@ -91,7 +91,7 @@ def check(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> N
             failed = decode_one(context, data, 1, last, np.empty((1, 1, 1, 3), np.uint8))
             if not failed and _whole_scans(context) > before:
                 return
-    decode(data, orientation, max_pixels)
+    decode(data, orientation, max_pixels, max_memory)
 
 
 def _whole_scans(context: Context) -> int:
@@ -99,16 +99,20 @@ def _whole_scans(context: Context) -> int:
     return _native.counters(context.handle, -1)[0][WAYS.index("rows")]
 
 
-def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode(
+    data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY
+) -> NDArray[np.uint8]:
     """Decode a whole image with an EXIF orientation to upright RGB, uint8 (height, width, 3). Raises `DecodeError`."""
     header = _header(data)
     if header is None:
-        return other_formats.decode(data, orientation, max_pixels)
+        return other_formats.decode(data, orientation, max_pixels, max_memory)
     width, height = header.width, header.height
     if (header.orientation in TURNED) != (orientation in TURNED):
         width, height = height, width
     if width * height > max_pixels:
         raise DecodeError(beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}").reason)
+    with pillow.as_decode_errors():
+        memory.check_whole(header, max_memory)
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
     with borrowed("nearest", width * height) as context:
@@ -138,14 +142,14 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         coefficients=header.components if header.progressive else 0,
         whole=kept or framing.window != framing.size,
     )
-    mode = {1: "L", 3: "RGB"}.get(header.components, "CMYK")
     with pillow.as_decode_errors():
-        memory.check(recipe, (header.width, header.height), len(data) + needed, mode)
+        memory.check(recipe, (header.width, header.height), len(data) + needed, memory.mode_of(header))
     if pillow_encodes:
         if fits and header.components <= 3 and _supports(framing, _AS_PIXELS):
             return _encoded_by_pillow(data, header, recipe, stored, framing, profile)
         if recipe.truncated is None:
-            decode(data, header.orientation, recipe.max_pixels)  # Pillow ignores damage that libjpeg only warns of
+            # Pillow ignores damage that libjpeg only warns of
+            decode(data, header.orientation, recipe.max_pixels, recipe.max_memory)
         return recode.transcode(data, recipe)
     if kept:
         return _kept(data, header, recipe) if recipe.truncated is None else _kept_if_whole(data, header, recipe)
@@ -155,7 +159,8 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
 def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
     """Keep a file after validation, or rewrite it with restart markers."""
     if recipe.check != "end":
-        check(data, header.orientation, recipe.max_pixels)  # a container holds only images that decode
+        # a container holds only images that decode
+        check(data, header.orientation, recipe.max_pixels, recipe.max_memory)
     elif not markers.has_end(as_bytes(data)):
         _demand(Status.TRUNCATED)
     rewritten = None
@@ -185,7 +190,7 @@ def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str,
     by_planes = kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
     strict = recipe.truncated is None
     if strict and (recipe.filter == "nearest" or (window != framing.size and not by_planes)):
-        check(data, header.orientation, recipe.max_pixels)
+        check(data, header.orientation, recipe.max_pixels, recipe.max_memory)
     with borrowed(recipe.filter, math.prod(original), strict=strict) as context:
         status, payload = _native.transcode(
             context.handle,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,20 @@ from numpy.typing import NDArray
 from PIL import features
 
 from iofast.errors import OptionError
-from iofast.kernel import _native, contract, other_formats, pillow
+from iofast.kernel import _native, contract, memory, other_formats, pillow
 from iofast.kernel.contract import (
     ALL_FILTERS,
     FORCED,
+    MAX_PIXELS,
+    SHARED,
     STAGES,
     TYPES,
     WAYS,
     Counts,
     DecodeOptions,
     Finish,
+    Header,
+    Kind,
     Payloads,
     Status,
     Timed,
@@ -62,12 +66,16 @@ class Context:
     """The JPEG handle and scratch memory of one thread. Concurrent use by two threads raises `RuntimeError`.
 
     `timed` measures all stages of an image ("all"), or only reading ("read"), for `counts`. `decoder` forces a
-    decoding path wherever it applies: segments, splice or libjpeg (see `Counts`); None = the fastest.
+    decoding path wherever it applies: segments, splice or libjpeg (see `Counts`); None = the fastest. With `large`, or
+    a limit on pixels above the default, the memory of images is the caller's care.
     """
 
-    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, decoder: str | None = None) -> None:
-        self.options = options
+    def __init__(
+        self, options: DecodeOptions, *, timed: Timed | None = None, decoder: str | None = None, large: bool = False
+    ) -> None:
+        self.options, self._timed = options, timed
         self.decoded_by_pillow = 0
+        self._large = [np.zeros(len(WAYS) - 1, np.int64), np.zeros(len(STAGES), np.int64)]  # as `_native.counters`
         if decoder not in (None, *FORCED):
             raise OptionError(f"decoder must be {', '.join(FORCED)} or None, found {decoder!r}")
         self._open: _native._Context | None = _native.new_context(
@@ -77,7 +85,7 @@ class Context:
             options.fast,
             options.strict,
             options.clip,
-            options.max_pixels,
+            min(options.max_pixels, SHARED) if not large and options.max_pixels <= MAX_PIXELS else options.max_pixels,
             options.max_bytes,
             -1 if decoder is None else WAYS.index(decoder),
         )
@@ -86,7 +94,8 @@ class Context:
 
     def counts(self) -> Counts:
         """Return the images decoded so far and the time of each stage."""
-        images, nanoseconds = _native.counters(self.handle, -1)
+        counted = zip(self._large, _native.counters(self.handle, -1), strict=True)
+        images, nanoseconds = ((large + own).tolist() for large, own in counted)
         ways = dict(zip(WAYS, (*images, self.decoded_by_pillow), strict=True))
         return Counts(ways, dict(zip(STAGES, nanoseconds, strict=True)))
 
@@ -105,6 +114,15 @@ class Context:
     def close(self) -> None:
         """Free the memory. Calling it twice is harmless."""
         self._open = None
+
+    @contextmanager
+    def for_large(self) -> Iterator[Context]:
+        """Lend a context for one large image. Afterwards its memory is free, and its image is counted here."""
+        context = Context(self.options, timed=self._timed, large=True)
+        yield context
+        for total, counted in zip(self._large, _native.counters(context.handle, -1), strict=True):
+            total += counted
+        context.close()
 
 
 def decode_batch(
@@ -152,21 +170,54 @@ def decode_batch(
     for part, first, last in _by_check(source, start, stop):
         _check(part, boxes, flips, status, _type(finish), out)
         _native.decode_batch(context.handle, *part, boxes, spans, flips, out, status, first, last, work, number)
-    left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
-    for row in left.tolist():
-        try:
-            pixels = np.asarray(other_formats.decode_row(source, row, context.options).convert("RGB"))
-        except Exception as error:  # damaged images raise anything; one row must never end a batch
-            status[row] = pillow.failure(error).status
-            continue
+    left = (status[start:stop] == Status.UNSUPPORTED) | (status[start:stop] == Status.LIMIT)
+    for row in (np.flatnonzero(left) + start).tolist():
         one = slice(row, row + 1)
         own, _ = _work_columns(None if finish is None else finish._replace(work=finish.work.rows(one)))
+        span = None if spans is None else spans[one]
+        where = (boxes[one], span, flips[one], out[one], status[one], 0, 1, own, number)
+        try:
+            if status[row] == Status.UNSUPPORTED:
+                _decode_other(context, source, row, where)
+            else:
+                _decode_large(context, source, row, where)
+        except Exception as error:  # damaged images raise anything; one row must never end a batch
+            status[row] = pillow.failure(error).status
+        if status[row] != Status.OK:
+            out[row] = 0
+
+
+def _decode_other(context: Context, source: Payloads, row: int, where: tuple[Any, ...]) -> None:
+    """Decode an image that Pillow decodes to `where`, the arguments of the C code. Raises any error of Pillow."""
+    with other_formats.decoded_row(source, row, context.options) as image:
+        pixels = pillow.array(image, "RGB")
+        image.close()
         size = pixels.shape[:2] if source.orientations[row] in contract.TURNED else pixels.shape[1::-1]
-        indexed = [[contract.Kind.DECODED, *size]]
-        part = Payloads.in_memory([pixels.ctypes.data], [pixels.size], source.orientations[one], indexed)
-        where = (boxes[one], None if spans is None else spans[one], flips[one], out[one], status[one])
-        _native.decode_batch(context.handle, *part, *where, 0, 1, own, number)
-        context.decoded_by_pillow += int(status[row] == Status.OK)
+        own, indexed = source.orientations[row : row + 1], [[Kind.DECODED, *size]]
+        part = Payloads.in_memory([pixels.ctypes.data], [pixels.size], own, indexed)
+        with context.for_large() if pixels.size > 3 * SHARED else nullcontext(context) as one:
+            _native.decode_batch(one.handle, *part, *where)
+        context.decoded_by_pillow += int(where[4][0] == Status.OK)
+
+
+def _decode_large(context: Context, source: Payloads, row: int, where: tuple[Any, ...]) -> None:
+    """Decode an image that the C code refused as large, if it is within the limits. Raises `StatusError`."""
+    header = _large_header(source, row, context.options)
+    if SHARED < header.width * header.height <= context.options.max_pixels:
+        with memory.reserved(memory.check_whole(header)), context.for_large() as large:
+            for part, *_ in _by_check(source.rows(slice(row, row + 1)), 0, 1):
+                _native.decode_batch(large.handle, *part, *where)
+
+
+def _large_header(source: Payloads, row: int, options: DecodeOptions) -> Header:
+    """The header of a JPEG, or of raw pixels. Raises `StatusError`."""
+    kind, width, height = source.indexed_row(row)
+    if kind != Kind.ENCODED:
+        return Header("jpeg", width, height, 1, 3, progressive=False)  # raw pixels take less
+    _, width, height, _, components, progressive, *_ = _native.read_header(
+        other_formats.read_payload(source, row, options.max_bytes)
+    )
+    return Header("jpeg", width, height, 1, components, bool(progressive))
 
 
 def _by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:

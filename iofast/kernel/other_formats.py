@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import google_crc32c
 import numpy as np
@@ -43,14 +45,20 @@ def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_
 
 
 @pillow.as_decode_errors()
-def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode(
+    data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS, max_memory: int = MAX_MEMORY
+) -> NDArray[np.uint8]:
     """Decode a whole image; see `native.decode`."""
-    upright = pillow.turn(pillow.plain(memory.loaded(as_bytes(data), max_pixels).image), orientation)
-    return np.asarray(upright.convert("RGB"), dtype=np.uint8)
+    opened = memory.loaded(as_bytes(data), max_pixels, max_memory)
+    return pillow.array(pillow.turn(pillow.plain(opened.image), orientation), "RGB")
 
 
-def decode_row(source: Payloads, row: int, options: DecodeOptions) -> Image.Image:
-    """Decode an encoded image of a batch to `L` or `RGB` as it is stored. Raises `StatusError`, or any of Pillow's."""
+@contextmanager
+def decoded_row(source: Payloads, row: int, options: DecodeOptions) -> Iterator[Image.Image]:
+    """Decode an encoded image of a batch to `L` or `RGB` as it is stored, and keep its memory reserved meanwhile.
+
+    Raises `StatusError`, or any of Pillow's.
+    """
     if source.indexed_row(row)[0] != Kind.ENCODED:
         raise pillow.StatusError(Status.UNSUPPORTED)
     opened = memory.opened(read_payload(source, row, options.max_bytes), options.max_pixels)
@@ -62,8 +70,9 @@ def decode_row(source: Payloads, row: int, options: DecodeOptions) -> Image.Imag
         pillow.check_end(opened)
     else:
         opened = pillow.mend_end(opened)
-    opened.image.load()
-    return pillow.plain(opened.image)
+    with memory.reserved(memory.of_levels(opened)):
+        opened.image.load()
+        yield pillow.plain(opened.image)
 
 
 def read_payload(source: Payloads, row: int, max_bytes: int) -> bytes:
@@ -103,7 +112,9 @@ def failure(status: int, source: Payloads, row: int) -> str:
         if status == Status.UNSUPPORTED:
             detail = strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
         elif status == Status.LIMIT:
-            memory.opened(read_payload(source, row, MAX_BYTES))
+            opened = memory.opened(read_payload(source, row, MAX_BYTES))
+            if opened.format == "jpeg":
+                memory.check_whole(pillow.header(opened))
     except Exception as error:  # of Pillow's plugins, too
         if (found := pillow.failure(error)).status == status:
             return found.reason

@@ -17,6 +17,8 @@ from importlib import import_module
 from io import BytesIO
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, features
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -102,6 +104,7 @@ _TURNS = {
 FILTERS = {
     name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos", "hamming")
 }
+_STRIP = 1 << 17  # pixels, of which Pillow and NumPy hold 14 bytes each
 GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
@@ -363,6 +366,21 @@ def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
     piece = Image.new(image.mode, (box[2] - box[0], box[3] - box[1]))
     piece.paste(image, (-box[0], -box[1]))
     return piece
+
+
+def array(image: Image.Image, mode: str | None = None) -> NDArray[Any]:
+    """Return the pixels of a decoded image, converted to `mode` if one is given, in an array of its own.
+
+    They are taken in strips: Pillow's conversion and NumPy's would hold all of them three times.
+    """
+    rows, out = max(1, _STRIP // image.width), np.empty(0)
+    for top in range(0, image.height, rows):
+        strip = cut(image, (0, top, image.width, min(top + rows, image.height)))
+        part = np.asarray(strip if mode is None else strip.convert(mode))
+        if not top:
+            out = np.empty((image.height, *part.shape[1:]), part.dtype)
+        out[top : top + len(part)] = part
+    return out
 
 
 def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:

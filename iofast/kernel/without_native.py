@@ -76,14 +76,15 @@ def decode_batch(
 
 
 def _window(source: Payloads, row: int, box: list[int], size: tuple[int, ...], options: DecodeOptions) -> NDArray[Any]:
-    image = pillow.turn(other_formats.decode_row(source, row, options), int(source.orientations[row]))
-    x0, y0, x1, y1, width, height, x, y = box
-    inside = 0 <= x0 < x1 <= image.width and 0 <= y0 < y1 <= image.height
-    if not inside or not 0 <= x <= width - size[0] or not 0 <= y <= height - size[1]:
-        raise contract.StatusError(Status.BOX)
-    if width * height > options.max_pixels:
-        raise beyond("pixels", f"{width}x{height} pixels after resizing, the limit is {options.max_pixels}")
-    return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
+    with other_formats.decoded_row(source, row, options) as stored:
+        image = pillow.turn(stored, int(source.orientations[row]))
+        x0, y0, x1, y1, width, height, x, y = box
+        inside = 0 <= x0 < x1 <= image.width and 0 <= y0 < y1 <= image.height
+        if not inside or not 0 <= x <= width - size[0] or not 0 <= y <= height - size[1]:
+            raise contract.StatusError(Status.BOX)
+        if width * height > options.max_pixels:
+            raise beyond("pixels", f"{width}x{height} pixels after resizing, the limit is {options.max_pixels}")
+        return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
 
 
 def decode_each(

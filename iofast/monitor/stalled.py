@@ -28,7 +28,7 @@ def _hanging(every: Training, *, spins: bool) -> Finding | None:
     thresholds = every.thresholds
     silent: list[Snapshot] = []
     for one in reversed(every.snapshots):
-        if not _silent(one, thresholds.idle_cpu, spins=spins):
+        if not is_silent(one, thresholds.idle_cpu, spins=spins):
             break
         silent.insert(0, one)
     quiet = Training(silent, thresholds)
@@ -49,7 +49,7 @@ def _hanging(every: Training, *, spins: bool) -> Finding | None:
     return Finding(bound, reason=f"no batch for {quiet.seconds:.0f} s: {_places(quiet)}")
 
 
-def _silent(one: Snapshot, least_cpu: float, *, spins: bool) -> bool:
+def is_silent(one: Snapshot, least_cpu: float, *, spins: bool = False) -> bool:
     """Whether an interval has no batch, next to no work, and no byte read."""
     job = [process for process in one.processes if process.role != "other"]
     read = sum((process.read_bytes or 0) + (process.read_calls_bytes or 0) for process in job)

@@ -23,12 +23,15 @@ from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.probe.stacks import StackProbe
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, own_devices
+from iofast.monitor.stalled import is_silent
+from iofast.monitor.thresholds import THRESHOLDS
 
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
 _BUDGET: Final = 0.006  # of one core: verdicts, views and waking up use a third more
 _PEERS_EVERY: Final = 5  # looks
 _MOST_NOTES: Final = 16
+_HURRIED_S: Final = 5.0  # without a batch: bursts can be 30 s apart, and only they tell a hang from a cell that ended
 
 
 class Watch:
@@ -46,6 +49,7 @@ class Watch:
         self._source, self._named = loader_source(job.pid), named_paths(job.pid)
         self._stacks = StackProbe(job) if self.options.stacks != "off" else None
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
+        self._silent_s = 0.0
         self._notes: dict[str, None] = {}
         self._taken_at = self._due_at = time.monotonic()
 
@@ -108,8 +112,16 @@ class Watch:
             image_root=self._files.image_root(self._source.root if self._source else "", self._named),
             source=self._source,
         )
+        self._hurry(snapshot)
         self._snapshot_s = _mean_cost(before, self._snapshot_s, 4)
         return snapshot
+
+    def _hurry(self, snapshot: Snapshot) -> None:
+        """Ask for stacks, once, when the job begins to do nothing."""
+        before = self._silent_s
+        self._silent_s = before + snapshot.seconds if is_silent(snapshot, THRESHOLDS.idle_cpu) else 0.0
+        if self._stacks is not None and before < _HURRIED_S <= self._silent_s:
+            self._stacks.hurry()
 
     def _devices(self, pids: tuple[int, ...], seconds: float) -> tuple[DeviceFigures, ...]:
         """The job's devices: by option or by pid; where the driver names no processes, all that may be the job's."""

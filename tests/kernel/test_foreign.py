@@ -87,7 +87,8 @@ def both(data: bytes, view: View = WINDOW, orientation: int = 1, indexed: tuple[
         assert not out.any()
         return ["BOX"]
     try:
-        image = pillow.turn(other_formats.decode_row(source, 0, DecodeOptions()), orientation).convert("RGB")
+        with other_formats.decoded_row(source, 0, DecodeOptions()) as stored:
+            image = pillow.turn(stored, orientation).convert("RGB")
         wanted, code = expected(image, view, "bilinear"), Status.OK
     except Exception as error:  # of Pillow's plugins
         wanted, code = np.zeros_like(out[0]), pillow.failure(error).status

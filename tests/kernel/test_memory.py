@@ -8,20 +8,24 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_images import claims, exif, jpeg, photo, save
+from numpy.typing import NDArray
 from PIL import Image, features
 
 from iofast import kernel, open_reader
 from iofast.errors import DecodeError, ErrorBudgetError, OptionError
-from iofast.kernel import contract, memory, native, other_formats
-from iofast.kernel.contract import TranscodeRecipe
+from iofast.kernel import contract, memory, native, native_batch, other_formats, pillow
+from iofast.kernel.contract import DecodeOptions, Status, TranscodeRecipe
 from iofast.packing import PackOptions, pack
 from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
 
@@ -79,20 +83,42 @@ def measure(folder: Path, every: bool) -> None:
         kernel.transcode(make(), RECIPES["small"])  # libraries are loaded
     for path, large in itertools.product(sorted(folder.iterdir()), (False, True)):
         contract.LARGE = memory.LARGE = 0 if large else 1 << 24
+        native_batch.SHARED = memory._SMALL = 0 if large else 1 << 25
         for name in (RECIPES if path.name in ("png", "jpeg") else USUAL) if every else USUAL[:1]:
-            estimated, grown = in_a_child(path.read_bytes(), RECIPES[name])
+            estimated, grown = in_a_child(path.read_bytes(), partial(kernel.transcode, recipe=RECIPES[name]))
             sys.stdout.write(json.dumps([f"{path.name}, {name}, {large}", estimated, grown]) + "\n")
+        estimated, grown = in_a_child(path.read_bytes(), load)
+        if estimated:  # what the C code makes of a PNG or a WebP is never large
+            sys.stdout.write(json.dumps([f"{path.name}, loading", estimated, grown]) + "\n")
 
 
-def in_a_child(data: bytes, recipe: TranscodeRecipe) -> list[int]:
+def load(data: bytes) -> int:
+    """Decode a whole image as a loader does, and resize it: what is made of it does not count."""
+    return decoded(data, (64, 64))[0]
+
+
+def decoded(
+    data: bytes, size: tuple[int, int] = (0, 0), **options: int
+) -> tuple[int, NDArray[np.uint8], dict[str, int]]:
+    """The status of an image that a loader decodes as a whole, its pixels, and the ways that were counted."""
+    width, height, orientation = kernel.read_header(data)[1:4]
+    across, down = size if any(size) else (width, height)
+    box, out = np.array([[0, 0, width, height, across, down, 0, 0]], np.int32), np.empty((1, down, across, 3), np.uint8)
+    with closing(native_batch.Context(DecodeOptions(**options))) as context:
+        status = native_batch.decode_one(context, data, orientation, box, out)
+        return status, out[0], {way: count for way, count in context.counts().ways.items() if count}
+
+
+def in_a_child(data: bytes, use: Callable[[bytes], object]) -> list[int]:
     end, start = os.pipe()
     child = os.fork()
     if not child:
         try:
             needed = [0]
             memory.check = lambda *args: needed.append(args[2])  # type: ignore[assignment]
+            memory.reserved = lambda most: nullcontext(needed.append(most))  # type: ignore[assignment]
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            kernel.transcode(data, recipe)
+            use(data)
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             os.write(start, json.dumps([max(needed), 1024 * grown]).encode())
         finally:
@@ -113,6 +139,7 @@ def test_no_image_takes_more_memory_than_estimated(every: bool, tmp_path: Path) 
     script = f"import pathlib, sys, test_memory; test_memory.measure(pathlib.Path(sys.argv[1]), {every})"
     command = [sys.executable, "-c", script, tmp_path]
     places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # tools, too
+    places["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # freed memory goes back at once, as above 32 MB it always does
     options: dict[str, Any] = {"cwd": Path(__file__).parent, "env": os.environ | places}
     run = subprocess.run(command, capture_output=True, text=True, check=True, **options)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
@@ -150,16 +177,56 @@ def test_jpegs_have_limits_too(format: str) -> None:
 def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept and cropped JPEGs are decoded in full for validation, which once used the limit of the loader."""
     for module in (native, other_formats):
-        monkeypatch.setattr(module.decode, "__defaults__", (1, 1000))
-    monkeypatch.setattr(native.check, "__defaults__", (1, 1000))
+        monkeypatch.setattr(module.decode, "__defaults__", (1, 1000, 1000))
     for options in ({"format": "keep"}, {"size": 64, "mode": "crop", "subsampling": "444"}, {"format": "png"}):
         for data in (jpeg(photo(120, 90)), jpeg(photo(120, 90), "CMYK"), jpeg(photo(120, 90), progressive=True)):
             assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
 
 
-def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from iofast.kernel import native_batch
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg progressive", "jpeg cmyk", "ppm"])
+def test_a_large_image_is_loaded_within_its_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, waited = kinds(40)[kind](), list[int]()
+    plain = decoded(data)
+    monkeypatch.setattr(memory, "reserved", lambda needed: nullcontext(waited.append(needed)))
+    for module, name in ((native_batch, "SHARED"), (memory, "LARGE"), (pillow, "_STRIP")):
+        monkeypatch.setattr(module, name, 500)
+    status, pixels, ways = decoded(data)
+    assert (status, ways) == (Status.OK, plain[2])
+    np.testing.assert_array_equal(pixels, plain[1])
+    assert len(waited) == 1
+    assert waited[0] >= 7 * 40 * 40
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.check_whole, "__defaults__", (1000,))
+        patch.setattr(memory.opened, "__defaults__", (*memory.opened.__defaults__[:1], 1000, None))  # type: ignore[index]
+        assert decoded(data)[0] == Status.LIMIT
+    assert decoded(data, max_pixels=1)[0] == Status.LIMIT
 
+
+def test_large_images_share_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MAX_MEMORY", 100)
+    monkeypatch.setattr(memory, "_SMALL", 10)
+    begun = threading.Event()
+
+    def other() -> None:
+        with memory.reserved(1000):  # more than there is: alone
+            begun.set()
+
+    with memory.reserved(60), memory.reserved(60):  # one within the other waits for nobody
+        thread = threading.Thread(target=other)
+        thread.start()
+        with memory.reserved(9):
+            assert not begun.wait(0.2)
+        child = os.fork()
+        if not child:  # has none of these threads
+            with memory.reserved(1000):
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    thread.join(10)
+    assert begun.is_set()
+    assert memory._taken == {}
+
+
+def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_batch, "_idle", {})
     native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
     assert len(native_batch._idle["bilinear", True]) == 1

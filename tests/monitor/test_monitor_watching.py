@@ -38,9 +38,13 @@ class Stacks:
     """Stands for StackProbe."""
 
     note = ""
+    hurried = 0
 
     def __init__(self, job: Job) -> None:
         pass
+
+    def hurry(self) -> None:
+        type(self).hurried += 1
 
     def look(self, workers: Sequence[int]) -> None:
         pass
@@ -63,6 +67,18 @@ def test_missing_stacks_are_noted(sleeper: Job, stacks: type[Stacks], monkeypatc
     with closing(Watch(sleeper, WatchOptions(interval=0.1))) as watch:
         watch.interval()
         assert "not allowed" in watch.interval().notes
+
+
+def test_a_job_that_begins_to_do_nothing_is_looked_at_once_more(
+    sleeper: Job, stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next burst can be 30 s away, and without stacks a hang without workers is `single-process`."""
+    monkeypatch.setattr(stacks, "hurried", 0)
+    monkeypatch.setattr("iofast.monitor.watching._HURRIED_S", 0.3)
+    with closing(Watch(sleeper, WatchOptions(interval=0.2))) as watch:
+        for _ in range(6):
+            watch.interval()
+    assert stacks.hurried == 1
 
 
 @pytest.fixture

@@ -349,7 +349,8 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
     if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
     if (!result && work) result = iof_finish_row(context, work, i, out, to);
-    if (result) zero_row(out, to);
+    /* The caller tries again what is not decoded here, or larger; until then it takes no memory. */
+    if (result && result != IOF_UNSUPPORTED && result != IOF_LIMIT) zero_row(out, to);
     status[i] = (int32_t)result;
   }
 }

@@ -104,7 +104,7 @@ typedef struct {
 typedef struct iof_context iof_context;
 
 /* Contents of a payload: an encoded image; pixels as in docs/format.md (the field rgb); pixels of that form which Pillow has
-decoded: they are resampled in its arithmetic, and max_bytes does not count. */
+decoded: they are resampled in its arithmetic, and no limit counts. */
 typedef enum { IOF_ENCODED, IOF_RGB, IOF_DECODED } iof_kind;
 
 /* One row of `indexed`: the index's data about a payload. The header of an encoded image must agree in size and

@@ -13,7 +13,7 @@ iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixel
     status = IOF_UNSUPPORTED;
   } else if (raw->width < 1 || raw->height < 1) {
     status = IOF_CORRUPT;
-  } else if ((uint64_t)raw->width * (uint64_t)raw->height > max_pixels) {
+  } else if (raw->kind == IOF_RGB && (uint64_t)raw->width * (uint64_t)raw->height > max_pixels) {
     status = IOF_LIMIT;
   } else if (length != iof_raw_length(raw)) {
     status = length < iof_raw_length(raw) ? IOF_TRUNCATED : IOF_CORRUPT;
