@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from iofast.dataset import FastDataset
     from iofast.errors import OptionError
     from iofast.monitor.probe.machine_facts import SystemProbe
+    from iofast.monitor.probe.states import PROC
     from iofast.monitor.snapshot import Job
 
     if args.size < 1:
@@ -98,17 +99,19 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         step_ms=STEP_MS if args.step is None and args.device != "cpu" and not args.quiet else args.step,
     )
-    machine, since = SystemProbe(Job(os.getpid(), 0, ""), scan_s=0.0), time.monotonic()
+    seen = (PROC / "stat").exists()  # not in some sandboxes
+    machine, since = SystemProbe(Job(os.getpid(), 0, ""), scan_s=0.0) if seen else None, time.monotonic()
     result = bench(FastDataset(args.path, args.split), transform, options)
-    meanwhile = machine.take(time.monotonic() - since)
+    meanwhile = machine.take(time.monotonic() - since) if machine else None
     if args.json:
         about = {"version": VERSION, "path": args.path, "transform": args.transform}
-        print(json.dumps({**about, **_facts(result), "other_cores": meanwhile.other_cores}))
+        print(json.dumps({**about, **_facts(result), "other_cores": meanwhile and meanwhile.other_cores}))
     elif args.quiet:
         print("\n".join(f"{rate:.0f}" for rate in result.loading.values()))
     else:
         _show(args, result)
-    _note_others(meanwhile)
+    if meanwhile is not None:
+        _note_others(meanwhile)
     return 0
 
 

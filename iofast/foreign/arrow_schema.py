@@ -70,6 +70,9 @@ def meaning(schema: Any, shown: str, label: str | None) -> TableSchema:
         raise ContainerError(f"{shown}: no column can be read, only {', '.join(schema.names):.200}")
     if label is None:
         left_out += unused((*numbers, *texts), "--names label=COLUMN")
+        like = [each for each in schema if each.name.lower() in LABEL_NAMES and not has_bytes(each.type)]  # no mask
+        unfit = [f"column {each.name!r} ({each.type})" for each in like]
+        left_out += [f"no labels: expected text or whole numbers, found {few(unfit, 4)}"] if unfit else []
     leaves.sort(key=lambda leaf: leaf.kind != "image")  # stable: the first image is the record's
     rest = tuple(leaves), tuple(others), tuple(left_out)
     return TableSchema(label, names, label in texts, classes.get(label or ""), *rest)

@@ -191,6 +191,14 @@ def test_text_labels_become_classes_as_in_a_list(
     assert (f"{name}.txt" in dataset.manifest.fields) == (name == "label_name")
 
 
+@pytest.mark.parametrize(("value", "kind"), [(2.0, "double"), (True, "bool"), (b"cat", "binary"), ([1], "list<")])
+def test_a_label_that_is_no_text_and_no_whole_number_is_named(tmp_path: Path, value: object, kind: str) -> None:
+    path = write_parquet(tmp_path / "x.parquet", pa.table({"image": columns(2)["image"], "label": [value, value]}))
+    dataset = FastDataset(path, fields=["image"])
+    words = f"no labels: expected text or whole numbers, found column 'label' ({kind}"
+    assert any(line.startswith(words) for line in dataset.reader.left_out)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("write", [write_parquet, write_arrow])
 def test_columns_of_class_numbers_and_their_names(tmp_path: Path, write: Any) -> None:
     table = {"image": columns(4)["image"], "class_id": [1, 0, -1, 1], "class_name": ["cat", "dog", None, "cat"]}

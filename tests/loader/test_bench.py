@@ -105,6 +105,12 @@ def test_other_programs_are_named(
     assert printed.err == (line if said else "")
 
 
+def test_without_proc(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iofast.monitor.probe.states.PROC", folder / "none")
+    assert main(["bench", str(folder), "--workers", "1", "--seconds", "0.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["other_cores"] is None
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
