@@ -216,13 +216,14 @@ class Reader(ABC):
         rows = rows[np.lexsort((located.offset[rows], located.file[rows]))]
         with self.payloads(located, 0, len(values)) as places:
             fds, offsets, lengths = (column.tolist() for column in places[:3])
+            wanted = located.length.tolist()
             crcs = places.crcs.tolist() if check and places.crcs is not None else None
             for row in rows.tolist():
                 fd, place = fds[row], (offsets[row], lengths[row])
                 try:
                     data = ctypes.string_at(*place) if fd == -1 else read_at(fd, *place)  # -1: an address in memory
-                    if len(data) < (wanted := int(located.length[row])):
-                        raise ContainerError(f"ends after {len(data)} of {wanted} bytes: the file was cut off")
+                    if len(data) < wanted[row]:
+                        raise ContainerError(f"ends after {len(data)} of {wanted[row]} bytes: the file was cut off")
                     if crcs is not None and google_crc32c.value(data) != crcs[row]:
                         raise ContainerError("is damaged: its CRC32C differs")
                     values[row] = data

@@ -242,10 +242,12 @@ class FilesReader(Reader):
         check: bool = True,
         failed: Failures | None = None,
     ) -> list[bytes | None]:
-        """At most `_AT_A_TIME` files are opened at a time: without this limit it takes 2 to 4 times as long."""
+        """See `Reader.values`. At most `_AT_A_TIME` files are opened at a time: more take 2 to 4 times as long."""
         located = self.places(indices, field)
-        numbers, place = np.unique(located.file, return_inverse=True)
         step = max(1, min(_AT_A_TIME, self._files().most // 2))
+        if len(located.indices) <= step:  # as many files at most; `np.unique` took a fifth of the time of `record`
+            return self._read_located(located, field or "image", check, failed)
+        numbers, place = np.unique(located.file, return_inverse=True)
         if len(numbers) <= step:
             return self._read_located(located, field or "image", check, failed)
         values: list[bytes | None] = [None] * len(located.indices)

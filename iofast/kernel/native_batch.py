@@ -279,6 +279,10 @@ def decode_each(
     rows = {len(column) for column in (*source, boxes, flips, status, outs) if column is not None}
     if len(rows) > 1:
         raise OptionError(f"decode_each: expected a row for each of outs, found {sorted(rows)} rows")
+    dtype = TYPES[_type(finish)]
+    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != dtype or 0 in out.shape for out in outs):
+        shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
+        raise OptionError(f"each of outs must be {dtype.__name__} of shape (height, width, 3), found {shapes:.200}")
     for part, first, last in _by_check(source, 0, len(outs)):
         for row in range(first, last):
             one = slice(row, row + 1)

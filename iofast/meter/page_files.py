@@ -135,10 +135,6 @@ class _OwnPage:
     """The loaders of this process, and the page's file once there is one."""
 
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget all, without removing a page: in a forked child it is the parent's."""
         self.loaders: dict[int, LoaderReport] = {}  # by serial
         self.page: Page | None = None
         self.path = Path()
@@ -216,25 +212,36 @@ class Slot:
         """Publish the loader's totals and the phases of its steps. Raises nothing."""
         if self._closed:
             return
-        info = replace(self.info, name=printable(self.info.name))
+        own, info = _process, replace(self.info, name=printable(self.info.name))
         named = {printable(name) or "?": totals for name, totals in (phases or {}).items()}
         asked = traffic.stats() if stages is not None and stages.is_remote else None
         sums = {} if stages is None else stages.stats()
-        _process.loaders[self._serial] = LoaderReport(self._serial, info, figures, sums, named, on_device, asked)
-        _process.write()
+        own.loaders[self._serial] = LoaderReport(self._serial, info, figures, sums, named, on_device, asked)
+        own.write()
 
     def close(self) -> None:
         """Remove the loader from the page. May be called from a finalizer, and more than once."""
-        self._closed = True
-        if _process.loaders.pop(self._serial, None) is not None:
-            _process.write()
+        own, self._closed = _process, True
+        if own.loaders.pop(self._serial, None) is not None:
+            own.write()
 
 
 def close_page() -> None:
     """Remove this process's page. A loader that publishes later makes a new one."""
-    _process.end()
-    _process.begin()
+    before = _process
+    _begin()  # another object: a thread may be writing with this one
+    before.end()
 
 
-atexit.register(_process.end)  # running threads must not write another page
-os.register_at_fork(after_in_child=_process.begin)
+@atexit.register
+def _at_exit() -> None:
+    _process.end()  # running threads must not write another page
+
+
+def _begin() -> None:
+    """Forget all, without removing a page: in a forked child it is the parent's."""
+    global _process
+    _process = _OwnPage()
+
+
+os.register_at_fork(after_in_child=_begin)

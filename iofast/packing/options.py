@@ -42,9 +42,6 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             parse_size(self.shard_size)
         if self.shard_size is not None and self.shard_records is not None:
             raise OptionError("shard_size and shard_records both set the size of a shard: give one of them")
-        self.source_options()
-        ForeignOptions.of(self.foreign)
-        _checked_notes(self.notes)
         if self.part is not None and self.part != SLURM:
             PackPart.parse(self.part, {})
         if self.part is not None and self.finish:
@@ -53,6 +50,9 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
         if self.on is not None:
             self._check_cluster()
+        self.source_options()
+        ForeignOptions.of(self.foreign)
+        _checked_notes(self.notes)
 
     def _check_cluster(self) -> None:
         if self.on != RAY and not (isinstance(self.on, str) and self.on.startswith(f"{RAY}://")):

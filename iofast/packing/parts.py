@@ -120,7 +120,8 @@ class PackParts:
     def writer(self, part: PackPart, work: PackWork) -> Writer:
         """The writer of a part."""
         folder = folder_of(part, self.target)
-        folder.mkdir(0o700, exist_ok=True)
+        if folder != self.target.partial:
+            folder.mkdir(0o700, exist_ok=True)
         return writer_of(self.target, work.description(), work.key_width, folder)
 
     @property

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, overload
 
 from iofast import kernel
+from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import TFRECORD
+from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.publish import Target
 from iofast.containers.targets import ShardTarget, shard_bytes, target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
@@ -104,9 +106,7 @@ def run(
         return _run_parts(PackParts(sources, destination, options, planned, pool, progress))
     if is_copy(options) and len(sources) == 1 and is_container(sources[0]):
         with open_reader(sources[0], options.foreign) as reader, destination:
-            work = CopyWork(reader, sources[0], destination, options)
-            for warning in work.warnings:
-                progress.warn(warning)
+            work = _copying(reader, sources[0], destination, options, progress)
             return PackRun(work, destination, pool, progress, started).write()
     packing = PackRun(planned(), destination, pool, progress, started)  # `started`: include the scan
     if options.dry_run:
@@ -122,6 +122,14 @@ def _planned(sources: Sequence[str], target: Target, options: PackOptions, progr
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     plan = PackPlan(len(images), images.splits, images.fingerprint(), settings(options, target))
     return PackWork(sources, images, options, plan)
+
+
+def _copying(reader: Reader, source: str, target: Target, options: PackOptions, progress: PackProgress) -> CopyWork:
+    """The copying of all records of a reader."""
+    work = CopyWork(reader, source, target, options)
+    for warning in work.warnings:
+        progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
+    return work
 
 
 def _run_parts(parts: PackParts) -> PackReport:
@@ -186,6 +194,11 @@ def _check(given: Sequence[str], options: PackOptions, target: Target) -> None:
         raise OptionError(
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {target.path.name}; "
             "leave it out"
+        )
+    if isinstance(target, FolderTarget) and (options.part is not None or options.finish or options.on is not None):
+        raise OptionError(
+            f"a folder of files is not packed in parts: expected an LMDB file or shards, found {target.path.name}/; "
+            "leave out part, finish and on"
         )
     if kernel.backend != "native":
         from iofast.kernel.without_native import check_recipe

@@ -67,20 +67,29 @@ class StoredReadahead(Follower):
     """
 
     def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
-        reports = Reports()
-        self._plan = plan = BlockPlan(reader, located_of, batches, depth, reports.wake)
-        super().__init__(reports, partial(_bring, plan, reports), plan.close)
+        self._decisions = decisions = _Decisions(batches.start)
+        # only its thread keeps the plan, whose blocks stay in the cache
+        plan = BlockPlan(reader, located_of, batches, depth, decisions.wake)
+        super().__init__(decisions, partial(_bring, plan, decisions), plan.close)
 
     def wait(self, batch: int) -> None:
         """Wait until it is decided how the records of `batch` are brought.
 
         Raises the `StorageError` that ended the readahead when its patience ended: another try would take as long.
         """
-        while batch >= self._plan.decided and self._reports.wanted < NEVER:
+        while batch >= self._decisions.decided and self._decisions.wanted < NEVER:
             time.sleep(_WAIT_S)
         error = self.error
         if isinstance(error, StorageError) and error.was_patient:
             raise error.again()
+
+
+class _Decisions(Reports):
+    """Also the first batch that is not decided on."""
+
+    def __init__(self, decided: int) -> None:
+        super().__init__()
+        self.decided = decided
 
 
 class _Coming(NamedTuple):
@@ -290,20 +299,21 @@ def _opened(places: StoredPlaces) -> Iterator[tuple[int, StoredObject]]:
         yield from zip(some, places.open(some), strict=True)
 
 
-def _bring(plan: BlockPlan, reports: Reports) -> None:
+def _bring(plan: BlockPlan, decisions: _Decisions) -> None:
     try:
-        while not reports.stop and not plan.is_over:
+        while not decisions.stop and not plan.is_over:
             more = plan.advance()
-            while not reports.stop:
+            decisions.decided = plan.decided
+            while not decisions.stop:
                 try:
-                    batch = reports.batches.get(timeout=0 if more else _TICK_S)
+                    batch = decisions.batches.get(timeout=0 if more else _TICK_S)
                 except Empty:
                     break
                 if batch != WAKE:
                     plan.reach(batch)
-                if reports.batches.empty():
+                if decisions.batches.empty():
                     break
     except Exception as error:
-        if not reports.stop:
+        if not decisions.stop:
             _log.warning("reading ahead ended: %s", error)
         raise

@@ -139,7 +139,7 @@ class FolderReader(Reader):
         if field is not None and field not in self.manifest.fields:
             raise KeyError(f"{self.root} has no field {field!r}, only {', '.join(self.manifest.fields)}")
         values: list[bytes | None] = []
-        for row, index in enumerate(self.locate(indices).indices.tolist()):
+        for row, index in enumerate(dense(indices, len(self), str(self.root), "images").tolist()):
             try:
                 values.append(self._value(index, field))
             except SourceError as error:

@@ -298,13 +298,14 @@ def read_metadata(root: Path, names: Sequence[str], images: bytes, options: Sour
     `images` are paths relative to `root`, each followed by a NUL. With `splits`, the first folder of each path is its
     split. Raises as `read_manifest` does.
     """
-    unlisted: list[str] = []
+    missing = 0
 
     def place(path: str) -> dict[str, object]:
         split: dict[str, object] = {SPLIT_COLUMN: path.partition("/")[0]} if splits else {}
         return {PATH_COLUMN: path, **split}
 
     def rows() -> Iterator[PlacedRow]:
+        nonlocal missing
         listed = set[str]()
         for name in names:
             for line, values in rows_of(root / name):
@@ -313,12 +314,13 @@ def read_metadata(root: Path, names: Sequence[str], images: bytes, options: Sour
                     listed.add(path)
                     values |= place(path)
                 yield root / name, line, values
-        unlisted[:] = [path for path in os.fsdecode(images).split("\0")[:-1] if path not in listed]
+        unlisted = [path for path in os.fsdecode(images).split("\0")[:-1] if path not in listed]
+        missing = len(unlisted)
         yield from ((root / path, 1, place(path)) for path in unlisted)
 
     source = read_manifest(root / names[0], options, rows=rows)
-    missing = [f"images without a row in {few(names)}: {len(unlisted):,}"] if unlisted else []
-    return replace(source, root=root, kind="metadata", warnings=(*source.warnings, *missing))
+    warnings = [f"images without a row in {few(names)}: {missing:,}"] if missing else []
+    return replace(source, root=root, kind="metadata", warnings=(*source.warnings, *warnings))
 
 
 def usable(

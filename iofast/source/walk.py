@@ -31,7 +31,7 @@ IGNORED_FOLDERS = (
     *("@recycle", "@recently-snapshot", "@transcode", "~snapshot"),  # QNAP, NetApp
 )
 
-METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # see `source.metadata`
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # see `source.manifest_file`
 
 Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
 
@@ -76,7 +76,7 @@ class LocalTree:
         return beginning(os.fsencode(os.path.join(self.root, path)), length)
 
     def versions(self, paths: Strings, columns: Sequence[Column]) -> None:  # noqa: ARG002 - files have none
-        """`Listing.objects` for these images and the files beside them."""
+        """None: files have no versions. `ObjectTree` returns `Listing.objects`."""
         return
 
 

@@ -158,6 +158,15 @@ def test_a_state_serves_either_way(numbered: FastDataset) -> None:
     assert own.state_dict() == other.state_dict()
 
 
+def test_a_subset_and_dictionaries(place: Path) -> None:
+    dataset = FastDataset(place / "numbered.lmdb", indices=[30, 2, 2, 17, 8], fields=["image", "label", "index", "key"])
+    own, other = (make(dataset, 3, transform=CROP, shuffle=True) for make in (cached, usual))
+    for batch, expected in zip(own, other, strict=True):
+        assert batch["key"] == expected["key"]
+        assert batch.keys() == expected.keys() == {"image", "label", "index", "key", "valid"}
+        assert all(torch.equal(batch[name], expected[name]) for name in ("label", "index", "valid"))
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
 @pytest.mark.parametrize("on_error", ["replace", "drop"])
 def test_functions_that_collate_other_fields(place: Path, there: bool, on_error: Any) -> None:

@@ -331,6 +331,14 @@ class TestSampler:
             batches = iter(loader) if epoch else batches
             assert [labels.tolist() for _, labels in islice(batches, 2)] == epochs[epoch][:2]
 
+    @pytest.mark.parametrize("first", ["iter", "set_epoch"])
+    def test_a_state_keeps_its_place(self, twenty: FastDataset, first: str) -> None:
+        loader = make(twenty)
+        loader.load_state_dict(loader.state_dict() | {"batch": 2})
+        batches = iter(loader) if first == "iter" else None
+        loader.sampler.set_epoch(0)
+        assert [labels.tolist() for _, labels in batches or loader] == taken(make(twenty))[2:]
+
     @pytest.mark.parametrize("shuffle", [False, True])
     def test_validation_that_is_broken_off_begins_anew(self, twenty: FastDataset, shuffle: bool) -> None:
         """As Lightning calls it for `limit_val_batches`: several times within an epoch of training."""

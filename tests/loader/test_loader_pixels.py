@@ -138,3 +138,25 @@ def test_images_of_different_sizes(numbered: FastDataset, ragged: Any) -> None:
     ops = [T.ColorJitter(0.4), T.RandomErasing(1.0, value=9)]
     batch, _ = next(iter(FastLoader(numbered, 6, transform=ops, ragged=ragged, **SHARED)))
     assert [9.0 in image for image in batch] == [True] * 6
+
+
+def test_dictionary_batches_and_functions(numbered: FastDataset) -> None:
+    fields = FastDataset(str(numbered.path), fields=["image", "label", "index"])
+    loader = FastLoader(
+        fields, 8, transform=transform(MIXES[1]), map_sample=lambda sample, rng: sample, map_batch=dict, **SHARED
+    )
+    batch = next(iter(loader))
+    pair = next(iter(FastLoader(numbered, 8, transform=transform(MIXES[1]), **SHARED)))
+    assert torch.equal(batch["image"], pair[0])
+    assert torch.equal(batch["label"], pair[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+def test_a_gpu_gets_the_batches_of_the_cpu(numbered: FastDataset, mix: T.Transform | None) -> None:
+    """Without RandomSolarize, a jump that any rounding crosses."""
+    steps = [step for step in transform(mix) if not isinstance(step, T.RandomSolarize)]
+    there, here = (FastLoader(numbered, 8, transform=steps, device=device, **SHARED) for device in ("cuda", "cpu"))
+    for (images, labels), (own, same) in zip(there, here, strict=True):
+        torch.testing.assert_close(images.cpu(), own, rtol=0, atol=1e-5)
+        assert torch.equal(labels.cpu(), same)

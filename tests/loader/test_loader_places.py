@@ -13,13 +13,13 @@ from pathlib import Path
 import forked
 import pytest
 from kernel_images import jpeg, photo
-from loader_sets import digest, photographs, write_folder, write_lmdb
+from loader_sets import digest, photographs, workers, write_folder, write_lmdb
 from places import ROOT
 from tar_sets import foreign
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.errors import SourceError
+from iofast.errors import ContainerError, DecodeError, SourceError
 
 IMAGES = photographs(40)
 AUGMENT = [T.RandomResizedCrop(24)]
@@ -241,3 +241,17 @@ def test_a_container_that_loses_its_bytes_is_an_error_and_no_crash(own: Path) ->
         assert line.startswith("truncate" if number < 6 else "overwrite")
         assert line.split()[1] in ("ContainerError", "DecodeError")
         assert f"own.lmdb-{number % 6}.lmdb" in line
+
+
+def test_a_file_of_a_folder_that_goes_is_named(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "folder", IMAGES)
+    loader = loader_of(root)
+    batches = iter(loader)
+    next(batches)
+    for path in root.rglob("*.jpg"):
+        path.unlink()
+    with pytest.raises((DecodeError, ContainerError, OSError), match=r"\.jpg"):
+        list(batches)
+    assert workers() == 0
+    write_folder(root, IMAGES)
+    assert len(list(loader)) == 10  # the next epoch reads files that came back

@@ -19,7 +19,6 @@ from loader_sets import digest, labels_of, with_broken, workers
 from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
-from iofast.loader.loader_stats import Epoch
 from iofast.loader.state import Course
 from iofast.meter.clock import Pass
 from iofast.prefetch.readahead import Readahead
@@ -51,6 +50,7 @@ class TestResume:
         assert (state["epoch"], state["batch"]) == ((0, after) if after < 4 else (1, 0))
         again = make(twenty, num_workers=1, prefetch=4)
         again.load_state_dict(state)
+        assert (again.epoch, again.batch) == (state["epoch"], state["batch"])
         if after < 4:
             assert digest(again) == digest(epochs[0][after:])
         assert [labels_of(again), labels_of(again)] == labels[1:]
@@ -167,7 +167,7 @@ class TestState:
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
         assert workers() == 0
-        assert not any(isinstance(each, Epoch) for each in loader._tally._epochs.values())
+        assert all(each.ended for each in loader._tally._epochs)
         again = make(twenty)
         again.load_state_dict(loader.state_dict())
         assert [first, *labels_of(again)] == labels_of(make(twenty))

@@ -9,6 +9,7 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,21 @@ def test_a_full_disk_and_a_missing_proc(slot: Slot, tmp_path: Path, monkeypatch:
             assert telemetry.pages() == []
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
         telemetry.close_page()
+    slot.write(FIGURES)
+    assert len(telemetry.pages()) == 1
+
+
+def test_a_page_that_is_closed_while_it_is_written(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by another thread, after which the loader still publishes."""
+
+    def closing(what: Any, **changes: Any) -> Any:
+        if isinstance(what, Page):
+            telemetry.close_page()
+        return replace(what, **changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("iofast.meter.page_files.replace", closing)
+        slot.write(FIGURES)
     slot.write(FIGURES)
     assert len(telemetry.pages()) == 1
 

@@ -194,6 +194,14 @@ def test_joining_nothing(images: Path, tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("options", [{"part": "1/2"}, {"finish": True}, {"on": "ray", "workers": None}], ids=str)
+def test_a_folder_is_not_packed_in_parts(images: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    words = r"not packed in parts: .* found out/; leave out part, finish and on$"
+    with pytest.raises(OptionError, match=words):
+        pack(images, f"{tmp_path}/out/", **{"workers": 2, **options})
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize("suffix", todays(SUFFIXES))
 def test_killed_while_joining(images: Path, tmp_path: Path, suffix: str) -> None:
     """Whatever system call of the publication is the last, the next run ends it."""

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from packing_runs import sha256
 from PIL import Image, ImageOps
+from tar_sets import foreign
 
 from iofast.cli import main
 from iofast.commands.pack import summary
@@ -223,6 +224,14 @@ def test_warnings_of_the_source_are_passed_on(tmp_path: Path) -> None:
         report = pack(source, tmp_path / "out.lmdb")
     assert report.warnings == (str(caught[0].message),)
     assert caught[0].filename == __file__  # the caller of pack
+
+
+def test_warnings_of_a_copy_name_the_caller(tmp_path: Path) -> None:
+    members = [("0.jpg", b"an image"), ("0.extra.pyd", b"(cos\nsystem\n")]
+    source = foreign(tmp_path / "s.tar", members)
+    with pytest.warns(UserWarning, match="pickled data") as caught:
+        pack(source, tmp_path / "out.lmdb", format="keep", check="end")
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_captions_beside_images_are_noted_without_a_warning(tmp_path: Path) -> None:

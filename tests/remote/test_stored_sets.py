@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from loader_sets import photographs
-from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy
+from loader_sets import eventually, photographs
+from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy, first
 from small_blocks import BLOCK, small_blocks
 from todays import todays
 from torch.utils.data import DataLoader
@@ -170,6 +170,24 @@ def test_shards_of_another_program_by_https(
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_resumed_run(sets: Path, site: str) -> None:
+    made = loader(f"{site}/train.tar")
+    made.load_state_dict(made.state_dict() | {"batch": 5})
+    assert equal(batches(made), batches(loader(sets / "train.tar"))[2 * 5 :])  # images and labels
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_readahead_that_has_ended_needs_no_block(site: str) -> None:
+    """Its epoch still runs; a plan that outlived the thread would keep its blocks from eviction."""
+    made = loader(f"{site}/train.tar")
+    batches(made)
+    running = iter(made)
+    next(running)
+    assert eventually(lambda: not cache.current()._needs)
+    assert len(list(running)) == COUNT // 16 - 1
+
+
+@pytest.mark.usefixtures("folder")
 class TestTraffic:
     @pytest.mark.parametrize("order", todays(ORDERS), ids=lambda each: type(each).__name__)
     def test_the_first_epoch_reads_hardly_more_than_the_set(
@@ -224,6 +242,13 @@ class TestFaults:
         for path in sets.glob("train*.tar*"):
             bucket.put(f"k/{path.name}", path.read_bytes())
         return f"s3://{bucket.name}/k/train.tar"
+
+    @pytest.mark.parametrize(
+        "fault", todays([Fault(status=503), Fault(reset=True), Fault(cut=1000), Fault(delay=0.3)]), ids=str
+    )
+    def test_what_passes_changes_nothing(self, sets: Path, url: str, proxy: FaultProxy, fault: Fault) -> None:
+        proxy.plan = first(1, fault)
+        assert equal(batches(loader(url)), batches(loader(sets / "train.tar")))
 
     @pytest.mark.parametrize("on_error", todays(["raise", "replace", "drop"]))
     def test_storage_that_fails_is_no_bad_sample(self, url: str, proxy: FaultProxy, on_error: str) -> None:
@@ -309,3 +334,14 @@ def test_no_secret_of_a_url_gets_into_errors(url: str) -> None:
     with pytest.raises(OptionError) as caught:
         open_reader(url)
     assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("folder")
+def test_damage_in_the_store_is_found(sets: Path, tmp_path: Path) -> None:
+    shutil.copytree(sets, tmp_path / "copy")
+    path = tmp_path / "copy" / "train-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 4
+    path.write_bytes(data)
+    with web_server(tmp_path / "copy") as url:
+        assert [each.path for each in verify(f"{url}/train.tar").problems]

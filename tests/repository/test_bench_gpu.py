@@ -193,7 +193,7 @@ class TestParts:
         ("part", "lacks", "but"),
         [
             (transfer, set(), ()),
-            (decode, {"packed, decode='gpu'"}, ()),
+            (decode, set(), ()),
             (pixels, set(), ()),
             (finishing, {"decoding alone, batches of 8"}, None),
             (resident, set(), ()),
@@ -204,8 +204,11 @@ class TestParts:
     def test_every_goal_has_a_figure(self, job: Job, part: Any, lacks: set[str], but: tuple[str, ...] | None) -> None:
         part.run(job)
         name, found = part.__name__.rpartition(".")[2], self.figures(job)
-        assert lacks <= self.lacks(job).keys()
-        assert lacks or self.lacks(job) == {}
+        missing = self.lacks(job)
+        if part is decode:  # other decoders may be missing too
+            assert "NVIDIA GPU" in missing["packed, decode='gpu'"]
+        else:
+            assert missing.keys() == lacks
         (its,) = (each for each in PARTS if each.name == name)
         if but is None:
             assert found == {f"8 decoded images, {recipe}" for recipe in finishing.RECIPES}

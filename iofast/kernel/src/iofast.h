@@ -241,8 +241,9 @@ iof_counters *iof_context_counters(iof_context *context);
 /* Decode rows [start, stop), and apply `work` unless it is NULL. Bit 0 of flips[i] mirrors left and right. The other
 bits, if not 0, are 1 + the number of a filter that replaces the context's. `spans` (NULL: none) is for exact
 arithmetic: row i has x0, y0, x1, y1 within the region, from its corner, which are resampled instead of all of it; pixels
-of the region beyond them are seen as far as the filter reaches. Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the others; status[i] has its reason. Rows outside [start, stop) are
-unchanged. */
+of the region beyond them are seen as far as the filter reaches. Row i of `out` belongs to payload i. A failed row is
+zero-filled (unless another decoder may still make it: UNSUPPORTED, LIMIT) and does not stop the others; status[i] has
+its reason. Rows outside [start, stop) are unchanged. */
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const float *spans,
                       const uint8_t *flips, const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop);
 
