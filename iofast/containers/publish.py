@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -60,8 +61,15 @@ class LockedFolder:
         """Remove and release the lock, and remove the folder, which must be empty."""
         self.unlink(self._name)
         self.release()
-        with contextlib.suppress(OSError):  # another run may already use the folder
+        try:
             self.partial.rmdir()
+        except OSError as error:
+            if error.errno not in (
+                errno.ENOENT,
+                errno.ENOTEMPTY,
+                errno.EEXIST,
+            ):  # another run may already use the folder
+                raise
 
     def empty(self, kept: Collection[str]) -> None:
         """Remove everything except the lock and the names in `kept`."""
@@ -264,7 +272,8 @@ class Target(LockedFolder):
             owned.sync(self.path.parent)
             self.discard()
         except OSError as error:  # the container is whole, and the marker stays for another run
-            rest = f"{'run the same command again, or ' if self.interrupted else ''}delete {self.partial}"
+            marked = os.access(self.partial / MARKER, os.F_OK)  # never raises, as `interrupted` may
+            rest = f"{'run the same command again, or ' if marked else ''}delete {self.partial}"
             self.release()
             _log.warning("%s is published, but cleaning up failed: %s; %s", self.path, because(error), rest)
 

@@ -143,6 +143,7 @@ class StatusError(Exception):
 
 def beyond(limit: str, detail: str) -> StatusError:
     """Return the error for an image larger than the limit on `limit`: pixels, memory or bytes."""
+    detail += "" if limit == "bytes" else f"; pack has --max-{limit}"
     return StatusError(Status.LIMIT, detail, f"the image is larger than the limit on {limit}")
 
 

@@ -70,12 +70,9 @@ def reserved(needed: int) -> Iterator[None]:
 
 def check(recipe: TranscodeRecipe, size: Size, needed: int, mode: str) -> None:
     """Raise `StatusError` if an image of this size and mode exceeds a limit; `needed` is in bytes."""
-    pixels = f"{size[0]}x{size[1]} pixels of {mode}"
     if math.prod(size) > recipe.max_pixels:
-        raise beyond("pixels", f"{pixels}, --max-pixels is {recipe.max_pixels}")
-    if needed > recipe.max_memory:
-        most = recipe.max_memory / 1e6
-        raise beyond("memory", f"{pixels} take up to {needed / 1e6:.4g} MB, --max-memory is {most:.4g} MB")
+        raise beyond("pixels", f"{size[0]}x{size[1]} pixels of {mode}, the limit is {recipe.max_pixels}")
+    _limit(size, mode, needed, recipe.max_memory)
 
 
 def opened(
@@ -95,9 +92,9 @@ def opened(
     return image
 
 
-def check_whole(header: Header, max_memory: int = MAX_MEMORY) -> int:
-    """Return the bytes for decoding a whole JPEG by the C code. Raises `StatusError` beyond the limit."""
-    needed = of_whole(header)
+def check_whole(header: Header, size: int, max_memory: int = MAX_MEMORY) -> int:
+    """Return the memory in bytes for a JPEG of `size` bytes as a whole, in C. Raises `StatusError` beyond the limit."""
+    needed = size + of_whole(header)
     _limit((header.width, header.height), mode_of(header), needed, max_memory)
     return needed
 

@@ -112,7 +112,7 @@ def decode(
     if width * height > max_pixels:
         raise DecodeError(beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}").reason)
     with pillow.as_decode_errors():
-        memory.check_whole(header, max_memory)
+        memory.check_whole(header, len(data), max_memory)
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
     with borrowed("nearest", width * height) as context:

@@ -114,7 +114,7 @@ def failure(status: int, source: Payloads, row: int) -> str:
         elif status == Status.LIMIT:
             opened = memory.opened(read_payload(source, row, MAX_BYTES))
             if opened.format == "jpeg":
-                memory.check_whole(pillow.header(opened))
+                memory.check_whole(pillow.header(opened), len(opened.data))
     except Exception as error:  # of Pillow's plugins, too
         if (found := pillow.failure(error)).status == status:
             return found.reason

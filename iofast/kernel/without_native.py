@@ -125,7 +125,7 @@ def transcode(data: other_formats.Buffer, recipe: TranscodeRecipe) -> Transcoded
         framing = recipe.framing(*opened.upright(opened.orientation))
         width, height = framing.size
         if width * height > recipe.max_pixels:
-            raise beyond("pixels", f"{width}x{height} pixels after resizing, --max-pixels is {recipe.max_pixels}")
+            raise beyond("pixels", f"{width}x{height} pixels after resizing, the limit is {recipe.max_pixels}")
         pillow.check_end(opened)
         opened.image.load()
         pixels, profile = colour.opaque(depth.to_bytes(opened.image), colour.profile_of(opened.image), recipe)

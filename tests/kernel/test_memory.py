@@ -150,7 +150,7 @@ def test_no_image_takes_more_memory_than_estimated(every: bool, tmp_path: Path) 
 def test_the_exceeded_limit_is_named() -> None:
     """16,000 x 16,000 pixels: 1 GB in colour, 2.3 GB with transparency."""
     rgb, rgba = claims(b"\2"), claims(b"\6")
-    refused = r"limit on memory \(16000x16000 pixels of RGBA take up to 2[0-9]{3} MB, --max-memory is 2147 MB\)"
+    refused = r"limit on memory \(16000x16000 pixels of RGBA take up to 2[0-9]{3} MB, the limit is 2147 MB; pack has"
     for recipe in (TranscodeRecipe(size=64, mode="short"), TranscodeRecipe(format="png")):
         with pytest.raises(DecodeError, match=refused):
             kernel.transcode(rgba, recipe)
@@ -158,7 +158,10 @@ def test_the_exceeded_limit_is_named() -> None:
             kernel.transcode(rgb, recipe)
         with pytest.raises(DecodeError, match=r"truncated|corrupt"):
             kernel.transcode(rgba, replace(recipe, max_memory=1 << 32))
-    with pytest.raises(DecodeError, match=r"limit on pixels \(20000x20000 pixels of RGB, --max-pixels is 268435456\)"):
+    with pytest.raises(
+        DecodeError,
+        match=r"limit on pixels \(20000x20000 pixels of RGB, the limit is 268435456; pack has --max-pixels\)",
+    ):
         kernel.transcode(claims(b"\2", side=20_000), TranscodeRecipe())
 
 
@@ -166,8 +169,14 @@ def test_the_exceeded_limit_is_named() -> None:
 def test_jpegs_have_limits_too(format: str) -> None:
     data = jpeg(photo(400, 300), progressive=True)
     for options, reason in (
-        ({"max_pixels": 400 * 300 - 1}, r"pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
-        ({"max_memory": 100_000}, r"memory \(400x300 pixels of RGB take up to .* MB, --max-memory is 0.1 MB\)"),
+        (
+            {"max_pixels": 400 * 300 - 1},
+            r"pixels \(400x300 pixels of RGB, the limit is 119999; pack has --max-pixels\)",
+        ),
+        (
+            {"max_memory": 100_000},
+            r"memory \(400x300 pixels of RGB take up to .* MB, the limit is 0.1 MB; pack has --max-memory\)",
+        ),
     ):
         with pytest.raises(DecodeError, match="limit on " + reason):
             kernel.transcode(data, TranscodeRecipe(format=format, restart=None, **options))
@@ -183,9 +192,29 @@ def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.Monk
             assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
 
 
+def test_packing_and_loading_name_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = jpeg(photo(400, 300), progressive=True)
+    reasons = []
+    for call in (
+        lambda: kernel.transcode(data, TranscodeRecipe(format="keep", max_memory=1000)),
+        lambda: native.decode(data, 1, 1 << 20, 1000),
+    ):
+        with pytest.raises(DecodeError) as caught:
+            call()
+        reasons.append(str(caught.value))
+    assert reasons[0] == reasons[1]
+    monkeypatch.setattr(memory.check_whole, "__defaults__", (1000,))
+    payload = np.frombuffer(data, np.uint8)
+    source = contract.Payloads.in_memory([payload.ctypes.data], [payload.size], [1])
+    assert kernel.failure(Status.LIMIT, source, 0) == reasons[0]
+
+
 @pytest.mark.parametrize("kind", ["jpeg", "jpeg progressive", "jpeg cmyk", "ppm"])
-def test_a_large_image_is_loaded_within_its_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [memory.MAX_MEMORY, 1000])
+def test_a_large_image_is_loaded_within_its_memory(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above a size it is decoded in bands."""
     data, waited = kinds(40)[kind](), list[int]()
+    monkeypatch.setattr(native_batch, "MAX_MEMORY", most)
     plain = decoded(data)
     monkeypatch.setattr(memory, "reserved", lambda needed: nullcontext(waited.append(needed)))
     for module, name in ((native_batch, "SHARED"), (memory, "LARGE"), (pillow, "_STRIP")):

@@ -32,16 +32,24 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Fault:
-    """From the `number`th call of `os.<call>` after `is_due`, one fails with EIO."""
+    """The `number`th call of `os.<call>` after `is_due` fails with EIO, and each later one if it `lasts`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, number: int, is_due: Callable[[], bool]) -> None:
-        self.left, self._real, self._is_due = number, getattr(os, call), is_due
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        number: int,
+        is_due: Callable[[], bool],
+        *,
+        lasts: bool = False,
+    ) -> None:
+        self.left, self._real, self._is_due, self._lasts = number, getattr(os, call), is_due, lasts
         monkeypatch.setattr(os, call, self)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if self.left and self._is_due():
-            self.left -= 1
-            if not self.left:
+            self.left -= not (self._lasts and self.left == 1)
+            if not self.left or (self._lasts and self.left == 1):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         return self._real(*args, **keywords)
 
@@ -73,6 +81,30 @@ def test_a_pack(
     _every_failure(
         lambda target: pack(packed / "images", target, workers=1), tmp_path, monkeypatch, caplog, call, "out.lmdb"
     )
+
+
+def test_cleaning_up_when_nothing_can_be_asked_of_the_system(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each `stat` fails after publishing: it was an error, "the same command goes on"."""
+    target = tmp_path / "out.lmdb"
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "iofast"):
+        Fault(patch, "stat", 1, lambda: _is_there(target), lasts=True)
+        assert pack(packed / "images", target, workers=1).packed == 6
+    assert "is published, but cleaning up failed" in caplog.text
+    assert "run the same command again" in caplog.text
+    assert pack(packed / "images", target, workers=1).packed == 6
+    assert os.listdir(tmp_path) == ["out.lmdb"]
+
+
+def test_an_empty_folder_that_stays_is_told(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = tmp_path / "out.lmdb"
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "iofast"):
+        Fault(patch, "rmdir", 1, lambda: _is_there(target))
+        assert pack(packed / "images", target, workers=1).packed == 6
+    assert f"input/output error; delete {target}.partial" in caplog.text
 
 
 def _every_failure(
