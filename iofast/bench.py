@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+import iofast.dataset  # noqa: F401  first: without torch its error says what to install
 from iofast import kernel
 from iofast.beside import WARM, Beside, beside, tuned, wait
 from iofast.boxes import SIZE, whole
