@@ -48,6 +48,7 @@ from iofast.record import (
 from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import unused
+from iofast.source.walk import IGNORED_FOLDERS
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _IMAGES = tuple(f".{name}" for name in ("jpeg", *IMAGE_FIELDS))  # ends of fields whose key was cut at an earlier dot
@@ -96,7 +97,7 @@ class TarShards(Format):
 
     def _left_out(self, scans: Sequence[_ShardScan], *, labelled: bool) -> Iterator[str]:
         if lost := sum(scan.left_out for scan in scans):
-            yield f"members whose names make no key and field: {lost:,} left out"
+            yield f"members in folders of a system, or whose names make no key and field: {lost:,} left out"
         if replaced := sum(scan.replaced for scan in scans):
             yield f"members that names replace by others: {replaced:,} left out"
         if dotted := next((scan.dotted for scan in scans if scan.dotted), ""):
@@ -141,7 +142,7 @@ class _ShardScan:
     def _read(self, members: Iterable[Member], tar: TarFile) -> None:
         for member in members:
             if not is_meta(member.name):
-                parts = key_and_name(member.name)
+                parts = None if _of_a_system(member.name) else key_and_name(member.name)
                 if parts is None:
                     self.left_out += 1
                     continue
@@ -295,6 +296,11 @@ def key_and_name(path: str) -> tuple[str, str] | None:
     if dot == last + 1 and (last < 0 or "." in path[path.rfind("/", 0, last) + 1 : last]):
         return None  # nothing before the dot
     return path[:dot], path[dot + 1 :].lower()
+
+
+def _of_a_system(path: str) -> bool:
+    """Whether a folder has thumbnails, resource forks or deleted files, which a folder's listing leaves out too."""
+    return "/" in path and not IGNORED_FOLDERS.isdisjoint(path.lower().split("/")[:-1])
 
 
 def is_meta(path: str) -> bool:

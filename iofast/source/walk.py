@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from iofast.source.objects import ObjectTree
 
 # Made by systems, not by people, in lower case: thumbnails, resource forks and deleted files under the images' names.
-IGNORED_FOLDERS = (
-    *("__macosx", "network trash folder", "temporary items", "thevolumesettingsfolder"),  # macOS, its ZIP files
-    *("$recycle.bin", "recycler", "system volume information", "found.000", "lost+found"),  # Windows, ext4
-    *("@eadir", "@tmp", "@sharebin", "@sharesnap", "#recycle", "#snapshot"),  # Synology
-    *("@recycle", "@recently-snapshot", "@transcode", "~snapshot"),  # QNAP, NetApp
+IGNORED_FOLDERS = frozenset(
+    (
+        *("__macosx", "network trash folder", "temporary items", "thevolumesettingsfolder"),  # macOS, its ZIP files
+        *("$recycle.bin", "recycler", "system volume information", "found.000", "lost+found"),  # Windows, ext4
+        *("@eadir", "@tmp", "@sharebin", "@sharesnap", "#recycle", "#snapshot"),  # Synology
+        *("@recycle", "@recently-snapshot", "@transcode", "~snapshot"),  # QNAP, NetApp
+    )
 )
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # see `source.manifest_file`

@@ -52,7 +52,7 @@ def test_replaced_members_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.big.jpg": picture(2), "a.cls": b"3", "a.x y": b""})
     with open_reader(path, {"names": {"image": "big.jpg", "label": "cls"}}) as reader:
         assert list(reader.left_out) == [
-            "members whose names make no key and field: 1 left out",
+            "members in folders of a system, or whose names make no key and field: 1 left out",
             "members that names replace by others: 1 left out",
         ]
 

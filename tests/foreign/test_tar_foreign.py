@@ -83,8 +83,20 @@ def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
     path = foreign(tmp_path / "x.tar", members, kind)
     assert records(path) == theirs(path)
     with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
-        assert reader.left_out == ("members whose names make no key and field: 1 left out",)  # `no-dot`
+        assert reader.left_out == (
+            "members in folders of a system, or whose names make no key and field: 1 left out",
+        )  # `no-dot`
         assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
+
+
+def test_members_of_a_system_are_left_out(tmp_path: Path) -> None:
+    """As in a folder: they have the images' names, and would be images of their own."""
+    names = ("a/1.jpg", "__MACOSX/a/1.jpg", "@eaDir/1.jpg", "a/@eaDir/1.jpg/thumb.jpg", "$RECYCLE.BIN/1.jpg")
+    path = foreign(tmp_path / "x.tar", [(name, jpeg(photo(20, 10, 1), "RGB")) for name in names])
+    with open_reader(str(path)) as reader:
+        assert len(reader) == 1
+        assert "folders of a system" in reader.left_out[0]
+        assert "4 left out" in reader.left_out[0]
 
 
 NAMED = [
@@ -172,7 +184,7 @@ def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"} | META)
     with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
         assert list(reader) == [Record("a", {"jpg": b"1"})]
-        assert reader.left_out == ("members whose names make no key and field: 3 left out",)
+        assert reader.left_out == ("members in folders of a system, or whose names make no key and field: 3 left out",)
 
 
 def test_labels_and_other_names_of_jpeg(tmp_path: Path) -> None:
