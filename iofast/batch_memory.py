@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.errors import BatchSizeError
+
 Block = NDArray[np.uint8]
 
 _LINE = 64  # bytes of a cache line
@@ -65,7 +67,11 @@ class BatchMemory:
             while (block := self._free.pop().block).size < size:
                 pass
         except IndexError:
-            block = np.empty(size + _LINE, np.uint8)
+            try:
+                block = np.empty(size + _LINE, np.uint8)
+            except MemoryError:
+                what = f"a batch needs {size / 1e6:,.0f} MB by the sizes of its images, more memory than there is"
+                raise BatchSizeError(f"{what}: give a smaller batch_size, or a transform with one size") from None
             start = -block.ctypes.data % _LINE  # aligned to cache lines, for the kernel's non-temporal stores
             return block[start : start + size]
         return block

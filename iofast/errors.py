@@ -132,5 +132,9 @@ class LibraryMissingError(IofastError, ImportError):
     """A library that is needed is not installed."""
 
 
+class BatchSizeError(IofastError, MemoryError):
+    """The images of a batch, by the sizes in the index, need more memory than there is."""
+
+
 class WorkerError(IofastError, RuntimeError):
     """A worker thread or process ended before its work was done."""

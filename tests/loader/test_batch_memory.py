@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.batch_memory import BatchMemory
+from iofast.errors import BatchSizeError
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,13 @@ def test_shape_type_and_reuse(shape: tuple[int, ...], dtype: torch.dtype) -> Non
     assert blocks.take(shape, dtype).data_ptr() != place
     del view
     assert blocks.take(shape, dtype).data_ptr() == place
+
+
+def test_sizes_beyond_the_memory_are_an_error_of_ours() -> None:
+    """Of an altered index, say: as a NumPy error it named neither the batch nor a remedy."""
+    with pytest.raises(BatchSizeError, match=r"^a batch needs [0-9,]+ MB .*: give a smaller batch_size") as raised:
+        memory().take((1 << 20, 1 << 20, 1 << 20))
+    assert isinstance(raised.value, MemoryError)
 
 
 REFERENCES = {

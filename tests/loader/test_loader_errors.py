@@ -191,10 +191,13 @@ class TestTruncated:
             FastDataset(tmp_path, truncated=True)  # type: ignore[arg-type]
 
 
-LIMIT, MOST = "the image is larger than the limit on ", "the limit is 268435456)"
+LIMIT, MOST = "the image is larger than the limit on ", "the limit is 268435456; pack has --max-pixels)"
 FILES = {
     "a.png": (claims(b"\2", side=100_000), f"{LIMIT}pixels (100000x100000 pixels, {MOST}"),
-    "b.png": (claims(b"\6"), f"{LIMIT}memory (16000x16000 pixels of RGBA take up to 2304 MB, the limit is 2147 MB)"),
+    "b.png": (
+        claims(b"\6"),
+        f"{LIMIT}memory (16000x16000 pixels of RGBA take up to 2304 MB, the limit is 2147 MB; pack has --max-memory)",
+    ),
     "c.jpg": (with_size(jpeg(photo(64, 48)), 65_500, 65_500), f"{LIMIT}pixels (65500x65500 pixels, {MOST}"),
 }
 
