@@ -2,7 +2,7 @@
 # all that is needed: the first run makes .venv, installs into it and builds the kernel; later runs start at once.
 #
 #   make demo          sample images -> packed -> a small network trained from it, beside a Pillow DataLoader
-#   make test          the tests (8 minutes on 2 cores)
+#   make test          the tests (6 minutes on 2 cores)
 #   make check         lint, types, layers, C warnings as errors, kernel tests under sanitizers
 #   make torture       long runs: kills, fuzz, soaks; PART=name for one of them. Results: benchmarks/results/torture-*.md
 #   make interop       our files read by other programs, docs/coming-from/ with them, our loader in Lightning, Accelerate, Trainer, timm
