@@ -140,6 +140,8 @@ class CopyWork:
                 rows = zip(part[first:last].tolist(), own, found, headers, infos, strict=True)
                 for index, key, payloads, header, info in rows:
                     fields = payloads if self._own else self._legal(payloads, info, key, header)
+                    if not fields:
+                        raise ContainerError(f"{self._reader.name(index)} has no field that can be stored")
                     yield PackedRecord(int(key) if self._keeps_keys else index, info, fields, None)
 
     def _not_stored(self) -> list[str]:
@@ -179,8 +181,6 @@ class CopyWork:
             fields.setdefault("cls.txt", label)
         if not self._keeps_keys:
             _keep_key(fields, key)
-        if not fields:
-            raise ContainerError(f"record {key!r} of another program has no field that can be stored")
         return fields
 
 

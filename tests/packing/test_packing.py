@@ -20,7 +20,7 @@ from tar_sets import foreign
 from iofast.cli import main
 from iofast.commands.pack import summary
 from iofast.containers.lmdb import LmdbReader
-from iofast.errors import OptionError, SourceError, TargetError
+from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.kernel import contract
 from iofast.packing import PackOptions, PackReport, pack
 
@@ -232,6 +232,13 @@ def test_warnings_of_a_copy_name_the_caller(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="pickled data") as caught:
         pack(source, tmp_path / "out.lmdb", format="keep", check="end")
     assert [each.filename for each in caught] == [__file__]
+
+
+def test_a_copied_record_without_a_field_is_named_with_its_file(tmp_path: Path) -> None:
+    source = foreign(tmp_path / "s.tar", [("00000000.jpg", b"an image"), ("00000001.pkl", b"(cos\nsystem\n")])
+    named = pytest.raises(ContainerError, match=r"s\.tar: 00000001 has no field that can be stored")
+    with pytest.warns(UserWarning, match="pickled"), named:
+        pack(source, tmp_path / "out.lmdb", format="keep", check="end")
 
 
 def test_captions_beside_images_are_noted_without_a_warning(tmp_path: Path) -> None:
