@@ -19,6 +19,7 @@ from iofast.errors import BusyError, ContainerError, TargetError, because
 _log = logging.getLogger("iofast")
 
 LOCK = "lock"
+_IN_USE = {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}  # another run has removed the folder, or works in it
 MARKER = "publishing"
 PLAN = "plan.json"  # of the run whose work is in the folder
 
@@ -64,11 +65,7 @@ class LockedFolder:
         try:
             self.partial.rmdir()
         except OSError as error:
-            if error.errno not in (
-                errno.ENOENT,
-                errno.ENOTEMPTY,
-                errno.EEXIST,
-            ):  # another run may already use the folder
+            if error.errno not in _IN_USE:
                 raise
 
     def empty(self, kept: Collection[str]) -> None:

@@ -210,10 +210,9 @@ def _decode_large(context: Context, source: Payloads, row: int, where: tuple[Any
     if SHARED < header.width * header.height <= context.options.max_pixels:
         needed = memory.check_whole(header, int(source.lengths[row]))
         with memory.reserved(needed), context.for_large() as large:
+            count = 2 if _LARGEST * where[3].size > MAX_MEMORY else 1  # each band reads the file anew
             for part, *_ in _by_check(source.rows(slice(row, row + 1)), 0, 1):
-                for band in _bands(
-                    where, 2 if _LARGEST * where[3].size > MAX_MEMORY else 1
-                ):  # each reads the file anew
+                for band in _bands(where, count):
                     _native.decode_batch(large.handle, *part, *band)
 
 
