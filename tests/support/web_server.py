@@ -63,7 +63,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, folder: Path, place: tuple[str, int], latency: float, rate: float, pem: str = "") -> None:
         self.folder, self.latency, self.bucket = folder, latency, _Bucket(rate)
-        self.counts = {"HEAD": 0, "GET": 0, "bytes": 0}
+        self.counts, self._lock = {"HEAD": 0, "GET": 0, "bytes": 0}, threading.Lock()
         self.sent: list[Sent] = []
         super().__init__(place, _Handler)
         if pem:
@@ -73,6 +73,10 @@ class Server(http.server.ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def handle_error(self, *_: object) -> None: ...
+
+    def count(self, name: str, number: int) -> None:
+        with self._lock:
+            self.counts[name] += number
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -101,7 +105,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         time.sleep(self.server.latency)
-        self.server.counts[self.command] += 1
+        self.server.count(self.command, 1)
         path = self.server.folder / urllib.parse.unquote(self.path).lstrip("/")
         try:
             fd = os.open(path, os.O_RDONLY)
@@ -137,9 +141,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             while place < stop:
                 size = min(_PIECE, stop - place)
                 self.server.bucket.wait(size)
-                sent = self._sent(fd, place, size)
-                place += sent
-                self.server.counts["bytes"] += sent
+                # before they are sent: the client that has them may ask for the counts at once
+                self.server.count("bytes", size)
+                sent = 0
+                try:
+                    sent = self._sent(fd, place, size)
+                    place += sent
+                finally:
+                    self.server.count("bytes", sent - size)
         finally:
             self.server.sent.append(Sent(self.client_address[0], self.path, start, place))
 
