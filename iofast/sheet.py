@@ -20,7 +20,7 @@ from iofast.containers.columns import ABSENT
 from iofast.errors import DecodeError, IofastError, OptionError
 from iofast.kernel import lossless, memory, pillow
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field, raw_length
 
 MARGIN = 6  # pixels around every image
 CAPTION = 16  # height of the text below it in pixels
@@ -181,25 +181,16 @@ def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
     located = reader.locate(np.array([index], np.int64)).bounded()
     if located.file[0] == ABSENT:
         raise DecodeError(f"{reader.name(index)} has no image")
-    if not located.kind[0]:
-        data = reader.view(index)
-        follow(reader, located, 0, data)
-        if lossless.is_array(bytes(data), MAX_PIXELS):
-            return lossless.shown(bytes(data))
-        return kernel.decode(data, int(located.orientation[0]))
-    width, height = int(located.width[0]), int(located.height[0])
-    out, status = np.zeros((1, max(height, 1), max(width, 1), 3), np.uint8), np.zeros(1, np.int32)
-    boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
-    context = kernel.Context(kernel.DecodeOptions(filter="nearest"))
-    try:
-        with reader.payloads(located, 0, 1) as source:
-            kernel.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
-    finally:
-        context.close()
-    if status[0]:
-        raise DecodeError(f"{reader.name(index)}: {kernel.status_message(int(status[0]))}")
-    image: NDArray[np.uint8] = out[0]
-    return image
+    data = reader.view(index)
+    if located.kind[0]:  # raw pixels
+        width, height = int(located.width[0]), int(located.height[0])
+        if len(data) != (size := raw_length(width, height)) or not size:
+            raise DecodeError(f"{reader.name(index)} has {len(data)} bytes, {width}×{height} needs {size}")
+        return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+    follow(reader, located, 0, data)
+    if lossless.is_array(bytes(data), MAX_PIXELS):
+        return lossless.shown(bytes(data))
+    return kernel.decode(data, int(located.orientation[0]))
 
 
 def _caption(reader: Reader, index: int) -> str:

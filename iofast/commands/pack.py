@@ -75,11 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL; several become one container",
     )
-    parser.add_argument(
-        "target",
-        metavar="DST",
-        help="out.lmdb, train.tar, train.tfrecord, or such a URL",
-    )
+    parser.add_argument("target", metavar="DST", help="out.lmdb, train.tar, train.tfrecord, or such a URL")
     parser.usage = "%(prog)s SRC DST [options]"
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iofast.errors import OptionError
 from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING
+from iofast.record import LONGEST_SIDE
 from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")
@@ -145,6 +146,12 @@ def beyond(limit: str, detail: str) -> StatusError:
     """Return the error for an image larger than the limit on `limit`: pixels, memory or bytes."""
     detail += "" if limit == "bytes" else f"; pack has --max-{limit}"
     return StatusError(Status.LIMIT, detail, f"the image is larger than the limit on {limit}")
+
+
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raise `StatusError` if an image has too many pixels, or a side that an index cannot hold."""
+    if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
+        raise beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ class PixelFields:
     only_shrink: bool = _option(False, "do not enlarge smaller images")
     filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual=FILTER)
     format: str | None = _option(
-        None,
-        "jpeg (default with --resize), png, webp, rgb (raw), npy (all bits), or keep (default without --resize)",
+        None, "jpeg (default with --resize), png, webp, rgb (raw), npy (all bits), or keep (default without --resize)"
     )
     quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=QUALITY)
     subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual=SUBSAMPLING)
