@@ -1,4 +1,16 @@
-"""`iofast bench`: how fast a dataset loads on this machine, and where the time goes."""
+"""Measure how fast a dataset loads on this machine: microseconds per image by stage, and images per second beside full
+decode, by number of workers.
+
+examples:
+  iofast bench out.lmdb                         with RandomResizedCrop(224) + flip, 1 worker up to one per core
+  iofast bench ./images --workers 1,2,4,8       a plain folder
+  iofast bench out.lmdb --transform evaluate    Resize(256) + CenterCrop(224)
+  iofast bench out.lmdb --device cuda           onto a GPU, and how much longer a step of 5 ms takes beside the loader
+  iofast bench out.lmdb --json | jq .loading    for programs
+
+"full decode" is libjpeg-turbo decoding the same images whole with as many threads, without reading: the upper bound
+of loaders that decode first and crop afterwards. Run it on an idle machine: a line names other programs that use cores.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +30,6 @@ VERSION = 1  # of the JSON
 STEP_MS = 5.0
 _NOTICED = 0.1  # of the cores, used by other programs
 
-HELP = "measure how fast a dataset loads on this machine"
-DESCRIPTION = (
-    "Measure how fast a dataset loads on this machine: microseconds per image by stage, and images per second beside "
-    "full decode, by number of workers."
-)
-EXAMPLES = """\
-examples:
-  iofast bench out.lmdb                         with RandomResizedCrop(224) + flip, 1 worker up to one per core
-  iofast bench ./images --workers 1,2,4,8       a plain folder
-  iofast bench out.lmdb --transform evaluate    Resize(256) + CenterCrop(224)
-  iofast bench out.lmdb --device cuda           onto a GPU, and how much longer a step of 5 ms takes beside the loader
-  iofast bench out.lmdb --json | jq .loading    for programs
-
-"full decode" is libjpeg-turbo decoding the same images whole with as many threads, without reading: the upper bound
-of loaders that decode first and crop afterwards. Run it on an idle machine: a line names other programs that use cores.
-"""
 _STAGES = {
     "read": "read the payload from the file",
     "check": "its checksum",

@@ -1,4 +1,12 @@
-"""`iofast cache`: the copies of stored objects and of Parquet files; check and remove them."""
+"""Look after the local copies of objects that were read from an object store. They are in the folder IOFAST_CACHE, by
+default in the user's cache folder. Arrow files made of Parquet files are in $XDG_CACHE_HOME/iofast.
+
+examples:
+  iofast cache ls                          objects, how much of each is here, when it was last opened
+  iofast cache verify                      compare all blocks with their checksums; damaged ones are fetched again
+  iofast cache clear                       remove all copies
+  iofast cache clear s3://bucket/sets/     remove those whose URLs begin so
+"""
 
 from __future__ import annotations
 
@@ -9,19 +17,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iofast.staging import CachedObject
-
-HELP = "list, verify or clear the copies of stored objects and of Parquet files"
-DESCRIPTION = (
-    "Look after the local copies of objects that were read from an object store. They are in the folder IOFAST_CACHE, "
-    "by default in the user's cache folder. Arrow files made of Parquet files are in $XDG_CACHE_HOME/iofast."
-)
-EXAMPLES = """\
-examples:
-  iofast cache ls                          objects, how much of each is here, when it was last opened
-  iofast cache verify                      compare all blocks with their checksums; damaged ones are fetched again
-  iofast cache clear                       remove all copies
-  iofast cache clear s3://bucket/sets/     remove those whose URLs begin so
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,11 @@
-"""`iofast cat`: one record's fields, or the bytes of one of them."""
+"""Show the fields of one record, or write the bytes of one field to stdout.
+
+examples:
+  iofast cat out.lmdb 42                          the fields of record 42, counted from 0
+  iofast cat out.lmdb 00000042                    the record with this key
+  iofast cat out.lmdb 42 --field jpg > 42.jpg     the image, byte by byte
+  iofast cat out.lmdb 42 --field json | jq .path
+"""
 
 from __future__ import annotations
 
@@ -16,16 +23,6 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the JSON
 _SHOWN = 200  # characters of a text field in the listing
-
-HELP = "show a record, or write one of its fields to stdout"
-DESCRIPTION = "Show the fields of one record, or write the bytes of one field to stdout."
-EXAMPLES = """\
-examples:
-  iofast cat out.lmdb 42                          the fields of record 42, counted from 0
-  iofast cat out.lmdb 00000042                    the record with this key
-  iofast cat out.lmdb 42 --field jpg > 42.jpg     the image, byte by byte
-  iofast cat out.lmdb 42 --field json | jq .path
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

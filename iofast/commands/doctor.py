@@ -1,4 +1,12 @@
-"""`iofast doctor`: what this machine has, what it lacks, and what to do about it."""
+"""Say what this machine has for packing and loading images, what it lacks, and what to do about it.
+
+examples:
+  iofast doctor                                          everything, with advice
+  iofast doctor --json                                   for programs and bug reports
+  iofast doctor --quiet && echo nothing is broken        the exit status alone
+
+Exit status: 0, or 1 if something that iofast cannot work without is missing or broken.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +20,6 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the JSON
 
-HELP = "show what is installed here, and what is missing"
-DESCRIPTION = "Say what this machine has for packing and loading images, what it lacks, and what to do about it."
-EXAMPLES = """\
-examples:
-  iofast doctor                                          everything, with advice
-  iofast doctor --json                                   for programs and bug reports
-  iofast doctor --quiet && echo nothing is broken        the exit status alone
-
-Exit status: 0, or 1 if something that iofast cannot work without is missing or broken.
-"""
 _STYLES = {"ok": "green", "note": "", "missing": "yellow", "broken": "bold red"}
 
 

@@ -1,4 +1,11 @@
-"""`iofast info`: what is in a container or a folder of images."""
+"""Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe.
+
+examples:
+  iofast info out.lmdb                          contents, sizes, classes, splits, recipe
+  iofast info ./images                          the same of a plain folder of images
+  iofast info shards/train.tar                  of work in parts that is not finished: which parts are missing
+  iofast info out.lmdb --json | jq .classes     for programs
+"""
 
 from __future__ import annotations
 
@@ -33,16 +40,6 @@ _HISTOGRAMS = (
     ("aspect", "width / height", lambda edge: f"{edge:.2f}"),
     ("bytes", "bytes of an image", size),
 )
-
-HELP = "show the contents of a container or folder"
-DESCRIPTION = "Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe."
-EXAMPLES = """\
-examples:
-  iofast info out.lmdb                          contents, sizes, classes, splits, recipe
-  iofast info ./images                          the same of a plain folder of images
-  iofast info shards/train.tar                  of work in parts that is not finished: which parts are missing
-  iofast info out.lmdb --json | jq .classes     for programs
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

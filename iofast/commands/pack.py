@@ -1,24 +1,5 @@
-"""`iofast pack`: a folder of images, a manifest, or another container into one container."""
+"""Pack images of a folder, a manifest or a container into LMDB, tar or TFRecord.
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import os
-import sys
-from typing import TYPE_CHECKING
-
-from iofast.commands import foreign
-from iofast.commands.parser import add_option
-from iofast.packing.option_fields import GROUPS, command_line
-
-if TYPE_CHECKING:
-    from iofast.packing.pool import WorkerPool
-    from iofast.packing.report import Estimate, PackReport
-
-HELP = "pack images into one file, or into shards"
-DESCRIPTION = "Pack images of a folder, a manifest or a container into LMDB, tar or TFRecord."
-EXAMPLES = """\
 examples:
   iofast pack ./images out.lmdb --resize 256
       short side 256 pixels, JPEG quality 90; class folders become labels
@@ -60,6 +41,22 @@ examples:
 An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
 """
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from iofast.commands import foreign
+from iofast.commands.parser import add_option
+from iofast.packing.option_fields import GROUPS, command_line
+
+if TYPE_CHECKING:
+    from iofast.packing.pool import WorkerPool
+    from iofast.packing.report import Estimate, PackReport
 
 
 # The options that most runs use: on the first screen of --help, before the groups.

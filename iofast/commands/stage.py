@@ -1,21 +1,16 @@
-"""`iofast stage`: bring sets from an object store into the cache of this machine, before a run."""
+"""Bring the records of containers in an object store into the cache of this machine, so that a run finds them on its
+disk. IOFAST_CACHE names the folder of the cache, IOFAST_CACHE_SIZE how much it may take.
 
-from __future__ import annotations
-
-import argparse
-import json
-
-HELP = "fill the cache from an object store"
-DESCRIPTION = (
-    "Bring the records of containers in an object store into the cache of this machine, so that a run finds them on "
-    "its disk. IOFAST_CACHE names the folder of the cache, IOFAST_CACHE_SIZE how much it may take."
-)
-EXAMPLES = """\
 examples:
   iofast stage s3://bucket/sets/train.tar                    all records
   iofast stage s3://bucket/sets/photos.lmdb --split val      those of a split
   IOFAST_CACHE=/nvme/cache iofast stage https://host/train.tar https://host/val.tar
 """
+
+from __future__ import annotations
+
+import argparse
+import json
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

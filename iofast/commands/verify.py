@@ -1,4 +1,15 @@
-"""`iofast verify`: whether containers and folders are intact, and if not, which records are bad and why."""
+"""Check checksums, decode every image, and compare the index with the container.
+
+examples:
+  iofast verify out.lmdb                   checksums, then every image decoded, then index against container
+  iofast verify train.tar val.tar          several, one after another
+  iofast verify out.lmdb --no-decode       checksums and index only: as fast as the disk reads
+  iofast verify ./images                   a plain folder: there are no checksums, but every image is decoded
+  iofast verify out.lmdb --json | jq '.problems[].path'
+
+Goes on after errors, also if shards that iofast wrote are missing or cut off.
+Exit status: 0 all is well, 1 something is not.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +23,6 @@ from iofast.errors import IofastError, OptionError
 
 if TYPE_CHECKING:
     from iofast.checking.problems import Verification
-
-HELP = "check a container, and list damaged records"
-DESCRIPTION = "Check checksums, decode every image, and compare the index with the container."
-EXAMPLES = """\
-examples:
-  iofast verify out.lmdb                   checksums, then every image decoded, then index against container
-  iofast verify train.tar val.tar          several, one after another
-  iofast verify out.lmdb --no-decode       checksums and index only: as fast as the disk reads
-  iofast verify ./images                   a plain folder: there are no checksums, but every image is decoded
-  iofast verify out.lmdb --json | jq '.problems[].path'
-
-Goes on after errors, also if shards that iofast wrote are missing or cut off.
-Exit status: 0 all is well, 1 something is not.
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

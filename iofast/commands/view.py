@@ -1,4 +1,14 @@
-"""`iofast view`: some records in one picture."""
+"""Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes.
+
+examples:
+  iofast view out.lmdb sheet.png                           32 records, chosen at random
+  iofast view out.lmdb sheet.png --class tabby --count 64  of one class
+  iofast view out.lmdb sheet.png --split val --seed 7      of one split, others than with seed 0
+  iofast view out.lmdb sheet.png --indices 0-9,100         these
+  iofast view theirs.tar sheet.png --boxes boxes.json --box-format xywh
+  iofast view out.lmdb sheet.png --transform "dino(224)"   as a network gets them: the views of iofast.transforms.dino
+  iofast view out.lmdb sheet.png --transform "timm_train(224, auto_augment='rand-m9-mstd0.5-inc1')"
+"""
 
 from __future__ import annotations
 
@@ -22,19 +32,6 @@ if TYPE_CHECKING:
     from iofast.sheet import SheetOptions
 
 _MOST = 100_000_000  # records in a list
-
-HELP = "draw records as one picture, with labels, masks and boxes"
-DESCRIPTION = "Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes."
-EXAMPLES = """\
-examples:
-  iofast view out.lmdb sheet.png                           32 records, chosen at random
-  iofast view out.lmdb sheet.png --class tabby --count 64  of one class
-  iofast view out.lmdb sheet.png --split val --seed 7      of one split, others than with seed 0
-  iofast view out.lmdb sheet.png --indices 0-9,100         these
-  iofast view theirs.tar sheet.png --boxes boxes.json --box-format xywh
-  iofast view out.lmdb sheet.png --transform "dino(224)"   as a network gets them: the views of iofast.transforms.dino
-  iofast view out.lmdb sheet.png --transform "timm_train(224, auto_augment='rand-m9-mstd0.5-inc1')"
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
