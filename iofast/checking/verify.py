@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,9 @@ from iofast.containers.indexed_reader import IndexedReader
 from iofast.containers.located import pieces, steps
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
+from iofast.foreign.options import ForeignOptions
 from iofast.machine import cores
 from iofast.opening import open_damaged, open_reader
-
-if TYPE_CHECKING:
-    from iofast.foreign.options import ForeignOptions
 
 MOST_COMPARED = 1 << 26  # records among which duplicates are looked for: 17 bytes of memory each
 SHOWN = 5  # pairs of duplicates whose keys are reported

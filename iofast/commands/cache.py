@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from iofast.staging import CachedObject
+from rich.console import Console
+
+from iofast import staging
+from iofast.commands.text import count, say, size, table
+from iofast.staging import CachedObject
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry the action out; the exit status is 1 if `verify` finds damage."""
-    from iofast import staging
-
     chosen = [
         each
         for each in staging.objects()
@@ -49,10 +49,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(action: str, chosen: list[CachedObject], broken: int) -> None:
-    from rich.console import Console
-
-    from iofast.commands.text import count, say, size, table
-
     here = sum(each.here for each in chosen)
     if action == "verify":
         say(f"{count(len(chosen), 'object')}, {size(here)}: {count(broken, 'damaged block')} dropped")

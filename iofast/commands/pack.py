@@ -156,14 +156,11 @@ def summary(report: PackReport) -> list[str]:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
     lines += _errors_and_notes(report)
     if report.part is not None:
-        lines.append(f"  next       {_next(report.missing, report.part[1])}")
+        from iofast.packing.part import missing_words
+
+        left = missing_words(report.missing, report.part[1]) if report.missing else "every part is packed"
+        lines.append(f"  next       {left}{'' if report.missing else ': the same command with --finish'}")
     return [*lines, f"  next       {report.next_step}"] if report.next_step else lines
-
-
-def _next(missing: tuple[int, ...], total: int) -> str:
-    from iofast.packing.part import missing_words
-
-    return f"{missing_words(missing, total)}" if missing else "every part is packed: the same command with --finish"
 
 
 def _errors_and_notes(report: PackReport) -> list[str]:

@@ -12,6 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 
+from iofast.bars import open_bar
+from iofast.commands.text import count, say, size
+from iofast.staging import stage
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -23,10 +27,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fill the cache and print what was done."""
-    from iofast.bars import open_bar
-    from iofast.commands.text import count, say, size
-    from iofast.staging import stage
-
     done = []
     for url in args.urls:
         with open_bar(None, "B", "staging", unit_scale=True) as bar:

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
+from iofast.checking import Verification, verify
 from iofast.commands import foreign
 from iofast.commands.text import count, say, size
 from iofast.errors import IofastError, OptionError
-
-if TYPE_CHECKING:
-    from iofast.checking.problems import Verification
+from iofast.packing.progress import Bar
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,9 +59,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(path: str, args: argparse.Namespace) -> Verification:
-    from iofast.checking import verify
-    from iofast.packing.progress import Bar
-
     bar = Bar("iofast verify", visible=not args.quiet)
     try:
         return verify(

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from iofast.foreign.options import ForeignOptions
 from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING, option, options_of
-
-if TYPE_CHECKING:
-    from iofast.foreign.options import ForeignOptions
 
 
 def _option(default: Any, text: str, metavar: str | None = None, *, usual: object = None, typed: bool = True) -> Any:
