@@ -117,21 +117,6 @@ def test_an_interrupt_ends_a_wait(bucket: Bucket, proxy: FaultProxy, tmp_path: P
     assert "Traceback" not in errors
 
 
-def test_local_work_does_not_import_obstore(tmp_path: Path) -> None:
-    folder = write(tmp_path / "images", photos(3))
-    program = (
-        "import contextlib, sys, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])\n"
-        "import iofast.packing.worker\n"
-        "from iofast.packing.run import pack\npack(sys.argv[1], sys.argv[2], resize=24, workers=1)\n"
-        "print(*sys.modules, file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", program, str(folder), str(tmp_path / "out.lmdb")]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    loaded = set(run.stderr.split())
-    assert "iofast" in loaded
-    assert not loaded & {"obstore", "asyncio", "iofast.remote.store", "iofast.source.objects"}
-
-
 def test_without_obstore(tmp_path: Path) -> None:
     program = "import sys\nsys.modules['obstore'] = None\nfrom iofast.cli import main\nsys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "pack", "s3://bucket/p", str(tmp_path / "out.lmdb")]

@@ -327,15 +327,6 @@ def test_what_cannot_be_opened(site: str, name: str, text: str) -> None:
         open_reader(f"{site}/{name}")
 
 
-@pytest.mark.parametrize(
-    "url", ["https://host/x.tar?sig=SECRET", "https://user:SECRET@host/x{0..1}.bin", "s3://a:SECRET@b/x-[01].tar"]
-)
-def test_no_secret_of_a_url_gets_into_errors(url: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        open_reader(url)
-    assert "SECRET" not in str(caught.value)
-
-
 @pytest.mark.usefixtures("folder")
 def test_damage_in_the_store_is_found(sets: Path, tmp_path: Path) -> None:
     shutil.copytree(sets, tmp_path / "copy")
