@@ -18,7 +18,7 @@ from iofast.packing import pack
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
-from iofast.remote.urls import RemotePath, join
+from iofast.remote.urls import RemotePath
 from iofast.source import SourceOptions
 from iofast.source.scan import scan
 
@@ -158,20 +158,6 @@ def test_sources_that_are_refused(tmp_path: Path) -> None:
         pack(Path("s3://bucket/photos"), tmp_path / "out.lmdb")
     with pytest.raises(SourceError, match=r"s3://bucket/train\.tar is a container"):
         pack("s3://bucket/train.tar", tmp_path / "out.lmdb")
-
-
-@pytest.mark.parametrize(
-    ("root", "path", "joined"),
-    [
-        ("/data", "a/b.jpg", "/data/a/b.jpg"),
-        ("/data", "/x/b.jpg", "/x/b.jpg"),
-        ("/data", "s3://bucket/b.jpg", "s3://bucket/b.jpg"),
-        ("s3://bucket/data", "a/b.jpg", "s3://bucket/data/a/b.jpg"),
-        ("s3://bucket/data/", "/x/b.jpg", "/x/b.jpg"),
-    ],
-)
-def test_join(root: str, path: str, joined: str) -> None:
-    assert join(root, path) == joined
 
 
 @pytest.mark.parametrize(
