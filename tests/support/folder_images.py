@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import numpy as np
-from kernel_images import exif, save
 from PIL import Image
 
 
 def image(width: int, height: int, kind: str = "JPEG", orientation: int = 1, seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-    return save(Image.fromarray(pixels), kind, **({"exif": exif(orientation)} if orientation > 1 else {}))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind, **({"exif": exif} if orientation > 1 else {}))
+    return out.getvalue()
 
 
 def make_folder(tmp_path: Path) -> Path:

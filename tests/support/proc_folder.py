@@ -9,14 +9,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from at_once import eventually as until
-
 from iofast.monitor.snapshot import Job
-
-__all__ = ["TRAIN", "ProcFolder", "job", "running", "until"]
 
 TRAIN = b"python\0train.py\0"
 
@@ -112,3 +109,13 @@ def running(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
         process.stdout.close()
         process.stdin.close()
+
+
+def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether `true()` becomes true within `seconds`."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
