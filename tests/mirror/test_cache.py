@@ -29,9 +29,13 @@ def filled(own: BlockCache, name: str, blocks: int) -> SparseCopy:
     for block in range(blocks):
         assert asyncio.run(own.reserve(BLOCK, ()))
         copy.store(block, memoryview(random.Random(block).randbytes(BLOCK)))
-        place = copy._place(block) + 12
-        os.pwrite(copy.fd, (1000 + block).to_bytes(4, "little"), place)
+        os.pwrite(copy.fd, (1000 + block).to_bytes(4, "little"), copy._place(block) + 12)
     return copy
+
+
+def full(folder: Path, blocks: int) -> tuple[BlockCache, SparseCopy]:
+    own = BlockCache(folder, blocks * BLOCK)
+    return own, filled(own, "a", blocks)
 
 
 def blocks(copy: SparseCopy) -> list[int]:
@@ -61,8 +65,7 @@ def test_processes_share_the_copy_of_one_version(folder: Path) -> None:
 class TestEviction:
     def test_without_an_order_the_oldest_go_first(self, folder: Path) -> None:
         """But the index of a set and blocks on their way stay."""
-        own = BlockCache(folder, 7 * BLOCK)
-        copy = filled(own, "a", 7)
+        own, copy = full(folder, 7)
         assert asyncio.run(own.reserve(BLOCK, ()))
         assert blocks(copy) == [2, 3, 4, 5, 6]
         assert own.used() == 6 * BLOCK
@@ -75,8 +78,7 @@ class TestEviction:
             def blocks(self) -> set[tuple[str, int]]:
                 return {("s3://b/a", 3), ("s3://b/other", 1)}
 
-        own = BlockCache(folder, 5 * BLOCK)
-        copy, coming = filled(own, "a", 5), Coming()
+        (own, copy), coming = full(folder, 5), Coming()
         own.add_needs(coming)
         assert make_room(own, BLOCK)
         assert blocks(copy) == [0, 1, 3]
@@ -94,15 +96,13 @@ class TestEviction:
         assert own.used() == pytest.approx(5 * BLOCK, abs=16 << 10)  # files have a table, too
 
     def test_copies_that_another_process_has_open_are_not_touched(self, folder: Path) -> None:
-        other = BlockCache(folder, 4 * BLOCK)
-        theirs = filled(other, "theirs", 4)
+        _other, theirs = full(folder, 4)
         own = BlockCache(folder, 4 * BLOCK)
         assert not asyncio.run(own.reserve(BLOCK, ()))
         assert blocks(theirs) == [0, 1, 2, 3]
 
     def test_a_block_that_another_process_stores_is_left_out(self, folder: Path) -> None:
-        own = BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        own, copy = full(folder, 3)
         fd = os.open(own.files()[0][0], os.O_RDWR)
         assert cache.try_lock(fd, 0)
         assert make_room(own, BLOCK)
@@ -110,8 +110,7 @@ class TestEviction:
         os.close(fd)
 
     def test_it_waits_for_what_is_being_read(self, folder: Path) -> None:
-        own, other = BlockCache(folder, 3 * BLOCK), BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        (own, copy), other = full(folder, 3), BlockCache(folder, 3 * BLOCK)
         before, seen, entered = os.pread(copy.fd, BLOCK, 0), list[bytes](), threading.Event()
 
         def read() -> None:
@@ -126,8 +125,7 @@ class TestEviction:
 
     def test_it_is_given_up_if_something_is_read_for_long(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cache, "_PATIENCE", 0.05)
-        own, other = BlockCache(folder, 3 * BLOCK), BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        (own, copy), other = full(folder, 3), BlockCache(folder, 3 * BLOCK)
         before = own.evictions()
         with other.holding():
             assert not make_room(own, BLOCK)
@@ -144,16 +142,15 @@ class TestEviction:
         def refused(*_: object) -> None:
             raise OSError(95, "not supported")
 
-        own = BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        own, copy = full(folder, 3)
         monkeypatch.setattr(SparseCopy, "free", refused)
         assert not make_room(own, BLOCK)
         assert copy.size == 3 * BLOCK
         assert own.used() == 3 * BLOCK
 
     def test_a_reader_that_begins_later_is_not_waited_for(self, folder: Path) -> None:
-        own, other = BlockCache(folder, 3 * BLOCK), BlockCache(folder, 3 * BLOCK)
-        copy, started, done = filled(own, "a", 3), threading.Event(), threading.Event()
+        (own, copy), other = full(folder, 3), BlockCache(folder, 3 * BLOCK)
+        started, done = threading.Event(), threading.Event()
 
         def read() -> None:
             while not done.is_set():
@@ -188,11 +185,11 @@ def test_copies_that_threads_open_and_drop_keep_their_files_open(folder: Path) -
 
 
 def test_a_full_disk_is_an_error_and_no_endless_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def no_space(*_: object) -> None:
         raise OSError(28, "full")
 
     own = BlockCache(folder, 10 * BLOCK)
-    monkeypatch.setattr(cache, "prepare", full)
+    monkeypatch.setattr(cache, "prepare", no_space)
     with pytest.raises(OSError, match="full"):
         own.open("s3://b/a", '"1"', BLOCK)
     assert own.files() == []
