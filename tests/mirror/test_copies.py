@@ -50,6 +50,8 @@ def test_a_stored_block_is_here_at_its_own_offset_and_takes_its_own_space(file: 
         assert os.pread(each.fd, 1000, 3 * BLOCK) == DATA[3 * BLOCK :]
     assert [block for block, _ in again.stored()] == [1, 3]
     assert (os.fstat(copy.fd).st_blocks - before) * 512 < 2 * BLOCK
+    with pytest.raises(ValueError, match="block 3 has 1000 bytes, found 65536"):
+        copy.store(3, block_of(0))
 
 
 def test_an_evicted_block_is_gone_for_whoever_asks_after_the_eviction(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from benchmarks.gpu import data, decode, finishing, pixels, record, resident, st
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.record import Figure, Lack
+from iofast.beside import window
+from iofast.meter import MeterStats, Stall
 
 CPU = torch.device("cpu")
 
@@ -51,6 +54,15 @@ def job(made: Job, tmp_path: Path) -> Job:
 )
 def test_goals(value: float, goal: dict[str, float], met: bool | None) -> None:
     assert Figure("a", value, "%", **goal).met is met
+
+
+def test_a_window_of_the_meter() -> None:
+    """10 steps of 1 second, half of it waiting, then 30 of 2 seconds with 1.5 seconds of waiting in all."""
+    begun = MeterStats("cuda", 1, 11, 10, None, 1.0, 1.0, 0.5, Stall(0.5, 0.5), None, None, {})
+    ended = replace(begun, steps=40, step_mean_s=1.75, stall=Stall(6.5 / 70, 6.5 / 70))
+    assert window(begun, ended) == pytest.approx(1.5 / 60)
+    with pytest.raises(RuntimeError, match="saw no step: 10 before, 10 after"):
+        window(begun, begun)
 
 
 def figures(job: Job) -> set[str]:
