@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iofast.mirror.locks import END, locked_elsewhere, try_lock, unlock
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=30), st.integers(0, 12), st.integers(0, 14))
+@example([(True, byte) for byte in (3, 4, 5)], 4, 5)
 def test_a_byte_is_locked_by_one_opening_at_a_time(steps: list[tuple[bool, int]], start: int, stop: int) -> None:
     """Neighbouring bytes of one opening are one lock to the kernel."""
     fd = os.memfd_create("locks")

@@ -67,9 +67,11 @@ def test_a_missing_object(served: Served) -> None:
 def test_a_changed_object_is_an_error_and_never_a_mixture(served: Served, tmp_path: Path) -> None:
     stored, data = opened(served, 3 * BLOCK)
     assert stored.read(0, 10) == data[:10]
+    used = cache.current().used()
     (tmp_path / "objects" / "a").write_bytes(bytes(3 * BLOCK))
     with pytest.raises(ObjectConflictError, match=r"/a has changed$"):
         stored.read(BLOCK, BLOCK + 10)
+    assert cache.current().used() == used, "no room is taken by what did not come"
     assert stored.read(0, 10) == data[:10]
     assert StoredObject(stored.url).read(0, 10) == bytes(10)
 
