@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from object_store import REFUSED, Bucket, Fault, FaultProxy, Plan, first
+from object_store import REFUSED, Bucket, Fault, FaultProxy, Plan, Request, first
 from packing_runs import digests
 from test_pack_remote import below, photos, write
 from todays import todays
@@ -123,7 +123,14 @@ class TestUploads:
     def test_a_lost_answer_of_a_conditional_write(self, bucket: Bucket, proxy: FaultProxy) -> None:
         """The object was written, but its answer was lost: the next attempt finds it, and it counts as written."""
         store = Store.of(f"s3://{bucket.name}", QUICK)
-        proxy.plan = lambda request: Fault(cut=0, headers={"Content-Length": "9"}) if request.number == 0 else None
+
+        def lost(request: Request) -> Fault | None:
+            if request.method != "PUT" or request.number:
+                return None
+            bucket.put("marker", DATA)
+            return Fault(reset=True)
+
+        proxy.plan = lost
         etag = store.put_bytes("marker", DATA, if_none_match=True)
         assert store.head("marker").etag == etag
         with pytest.raises(ObjectConflictError, match="exists already"):
