@@ -31,7 +31,7 @@ DATA = os.urandom(300_000)
 # What happens to an answer, and the reason that the error gives if it does not end.
 FAULTS = {
     "503": (Fault(status=503, headers={"Retry-After": "1"}), "503 service unavailable, SlowDown, for 2 s"),
-    "429": (Fault(status=429, headers={"Retry-After": "1"}), "429 too many requests, SlowDown, for 2 s"),
+    "429": (Fault(status=429, body=b"", headers={"Retry-After": "1"}), "429 too many requests, for 2 s"),
     "500": (Fault(status=500, body=b""), "500 internal server error, for 2 s"),
     "reset": (Fault(reset=True), "the connection broke, for 2 s"),
     "no answer": (Fault(delay=3, status=503), "no answer in time, for 2 s"),
