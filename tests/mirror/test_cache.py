@@ -192,6 +192,9 @@ def test_a_full_disk_is_an_error_and_no_endless_loop(folder: Path, monkeypatch: 
     monkeypatch.setattr(cache, "prepare", no_space)
     with pytest.raises(OSError, match="full"):
         own.open("s3://b/a", '"1"', BLOCK)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="too long"):
+        own.open("s3://b/" + 5000 * "a", '"1"', BLOCK)
     assert own.files() == []
 
 
