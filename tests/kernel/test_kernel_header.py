@@ -13,7 +13,6 @@ from PIL import Image
 
 from iofast import kernel
 from iofast.errors import DecodeError
-from iofast.kernel import pillow
 from iofast.kernel.contract import Header
 
 PIXELS = photo(90, 60)
@@ -63,8 +62,6 @@ def _exif(order: str, entries: list[tuple[int, int, int, bytes]], offset: int = 
 
 
 _LITTLE, _BIG = struct.pack("<HH", 6, 0), struct.pack(">HH", 6, 0)
-
-
 SHORT_6, LONG_6 = (0x0112, 3, 1, _LITTLE), (0x0112, 4, 1, struct.pack("<I", 6))
 EXIF_BLOCKS = {
     "little": (_exif("<", [SHORT_6]), 6),
@@ -113,24 +110,6 @@ def test_the_beginning_of_a_file_is_enough_or_raises() -> None:
             kernel.read_header(data[:end])
     for data in (save(IMAGE, "PNG"), save(IMAGE, "GIF"), save(IMAGE, "BMP"), save(IMAGE, "PPM")):
         assert kernel.read_header(data[:2000]) == kernel.read_header(data)
-
-
-def test_buffers_of_any_type() -> None:
-    for data in (jpeg(PIXELS), save(IMAGE, "PNG")):
-        whole = kernel.read_header(data)
-        assert whole == kernel.read_header(bytearray(data)) == kernel.read_header(memoryview(data))
-
-
-def test_the_format_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look takes a microsecond, and a tar of a million members that are no images needs nothing else."""
-    looks, real = list[int](), pillow.format_of
-    monkeypatch.setattr(pillow, "format_of", lambda data: looks.append(len(data)) or real(data))
-    for name in ("PNG", "GIF", "TIFF"):
-        kernel.read_header(save(IMAGE, name))
-    for data in (b"no image at all", b"\x89PNG\r\n\x1a\n", b"II*\0"):
-        with pytest.raises(DecodeError):
-            kernel.read_header(data)
-    assert len(looks) == 6
 
 
 def test_the_limit_on_pixels_is_applied_to_a_header() -> None:
