@@ -16,7 +16,6 @@ from device_model import Device
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.batch_memory import aside
 from iofast.errors import StateError
 from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, transfer_to
 from iofast.meter.counters import StageCounter
@@ -246,20 +245,3 @@ def test_any_tensor_of_a_users_function_is_copied(monkeypatch: pytest.MonkeyPatc
     assert dense == [True] * 4
     there = torch.empty(3, device="meta")
     assert streams.copy(there) is there
-
-
-def test_each_thread_relaxes_its_capture_mode_once_the_driver_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    statuses, modes = [3, 0, 0], []
-
-    def exchange(mode: Any) -> int:
-        modes.append(mode._obj.value)
-        return statuses.pop(0)
-
-    driver = SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)
-    monkeypatch.setattr("iofast.batch_memory.ctypes.CDLL", lambda name: driver)
-    for left in (1, 0):
-        thread = threading.Thread(target=lambda: [aside() for _ in range(5)])
-        thread.start()
-        thread.join()
-        assert len(statuses) == left
-    assert modes == [2, 2, 2], "relaxed: again after a failure, and in another thread"

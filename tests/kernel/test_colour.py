@@ -153,20 +153,6 @@ def test_damage_is_found_with_every_format(mode: str, options: dict[str, Any]) -
             native.transcode(damaged, TranscodeRecipe(**options))
 
 
-def test_results_that_cannot_be_stored_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = jpeg(photo(300, 2), icc_profile=MIXED)
-    for recipe in (
-        TranscodeRecipe(size=120, mode="short", format="webp"),  # 18,000 pixels wide
-        TranscodeRecipe(size=120, mode="short", format="rgb", max_pixels=2_000_000),
-        TranscodeRecipe(size=300, mode="pad", max_pixels=89_999),
-    ):
-        with pytest.raises(DecodeError, match=r"limit|a side that webp takes"):
-            native.transcode(wide, recipe)
-    monkeypatch.setattr(native, "_AS_PIXELS", 599)  # more than the C code's limit: Pillow decodes
-    made = [module.transcode(wide, TranscodeRecipe(format="png")).data for module in (native, recode)]
-    assert made[0] == made[1]
-
-
 @pytest.mark.parametrize(
     ("mode", "profile"),
     [
@@ -211,25 +197,14 @@ def test_kept_files_change_only_on_request() -> None:
     for data in (clear, plain, mixed):
         for options in ({}, {"icc": "keep"}, {"icc": "drop"}, {"background": "drop"}):
             assert kernel.transcode(data, TranscodeRecipe(format="keep", **options)).data == data
+    square = jpeg(scene(64, 64))
+    assert kernel.transcode(square, TranscodeRecipe(size=64, mode="pad", format="keep")).data == square
     asked = TranscodeRecipe(format="keep", icc="srgb", background="white")
     assert kernel.transcode(plain, asked).data == plain
     assert off(pixels(kernel.transcode(clear, asked)), over(SHOWN, ramp())) < 8
     assert off(pixels(kernel.transcode(mixed, asked)), SHOWN) < 8
     half = kernel.transcode(mixed, TranscodeRecipe(format="keep", size=24, mode="short"))  # cannot be kept
     assert off(pixels(half), np.asarray(Image.fromarray(SHOWN).resize((32, 24), Image.Resampling.BILINEAR))) < 8
-
-
-def test_padding() -> None:
-    data = jpeg(scene(40, 80), quality=95, exif=exif(6))  # upright 80 x 40
-    recipe = TranscodeRecipe(size=64, mode="pad", pad_color="#727272", format="rgb")
-    found = pixels(kernel.transcode(data, recipe))
-    assert (found[:16] == 0x72).all()
-    assert (found[48:] == 0x72).all()
-    assert not (found[17:47] == 0x72).all(2).any()
-    gray = kernel.transcode(jpeg(scene(40, 80), "L"), TranscodeRecipe(size=64, mode="pad"))
-    assert Image.open(io.BytesIO(gray.data)).mode == "L"
-    square = jpeg(scene(64, 64))
-    assert kernel.transcode(square, TranscodeRecipe(size=64, mode="pad", format="keep")).data == square
 
 
 def test_colours_are_checked() -> None:

@@ -179,13 +179,11 @@ def test_what_pillow_decodes_is_finished_by_the_kernel(kind: str, orientation: i
     assert both(data, view, orientation) == ["pillow"]
     span = (0.5, 1.25, 80.75, 81.0)
     source, _alive = batch_of([data], [orientation])
-    out, status = np.zeros((1, 40, 30, 3), np.uint8), np.zeros(1, np.int32)
-    boxes = np.array([[3, 4, 91, 93, 30, 40, 0, 0]], np.int32)
-    with closing(native.Context(DecodeOptions(exact=True))) as context:
-        spans = np.array([span], np.float32)
-        native.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1, spans=spans)
+    status, out = decode_views(
+        source, [View((3, 4, 91, 93, 30, 40, 0, 0), (30, 40))], DecodeOptions(exact=True), [span]
+    )
     wanted = upright(data, orientation).crop((3, 4, 91, 93)).resize((30, 40), Image.Resampling.BILINEAR, span)
-    assert status[0] == Status.OK
+    assert status == [Status.OK]
     np.testing.assert_array_equal(out[0], np.asarray(wanted))
 
 

@@ -283,18 +283,3 @@ def test_damaged_payloads_harm_no_neighbour(data: st.DataObject) -> None:
     assert status[1] in set(Status)
     if status[1]:
         assert not out[1].any()
-
-
-def test_one_context_for_images_of_all_sizes_and_statuses() -> None:
-    context = kernel.Context(DecodeOptions(filter="bicubic"))
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        width, height = (int(side) for side in rng.integers(1, 500, 2))
-        data = KINDS[sorted(KINDS)[rng.integers(len(KINDS))]](photo(width, height))
-        view = View((0, 0, width, height, 31, 29, 0, 0), (31, 29))
-        source, _alive = batch_of([data[: len(data) // 2], data, b"none"])
-        out, status = np.full((3, 29, 31, 3), 99, np.uint8), np.full(3, -7, np.int32)
-        boxes = np.array([view.box] * 3, np.int32)
-        kernel.decode_batch(context, source, boxes, np.zeros(3, np.uint8), out, status, 0, 3)
-        assert status[1:].tolist() == [Status.OK, Status.UNSUPPORTED]
-        np.testing.assert_array_equal(out[1], decode_view(data, view, context.options)[1])

@@ -74,19 +74,3 @@ def test_memory_does_not_depend_on_the_size_in_the_header(kind: str) -> None:
     data = with_size(KINDS[kind](photo(64, 64)), 16_000, 16_000)
     run = subprocess.run([sys.executable, "-c", BOMB], input=data, capture_output=True, check=True)
     assert int(run.stdout) < 100 * 1024, "KiB"
-
-
-def test_two_threads_never_borrow_the_same_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the test for an idle context and taking it, another thread could take it: `IndexError`."""
-
-    class Raced(list[object]):
-        """An empty list that is true, as the second thread sees it."""
-
-        def __bool__(self) -> bool:
-            return True
-
-    from iofast.kernel import native_batch
-
-    monkeypatch.setitem(native_batch._idle, ("nearest", True), Raced())
-    with native_batch.borrowed("nearest", 1) as context:
-        assert context.handle is not None

@@ -53,8 +53,10 @@ def resized(data: bytes, recipe: TranscodeRecipe, orientation: int = 1) -> Image
     made = image.resize(framing.size, Image.Resampling[recipe.filter.upper()])
     if recipe.mode != "pad":
         return made.crop(framing.box)
-    left, top = ((recipe.size or 0) - made.width) // 2, ((recipe.size or 0) - made.height) // 2
-    return made.crop((-left, -top, (recipe.size or 0) - left, (recipe.size or 0) - top))  # black beyond its edges
+    side = recipe.size or 0
+    padded = Image.new("RGB", (side, side), recipe.pad_color or 0)
+    padded.paste(made, ((side - made.width) // 2, (side - made.height) // 2))
+    return padded
 
 
 def close(found: Pixels, wanted: Image.Image, mean: float = 1.0, most: int = 12) -> bool:
@@ -138,21 +140,8 @@ def test_options_of_the_encoder(subsampling: str, factors: int) -> None:
     tables = Image.open(BytesIO(result.data)).quantization
     assert tables == Image.open(BytesIO(jpeg(photo(300, 200), quality=77))).quantization
     assert 0xDD not in dict(Parts.of(kernel.transcode(data, TranscodeRecipe()).data).header)
-
-
-@pytest.mark.parametrize("kind", ["420", "gray", "cmyk", "progressive"])
-def test_no_larger_than_pillow_writes_it(kind: str) -> None:
-    data = KINDS[kind](photo(500, 375))
-    recipe = TranscodeRecipe(size=200, mode="short")
-    mode = "L" if kind == "gray" else "RGB"
-    pillow = save(resized(data, recipe).convert(mode), "JPEG", quality=90, subsampling="4:2:0")
-    assert len(kernel.transcode(data, recipe).data) <= 1.01 * len(pillow)
-
-
-def test_webp_has_a_quality() -> None:
-    data = KINDS["420"](photo(300, 200))
-    fine, poor = (len(kernel.transcode(data, TranscodeRecipe(format="webp", quality=q)).data) for q in (95, 20))
-    assert poor < fine / 2
+    fine, poor = (kernel.transcode(data, TranscodeRecipe(format="webp", quality=quality)).data for quality in (95, 20))
+    assert len(poor) < len(fine) / 2
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP"])
@@ -216,9 +205,11 @@ def test_results_too_large_are_refused_before_they_are_made() -> None:
         ({"size": 40, "format": "keep"}, long),
         ({"size": 3, "max_pixels": 100_000}, "limit on pixels, --max-pixels is 100000"),
         ({"size": 3000, "format": "rgb", "max_pixels": 1 << 30}, "60000000x3000 pixels after resizing"),
+        ({"size": 1, "format": "webp"}, "longer than the 16,383 pixels a side that webp takes"),
+        ({"size": 300, "mode": "pad", "max_pixels": 89_999}, "limit"),
     ):
         with pytest.raises(DecodeError, match=words):
-            kernel.transcode(strip, TranscodeRecipe(mode="short", **options))
+            kernel.transcode(strip, TranscodeRecipe(**{"mode": "short", **options}))
     result = kernel.transcode(strip, TranscodeRecipe(size=40, mode="crop"))  # only 40 x 40 pixels are stored
     assert (result.width, result.height) == (40, 40)
     assert kernel.transcode(strip, TranscodeRecipe(size=3, mode="short")).width == 60_000 <= MAX_SIDE

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pixel_work import apply, noise, stepped
+from pixel_work import noise, stepped
 
 from benchmarks.peers import vision
 from iofast import transforms as T
-from iofast.choices import Draw
-from iofast.loader.assemble import soft_labels
-from iofast.transforms import CutMix, MixUp, RandomErasing
 from iofast.transforms.layers import Named, Strength, step_of
 from iofast.transforms.policies import Policy
 from iofast.transforms.policy_tables import AUTO_POLICIES, TIMM_SPACES, narrow
-from iofast.work import CHANNELS, NUMBERS, Step, no_work
+from iofast.work import CHANNELS, NUMBERS, Step
 
 pytestmark = pytest.mark.interop
 
@@ -100,41 +96,6 @@ def test_pairs_are_torchvisions(v2: Any, name: str) -> None:
     assert [tuple(pair) for pair in AUTO_POLICIES[name]] == wanted
 
 
-@pytest.mark.parametrize("kind", ["RandomAffine", "RandomRotation", "RandomPerspective"])
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-def test_moves_are_torchvisions(v2: Any, kind: str, mode: str) -> None:
-    """The same random numbers, passed to torchvision's functions."""
-    functional = v2.functional
-    images, draw = noise(8, HEIGHT, WIDTH).contiguous(), Draw(3, 0, np.arange(8))
-    way = functional.InterpolationMode(mode)
-    ops: dict[str, Any] = {
-        "RandomAffine": T.RandomAffine(40, (0.2, 0.3), (0.6, 1.4), (-10, 20, -5, 5), mode, center=(20, 11)),
-        "RandomRotation": T.RandomRotation(90, mode, center=(20, 11)),
-        "RandomPerspective": T.RandomPerspective(0.6, 1.0, mode),
-    }
-    work = T.compile([ops[kind]]).work(draw, np.full(8, WIDTH), np.full(8, HEIGHT))
-    made = stepped(images, work.steps, work.numbers)
-    inside = stepped(torch.full_like(images, 255), work.steps, work.numbers) == 255
-    u = draw.uniform({"RandomAffine": "affine", "RandomRotation": "rotation"}.get(kind, "perspective"), 9)
-    for row, image in enumerate(images):
-        own = u[row]
-        if kind == "RandomRotation":
-            wanted = functional.rotate(image, -90 + 180 * own[0], way, center=[20, 11])
-        elif kind == "RandomAffine":
-            shift = [round((2 * own[1] - 1) * 0.2 * WIDTH), round((2 * own[2] - 1) * 0.3 * HEIGHT)]
-            shear = [-10 + 30 * own[4], -5 + 10 * own[5]]
-            wanted = functional.affine(image, -40 + 80 * own[0], shift, 0.6 + 0.8 * own[3], shear, way, center=[20, 11])
-        else:
-            wide, high = int(0.6 * (WIDTH // 2)) + 1, int(0.6 * (HEIGHT // 2)) + 1
-            x, y = np.floor(own[1::2] * wide), np.floor(own[2::2] * high)
-            ends = [[x[0], y[0]], [WIDTH - wide + x[1], y[1]], [WIDTH - wide + x[2], HEIGHT - high + y[2]]]
-            ends.append([x[3], HEIGHT - high + y[3]])
-            starts = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
-            wanted = functional.perspective(image, starts, [[int(v) for v in each] for each in ends], way)
-        differ = ((made[row].int() - wanted.int()).abs() > 1) & inside[row]
-        assert differ.float().mean() < 0.01, row
-
-
 def test_levels_are_timms() -> None:
     augment = pytest.importorskip("timm.data.auto_augment")
     for increasing, space in enumerate(TIMM_SPACES):
@@ -179,37 +140,3 @@ def test_steps(v2: Any, code: Step, numbers: list[list[float]], theirs: Theirs) 
         wanted = torch.stack([theirs(v2.functional, image, some) for image in images])
         made = stepped(images, np.full((3, 1), code, np.int8), own[:, None])
         assert (made.int() - wanted.int()).abs().max() <= 1
-
-
-def test_erasing(v2: Any) -> None:
-    images, ops = noise(2, 20, 21), [RandomErasing(1, value=(0.1, 0.2, 0.3))]
-    work = no_work(2)
-    erased = np.array([[[3, 4, 10, 18]], [[0, 0, 5, 2]]], np.int32)
-    fills = np.broadcast_to(np.float32([0.1, 0.2, 0.3]), (2, 1, 3)).copy()
-    work = replace(work, erased=erased, fills=fills, noise=np.zeros((2, 1), np.int32))
-    made = apply(images, ops, work=work)
-    value = torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)
-    for row, (y0, x0, y1, x1) in enumerate(erased[:, 0].tolist()):
-        wanted = v2.functional.erase(images[row].float().mul(1 / 255), y0, x0, y1 - y0, x1 - x0, value)
-        torch.testing.assert_close(made[row], wanted, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("ours", "name"), [(MixUp, "MixUp"), (CutMix, "CutMix")])
-def test_mixing(v2: Any, ours: Any, name: str) -> None:
-    """With two images torchvision's partner, the previous image, equals ours."""
-    theirs, images = getattr(v2, name)(num_classes=4), noise(2, 20, 24)
-    single = images.float().mul(1 / 255)
-    labels = torch.tensor([1, 3])
-    params = theirs.make_params([single]) | {"labels": labels, "batch_size": 2}
-    work = no_work(2).paired(np.array([1, 0]))
-    columns = {}
-    if name == "MixUp":
-        columns["share"] = columns["own"] = np.full(2, params["lam"], np.float32)
-    else:
-        x0, y0, x1, y1 = params["box"]
-        columns["patch"] = np.array([[y0, x0, y1, x1]] * 2, np.int32)
-        columns["own"] = np.full(2, params["lam_adjusted"], np.float32)
-    work, mix = replace(work, **columns), ours(num_classes=4)
-    made = apply(images, [mix], work=work)
-    torch.testing.assert_close(made, theirs.transform(single, params), rtol=0, atol=1e-6)
-    torch.testing.assert_close(soft_labels(labels, mix, work), theirs.transform(labels, params))

@@ -8,15 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from recipe_lists import listed, text
-from transform_draws import WORK_COLUMNS, write_smooth
+from transform_draws import write_smooth
 
 from iofast import FastDataset, FastLoader, pack
 from iofast import transforms as T
-from iofast.choices import Draw
 
 
 def smaller(name: str) -> Any:
@@ -58,24 +56,6 @@ def flat(batch: Any) -> list[torch.Tensor]:
 def batches(path: Path, preset: Callable[[], Any], batch: int = 8, **options: Any) -> list[list[torch.Tensor]]:
     options = {"shuffle": True, "seed": 5, "dtype": torch.float32, **options}
     return [flat(made) for made in FastLoader(FastDataset(path), batch, transform=preset(), **options)]
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_draws_do_not_depend_on_the_batch(name: str) -> None:
-    whole, part = T.compile(PRESETS[name]()), slice(5, 9)
-    positions, widths, heights = np.arange(20), np.arange(20) + 60, np.full(20, 52)
-    for pipeline in [view.pipeline for view in whole.views] or [whole]:
-        boxes, flips = pipeline.plan(Draw(5, 1, positions, 0, positions), widths, heights)
-        some = Draw(5, 1, positions[part], 0, positions[part])
-        of_some = pipeline.plan(some, widths[part], heights[part])
-        assert (of_some[0] == boxes[part]).all()
-        assert (of_some[1] == flips[part]).all()
-        height, width = pipeline.size or (0, 0)
-        sizes = (np.full(20, width) if width else boxes[:, 4]), (np.full(20, height) if height else boxes[:, 5])
-        work = pipeline.work(Draw(5, 1, positions, 0, positions), *sizes, boxes)
-        work_of_some = pipeline.work(some, sizes[0][part], sizes[1][part], boxes[part])
-        for column in WORK_COLUMNS:
-            assert (getattr(work_of_some, column) == getattr(work, column)[part]).all()
 
 
 def test_recipes_of_the_docs_compile() -> None:
