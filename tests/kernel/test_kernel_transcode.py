@@ -83,9 +83,8 @@ def test_any_recipe_gives_pillows_pixels(kind: str, mode: str) -> None:
             "mode": mode,
             "only_shrink": bool(number & 4),
         }
-        recipe = TranscodeRecipe(
-            **shape, format=format, filter=FILTERS[(number + len(mode)) % 5], reducing_gap=0, **FINE
-        )
+        filter, colour = FILTERS[(number + len(mode)) % 5], "#727272" if mode == "pad" else None
+        recipe = TranscodeRecipe(**shape, format=format, filter=filter, reducing_gap=0, pad_color=colour, **FINE)
         result = kernel.transcode(turned(data, orientation) if orientation > 1 else data, recipe)
         wanted = resized(data, recipe, orientation)
         if format == "webp":
