@@ -215,6 +215,23 @@ def test_a_large_image_is_loaded_within_its_memory(kind: str, most: int, monkeyp
     assert decoded(data, max_pixels=1)[0] == Status.LIMIT
 
 
+def test_contexts_are_lent_once_and_freed_after_a_large_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the test for an idle context and taking it, another thread could take it: `IndexError`."""
+
+    class Raced(list[native_batch.Context]):
+        """An empty list that is true, as the second thread sees it."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    idle = {("nearest", True): Raced()}
+    monkeypatch.setattr(native_batch, "_idle", idle)
+    for pixels, kept in ((contract.LARGE, 1), (contract.LARGE + 1, 0)):
+        with native_batch.borrowed("nearest", pixels) as context:
+            assert context.handle is not None
+        assert len(idle["nearest", True]) == kept
+
+
 def test_large_images_share_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MAX_MEMORY", 100)
     monkeypatch.setattr(memory, "_SMALL", 10)
