@@ -11,22 +11,18 @@ from kernel_images import (
     View,
     batch_of,
     decode_view,
-    decode_views,
     expected,
     jpeg,
     off_by,
     photo,
-    save,
     upright,
-    whole,
     worst,
 )
 from PIL import Image
 from raw_images import views
 
 from iofast import kernel
-from iofast.kernel.contract import FILTERS, DecodeOptions, Finish, Status
-from iofast.work import no_work
+from iofast.kernel.contract import FILTERS, DecodeOptions, Status
 
 PLANS = {
     "crop and resize": View((37, 21, 390, 250, 224, 160, 0, 0), (224, 160), True),
@@ -123,20 +119,6 @@ def test_outputs_of_any_strides(filter: str) -> None:
     border = padded.copy()
     border[:, 1:-1, 2:-3, :3] = 7
     assert (border == 7).all(), "bytes outside of the view were written"
-
-
-def test_rows_decoded_by_pillow_are_finished() -> None:
-    """The result is that of finishing afterwards; rows that fail are zero."""
-    image = photo(40, 30)
-    source, _alive = batch_of([jpeg(image), save(Image.fromarray(image), "PNG"), b"no image"])
-    finish = Finish(no_work(3), np.float32([[0.5] * 3, [1] * 3]), np.zeros((0, 3), np.float32), "float32")
-    boxes, flips = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8)
-    out, status = np.full((3, 30, 40, 3), 7, np.float32), np.full(3, -1, np.int32)
-    kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3, finish)
-    assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
-    levels = decode_views(source, [whole(40, 30)] * 3)[1]
-    np.testing.assert_array_equal(out[:2], levels[:2] * np.float32(0.5) + 1)
-    assert not out[2].any()
 
 
 def test_fast_still_shows_the_same_picture() -> None:

@@ -51,12 +51,16 @@ def resized(data: bytes, recipe: TranscodeRecipe, orientation: int = 1) -> Image
     image = upright(data, orientation)
     framing = recipe.framing(*image.size)
     made = image.resize(framing.size, Image.Resampling[recipe.filter.upper()])
-    if recipe.mode != "pad":
-        return made.crop(framing.box)
-    side = recipe.size or 0
-    padded = Image.new("RGB", (side, side), recipe.pad_color or 0)
-    padded.paste(made, ((side - made.width) // 2, (side - made.height) // 2))
-    return padded
+    if recipe.mode == "crop":
+        side = min(recipe.size or 0, *made.size)
+        x, y = (round((length - side) / 2) for length in made.size)  # as torchvision's CenterCrop
+        return made.crop((x, y, x + side, y + side))
+    if recipe.mode == "pad":
+        side = recipe.size or 0
+        padded = Image.new("RGB", (side, side), recipe.pad_color or 0)
+        padded.paste(made, ((side - made.width) // 2, (side - made.height) // 2))
+        return padded
+    return made
 
 
 def close(found: Pixels, wanted: Image.Image, mean: float = 1.0, most: int = 12) -> bool:

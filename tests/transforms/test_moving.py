@@ -14,8 +14,7 @@ from transform_draws import MANY, N, work
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.transforms.crop_box import CropBox
-from iofast.work import NUMBERS, Step
+from iofast.work import Step
 
 
 class TestDraws:
@@ -134,12 +133,3 @@ def test_a_crop_behind_a_resize_is_a_part_of_the_stored_image() -> None:
     assert (boxes[:, 4:] == small[:, 4:]).all()
     odd, _ = pipeline.plan(MANY, np.full(N, 3), np.full(N, 7))
     assert ((odd[:, 0] < odd[:, 2]) & (odd[:, 2] <= 3) & (odd[:, 1] < odd[:, 3]) & (odd[:, 3] <= 7)).all()
-
-
-def test_points_of_steps() -> None:
-    box = CropBox((0, 0, 10, 20), (10, 20))
-    pad, flip = np.zeros((2, NUMBERS), np.float32)
-    pad[:5], flip[:2] = (-3, 2, 10, 20, 0), (1, 0)
-    moved = box.then(np.array([Step.PAD, Step.CONTRAST, Step.FLIP], np.int8), np.stack((pad, pad, flip)))
-    assert [code for code, _ in moved.steps] == [Step.PAD, Step.FLIP]
-    np.testing.assert_allclose(moved.points([[1, 5]]), [[10 - (1 + 3), 5 - 2]])
