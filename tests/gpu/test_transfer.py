@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from device_model import Device
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iofast.errors import StateError
@@ -80,7 +80,14 @@ STEPS = {
 }
 
 
+# Without `wait` a batch is read too early; without `keep` the next one overwrites it.
+BUSY = ["issue", "issue", *["take", "drop", "issue", "take on another stream", "drop", "issue"] * 10]
+
+
 @given(steps=st.lists(st.sampled_from([*STEPS, "issue", "take", "drop"]), max_size=60), chance=st.randoms())
+@example(steps=BUSY, chance=random.Random(0))
+@example(steps=BUSY, chance=random.Random(1))
+@example(steps=BUSY, chance=random.Random(2))
 def test_no_batch_is_read_early_or_written_over(steps: list[str], chance: random.Random) -> None:
     training = Training(Device(chance))
     for step in steps:
@@ -215,8 +222,9 @@ def test_the_calls_that_order_streams_are_torchs() -> None:
     calls: list[Any] = []
     streams, stream = CudaStreams(torch.device("cuda:0")), SimpleNamespace(wait_event=calls.append)
     streams.wait(stream, "ready")
-    for is_cuda in (True, False):
-        streams.keep(SimpleNamespace(is_cuda=is_cuda, record_stream=lambda stream: calls.append("kept")), stream)  # type: ignore[arg-type]
+    for name, is_cuda in (("kept", True), ("on the host", False)):
+        tensor: Any = SimpleNamespace(is_cuda=is_cuda, record_stream=lambda stream, name=name: calls.append(name))
+        streams.keep(tensor, stream)  # type: ignore[arg-type]
     pinned = SimpleNamespace(
         device=torch.device("cpu"),
         layout=torch.strided,
