@@ -114,7 +114,7 @@ def test_the_limit_on_pixels_is_applied_to_a_header() -> None:
 def test_files_that_are_not_images(data: bytes) -> None:
     with pytest.raises(DecodeError, match=r"^not an image that can be decoded here" if data else "is empty"):
         kernel.read_header(data)
-    with pytest.raises(DecodeError, match="truncated|corrupt|not an image"):
+    with pytest.raises(DecodeError, match=r"truncated|corrupt|not an image"):
         kernel.read_header(b"II*\0" + data[:3])
 
 
