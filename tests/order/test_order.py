@@ -26,7 +26,6 @@ from iofast.order import (
     Repeated,
     Sampled,
     Schedule,
-    Sequential,
     Shuffled,
     Weighted,
 )
