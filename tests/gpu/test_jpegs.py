@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jpeg_damage import damage
+from kernel_images import batch_of
 from numpy.typing import NDArray
 from region_images import OWN, encode, texture
 
@@ -15,7 +16,6 @@ from iofast import kernel
 from iofast.gpu import jpegs
 from iofast.gpu.stages import Output
 from iofast.gpu.structs import DAMAGED
-from iofast.kernel import Payloads
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Finish
 from iofast.work import no_work
 
@@ -31,29 +31,16 @@ def drawn(rng: np.random.Generator) -> bytes:
     return encode(pixels, OWN[rng.integers(4)], restart, quality, optimize=bool(rng.random() < 0.05)).data
 
 
-def payloads(rng: np.random.Generator, files: list[NDArray[np.uint8]]) -> Payloads:
-    """Files in memory, some to be turned."""
-    count, exif = len(files), rng.integers(1, 9, len(files)).astype(np.uint8)
-    exif[rng.random(count) < 0.5] = 1
-    return Payloads.in_memory([each.ctypes.data for each in files], [len(each) for each in files], exif)
-
-
-def boxes(
-    rng: np.random.Generator, source: Payloads, files: list[NDArray[np.uint8]], size: tuple[int, int]
-) -> NDArray[np.int32]:
-    """A crop of each image and a window of it."""
-    rows = np.zeros((len(files), 8), np.int32)
-    for row, (data, exif) in enumerate(zip(files, source.orientations, strict=True)):
-        try:
-            header = kernel.read_header(data)
-            sides = (header.height, header.width) if exif >= 5 else (header.width, header.height)
-        except kernel.DecodeError:
-            sides = (20, 20)
-        ends = [sorted(rng.choice(side + 1, 2, replace=False)) for side in (max(1, min(side, 4000)) for side in sides)]
-        more = rng.integers(0, 20, 2) * int(rng.integers(2))
-        virtual = (size[1] + more[0], size[0] + more[1])
-        rows[row] = (ends[0][0], ends[1][0], ends[0][1], ends[1][1], *virtual, *rng.integers(0, more + 1))
-    return rows
+def place(rng: np.random.Generator, data: bytes, exif: int, size: tuple[int, int]) -> tuple[int, ...]:
+    """A crop of an image and a window of it."""
+    try:
+        sides = kernel.read_header(data)[1:3][:: -1 if exif >= 5 else 1]
+    except kernel.DecodeError:
+        sides = (20, 20)
+    across, down = (sorted(rng.choice(max(1, min(side, 4000)) + 1, 2, replace=False).tolist()) for side in sides)
+    more = rng.integers(0, 20, 2) * int(rng.integers(2))
+    virtual = size[1] + more[0], size[0] + more[1]
+    return across[0], down[0], across[1], down[1], *virtual, *rng.integers(0, more + 1)
 
 
 def both(
@@ -61,10 +48,10 @@ def both(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], list[int]]:
     """The status by the host's build and by the kernel, and the images of which the former's pixels differ."""
     rng, count = np.random.default_rng(seed), len(files)
-    arrays = [np.frombuffer(data, np.uint8) for data in files]
-    source = payloads(rng, arrays)
+    turns = np.where(rng.random(count) < 0.5, 1, rng.integers(1, 9, count)).tolist()
+    source, _alive = batch_of(files, turns)
     options, flips = DecodeOptions(filter=filter), rng.integers(0, 2, count).astype(np.uint8)
-    places = boxes(rng, source, arrays, size)
+    places = np.array([place(rng, data, exif, size) for data, exif in zip(files, turns, strict=True)], np.int32)
     shape = (count, *size, 3) if last else (count, 3, *size)
     stored = np.dtype("uint16" if type == "bfloat16" else type)
 

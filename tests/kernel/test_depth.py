@@ -27,10 +27,8 @@ def cases() -> Iterator[tuple[str, bytes]]:
     yield "tiff 12", tiff(twelve(wide * 16 + 5), 12)
     for order, name in (("<", "little"), (">", "big")):
         yield f"tiff 16 {name}", tiff(sixteen.astype(order + "u2").tobytes(), 16, order=order)
-        yield (
-            f"tiff float {name}",
-            tiff((RAMP / 255).astype(order + "f4").tobytes(), 32, FLOAT, order=order, span=(0, 1)),
-        )
+        floats = (RAMP / 255).astype(order + "f4").tobytes()
+        yield f"tiff float {name}", tiff(floats, 32, FLOAT, order=order, span=(0, 1))
         own: dict[str, Any] = {"order": order, "span": (-1000, -1000 + 255 * 7)}
         yield f"tiff signed 16 {name}", tiff((wide * 7 - 1000).astype(order + "i2").tobytes(), 16, SIGNED, **own)
         own = {"order": order, "span": (-(1 << 31), (1 << 31) - 1)}
@@ -40,10 +38,8 @@ def cases() -> Iterator[tuple[str, bytes]]:
     yield "tiff unsigned 32", tiff(unsigned, 32, span=(0, (1 << 32) - 1))
     yield "tiff signed 8", tiff((wide - 128).astype(np.int8).tobytes(), 8, SIGNED, span=(-128, 127))
     yield "tiff 16 white is zero", tiff((65_535 - sixteen).astype("<u2").tobytes(), 16, photometric=0)
-    yield (
-        "tiff float white is zero",
-        tiff((1 - RAMP / 255).astype("<f4").tobytes(), 32, FLOAT, photometric=0, span=(0, 1)),
-    )
+    inverted = (1 - RAMP / 255).astype("<f4").tobytes()
+    yield "tiff float white is zero", tiff(inverted, 32, FLOAT, photometric=0, span=(0, 1))
     packed = Image.fromarray(sixteen.astype(np.uint16))
     yield "tiff 16 packed", save(packed, "TIFF", compression="tiff_lzw")
     for name, samples, bits, kind, own in (
@@ -61,10 +57,7 @@ def cases() -> Iterator[tuple[str, bytes]]:
     yield "pgm 10", b"P5 64 48 1023\n" + (wide * 1023 // 255).astype(">u2").tobytes()
     yield "pgm 4", b"P5 64 48 15\n" + (wide // 17).astype(np.uint8).tobytes()
     yield "ppm 10", b"P6 64 48 1023\n" + np.repeat((wide * 1023 // 255)[..., None], 3, 2).astype(">u2").tobytes()
-    yield (
-        "pgm of text",
-        b"P2 64 48 1023\n" + b" ".join(b"%d" % value for value in (wide * 1023 // 255).ravel().tolist()),
-    )
+    yield "pgm of text", b"P2 64 48 1023\n" + " ".join(map(str, (wide * 1023 // 255).ravel().tolist())).encode()
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in cases()])
@@ -107,28 +100,19 @@ def test_nan_is_black() -> None:
     assert found[0, :5, 0].tolist() == [0, 255, 0, 255, 128]
 
 
-def large(kind: str) -> bytes:
-    frames = [Image.fromarray(photo(90, 60, seed)) for seed in range(3)]
-    more: dict[str, Any] = {"save_all": True, "append_images": frames[1:]} if kind.endswith("several") else {}
-    if kind.startswith("GIF"):
-        frames[0] = frames[0].quantize(16)
-        more |= {"disposal": 2} if more else {}
-    return save(frames[0], kind.split()[0], **more, **({"compression": "tiff_lzw"} if "packed" in kind else {}))
+FRAMES = [Image.fromarray(photo(90, 60, seed)) for seed in range(3)]
+SEVERAL: dict[str, Any] = {"save_all": True, "append_images": FRAMES[1:]}
+LARGE: list[tuple[str, dict[str, Any]]] = [
+    *((kind, {}) for kind in ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")),
+    *(("TIFF", {"compression": "tiff_lzw"}), ("PNG", SEVERAL), ("WEBP", SEVERAL), ("GIF", SEVERAL | {"disposal": 2})),
+]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "TIFF packed"),
-        "PNG several",
-        "GIF several",
-        "WEBP several",
-    ],
-)
-def test_pillows_limit_is_ignored(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "options"), LARGE)
+def test_pillows_limit_is_ignored(kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It applies to a whole process: its value may be any, and other threads must not see it change."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    data = large(kind)
+    data = save(FRAMES[0].quantize(16) if kind == "GIF" else FRAMES[0], kind, **options)
     for recipe in (TranscodeRecipe(max_pixels=5400), TranscodeRecipe(size=120, mode="pad", format="png")):
         assert kernel.transcode(data, recipe).original_width == 90
     assert kernel.decode(data, 6).shape == (90, 60, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from functools import cache
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from kernel_images import KINDS, Pixels, batch_of, jpeg, photo, upright
+from kernel_images import KINDS, Pixels, View, batch_of, decode_views, jpeg, photo, upright
 from numpy.typing import NDArray
 from PIL import Image
 from raw_images import raw_batch
@@ -97,24 +98,17 @@ def test_a_window_of_an_oriented_image_is_pillows(filter: str, orientation: int)
         np.testing.assert_array_equal(made, np.asarray(whole.crop((11, 7, 161, 87))))
 
 
-@pytest.mark.parametrize("filter", FILTERS)
-def test_decoded_pixels_are_resampled_in_the_same_way(filter: str) -> None:
-    pixels = photo(300, 220)
-    source, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(300, 220)])
-    for size in ((64, 48), (299, 220), (300, 201), (611, 447)):
-        made = decoded(source, (0, 0, 300, 220, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)
-        wanted = Image.fromarray(pixels).resize(size, Image.Resampling[filter.upper()])
-        np.testing.assert_array_equal(made, np.asarray(wanted))
+def check(data: bytes, box: tuple[int, int, int, int], sizes: Sequence[tuple[int, int]], filter: str) -> None:
+    image, (source, _alive) = upright(data), batch_of([data])
+    for size in sizes:
+        made = decoded(source, (*box, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)
+        wanted = image.crop(box).resize(size, Image.Resampling[filter.upper()])
+        np.testing.assert_array_equal(made, np.asarray(wanted), err_msg=str(size))
 
 
-@pytest.mark.parametrize("size", [(3, 2), (1, 1), (700, 1), (1, 700), (40, 30)])
 @pytest.mark.parametrize("filter", FILTERS)
-def test_large_reductions_are_pillows(filter: str, size: tuple[int, int]) -> None:
-    data = jpeg(photo(1500, 1100))
-    source, _alive = batch_of([data])
-    made = decoded(source, (0, 0, 1500, 1100, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)
-    wanted = upright(data).resize(size, Image.Resampling[filter.upper()])
-    np.testing.assert_array_equal(made, np.asarray(wanted))
+def test_large_reductions_are_pillows(filter: str) -> None:
+    check(jpeg(photo(1500, 1100)), (0, 0, 1500, 1100), ((3, 2), (1, 1), (700, 1), (1, 700), (40, 30)), filter)
 
 
 def test_levels_at_both_ends_are_clipped_like_pillows() -> None:
@@ -144,39 +138,28 @@ def test_steps_and_types_follow_as_without_it() -> None:
     np.testing.assert_array_equal(made[1], made[0][:, ::-1])
 
 
+def with_spans(spans: object, exact: bool = True) -> tuple[list[int], Pixels]:
+    source, _alive = batch_of([encoded(0)])
+    return decode_views(source, [View((5, 5, 55, 45, 8, 8, 0, 0), (8, 8))], DecodeOptions(exact=exact), spans)
+
+
 @pytest.mark.parametrize(
     "span", [(0, 0, 50.5, 40), (-0.1, 0, 50, 40), (9, 0, 9, 40), (0, 5, 50, 4), (0, 0, 50, np.nan)]
 )
 def test_a_span_outside_its_region_is_an_error(span: tuple[float, ...]) -> None:
-    source, _alive = batch_of([encoded(0)])
-    status, out = np.zeros(1, np.int32), np.full((1, 8, 8, 3), 9, np.uint8)
-    boxes, flips = np.array([[5, 5, 55, 45, 8, 8, 0, 0]], np.int32), np.zeros(1, np.uint8)
-    with closing(native.Context(DecodeOptions(exact=True))) as context:
-        spans = np.array([span], np.float32)
-        native.decode_batch(context, source, boxes, flips, out, status, 0, 1, spans=spans)
-    assert status[0] == Status.BOX
+    status, out = with_spans([span])
+    assert status == [Status.BOX]
     assert not out.any()
 
 
 @pytest.mark.parametrize(("exact", "shape"), [(False, (1, 4)), (True, (2, 4)), (True, (1, 3))])
 def test_spans_need_exact_and_a_row_each(exact: bool, shape: tuple[int, int]) -> None:
-    source, _alive = batch_of([encoded(0)])
-    boxes, flips = np.array([[5, 5, 55, 45, 8, 8, 0, 0]], np.int32), np.zeros(1, np.uint8)
-    status, out = np.zeros(1, np.int32), np.empty((1, 8, 8, 3), np.uint8)
-    with (
-        closing(native.Context(DecodeOptions(exact=exact))) as context,
-        pytest.raises(OptionError, match=r"spans must have the shape \(1, 4\), in a context with exact=True, found"),
-    ):
-        native.decode_batch(context, source, boxes, flips, out, status, 0, 1, spans=np.ones(shape, np.float32))
+    with pytest.raises(OptionError, match=r"spans must have the shape \(1, 4\), in a context with exact=True, found"):
+        with_spans(np.ones(shape), exact)
 
 
 @pytest.mark.parametrize("simd", ["scalar", "avx2"])
 @pytest.mark.parametrize("filter", FILTERS)
 def test_other_instruction_sets_give_the_same(filter: str, simd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOFAST_SIMD", simd)  # read when a context is made
-    image = upright(encoded(0))
-    source, _alive = batch_of([encoded(0)])
-    for size in ((224, 224), (130, 90), (20, 30), (500, 300), (400, 40)):
-        made = decoded(source, (7, 5, 497, 371, *size, 0, 0), np.empty((*size[::-1], 3), np.uint8), filter)
-        wanted = image.crop((7, 5, 497, 371)).resize(size, Image.Resampling[filter.upper()])
-        np.testing.assert_array_equal(made, np.asarray(wanted))
+    check(encoded(0), (7, 5, 497, 371), ((224, 224), (130, 90), (20, 30), (500, 300), (400, 40)), filter)

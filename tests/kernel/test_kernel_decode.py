@@ -11,22 +11,18 @@ from kernel_images import (
     View,
     batch_of,
     decode_view,
-    decode_views,
     expected,
     jpeg,
     off_by,
     photo,
-    save,
     upright,
-    whole,
     worst,
 )
 from PIL import Image
 from raw_images import views
 
 from iofast import kernel
-from iofast.kernel.contract import FILTERS, DecodeOptions, Finish, Status
-from iofast.work import no_work
+from iofast.kernel.contract import FILTERS, DecodeOptions, Status
 
 PLANS = {
     "crop and resize": View((37, 21, 390, 250, 224, 160, 0, 0), (224, 160), True),
@@ -114,31 +110,15 @@ def test_outputs_of_any_strides(filter: str) -> None:
         "padded": padded[:, 1:-1, 2:-3, :3],
     }
     source, _alive = batch_of([data] * 3)
-    boxes, flips = np.array([view.box] * 3, np.int32), np.ones(3, np.uint8)
+    boxes, flips, status = np.array([view.box] * 3, np.int32), np.ones(3, np.uint8), np.full(3, -1, np.int32)
     context = kernel.Context(DecodeOptions(filter=filter))
     for name, out in layouts.items():
-        status = np.full(3, -1, np.int32)
         kernel.decode_batch(context, source, boxes, flips, out, status, 0, 3)
         assert status.tolist() == [0, 0, 0], name
-        for row in out:
-            np.testing.assert_array_equal(row, wanted, err_msg=name)
+        np.testing.assert_array_equal(out, np.stack([wanted] * 3), err_msg=name)
     border = padded.copy()
     border[:, 1:-1, 2:-3, :3] = 7
     assert (border == 7).all(), "bytes outside of the view were written"
-
-
-def test_rows_decoded_by_pillow_are_finished() -> None:
-    """The result is that of finishing afterwards; rows that fail are zero."""
-    image = photo(40, 30)
-    source, _alive = batch_of([jpeg(image), save(Image.fromarray(image), "PNG"), b"no image"])
-    finish = Finish(no_work(3), np.float32([[0.5] * 3, [1] * 3]), np.zeros((0, 3), np.float32), "float32")
-    boxes, flips = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8)
-    out, status = np.full((3, 30, 40, 3), 7, np.float32), np.full(3, -1, np.int32)
-    kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3, finish)
-    assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
-    levels = decode_views(source, [whole(40, 30)] * 3)[1]
-    np.testing.assert_array_equal(out[:2], levels[:2] * np.float32(0.5) + 1)
-    assert not out[2].any()
 
 
 def test_fast_still_shows_the_same_picture() -> None:
@@ -179,21 +159,6 @@ def test_a_progressive_file_that_lacks_scans_is_whole(kind: str) -> None:
                 status, pixels = decode_view(lacking, view, DecodeOptions(strict=strict))
                 assert status == Status.OK
                 np.testing.assert_array_equal(pixels, image[y0:y1, x0:x1])
-
-
-@pytest.mark.parametrize("kind", ["444", "422", "420", "440", "411", "441", "progressive", "restart rows"])
-def test_a_region_equals_that_region_of_the_whole_at_every_place(kind: str) -> None:
-    """Pixels beside the crop are not decoded, but upsampled chroma depends on them: every edge, every alignment."""
-    for width, height in ((150, 9), (9, 70), (37, 35)):
-        data = KINDS[kind](photo(width, height, 2))
-        image = np.asarray(upright(data))
-        for side in (1, 3, 8):
-            corners = [(x, y) for x in range(width - side + 1) for y in range(height - side + 1)]
-            views = [View((x, y, x + side, y + side, side, side, 0, 0), (side, side)) for x, y in corners]
-            source, _alive = batch_of([data] * len(views))
-            status, out = decode_views(source, views, DecodeOptions(filter="nearest"))
-            assert not any(status)
-            np.testing.assert_array_equal(out, np.stack([image[y : y + side, x : x + side] for x, y in corners]))
 
 
 def test_every_instruction_set_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ from PIL import Image
 
 from iofast import kernel
 from iofast.errors import DecodeError
-from iofast.kernel import pillow
 from iofast.kernel.contract import Header
 
 PIXELS = photo(90, 60)
 IMAGE = Image.fromarray(PIXELS)
+FORMATS = ("PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 
 def with_segment(data: bytes, marker: int, body: bytes) -> bytes:
@@ -38,22 +38,10 @@ def test_every_kind_of_jpeg(kind: str) -> None:
 
 def test_other_formats() -> None:
     alpha, gray = Image.fromarray(np.dstack([PIXELS, PIXELS[..., 0]])), IMAGE.convert("L")
-    cases = {
-        "png": (save(IMAGE, "PNG"), 3),
-        "png gray": (save(gray, "PNG"), 1),
-        "png alpha": (save(alpha, "PNG"), 4),
-        "png palette": (save(IMAGE.convert("P"), "PNG"), 3),
-        "webp": (save(IMAGE, "WEBP"), 3),
-        "webp alpha": (save(alpha, "WEBP"), 4),
-        "gif": (save(IMAGE, "GIF"), 3),
-        "bmp": (save(IMAGE, "BMP"), 3),
-        "tiff": (save(IMAGE, "TIFF"), 3),
-        "tiff cmyk": (save(IMAGE.convert("CMYK"), "TIFF"), 4),
-        "ppm": (save(IMAGE, "PPM"), 3),
-        "ppm gray": (save(gray, "PPM"), 1),
-    }
-    for name, (data, components) in cases.items():
-        assert kernel.read_header(data) == Header(name.split()[0], 90, 60, 1, components, False), name
+    others = [(gray, "PNG", 1), (alpha, "PNG", 4), (IMAGE.convert("P"), "PNG", 3), (alpha, "WEBP", 4)]
+    others += [(IMAGE.convert("CMYK"), "TIFF", 4), (gray, "PPM", 1)]
+    for image, name, components in [*((IMAGE, name, 3) for name in FORMATS), *others]:
+        assert kernel.read_header(save(image, name)) == Header(name.lower(), 90, 60, 1, components, False), name
 
 
 def _exif(order: str, entries: list[tuple[int, int, int, bytes]], offset: int = 8) -> bytes:
@@ -63,8 +51,6 @@ def _exif(order: str, entries: list[tuple[int, int, int, bytes]], offset: int = 
 
 
 _LITTLE, _BIG = struct.pack("<HH", 6, 0), struct.pack(">HH", 6, 0)
-
-
 SHORT_6, LONG_6 = (0x0112, 3, 1, _LITTLE), (0x0112, 4, 1, struct.pack("<I", 6))
 EXIF_BLOCKS = {
     "little": (_exif("<", [SHORT_6]), 6),
@@ -111,26 +97,8 @@ def test_the_beginning_of_a_file_is_enough_or_raises() -> None:
     for end in (3, 20, 200, 5000, 70_000, scan - 1, scan):
         with pytest.raises(DecodeError, match="truncated"):
             kernel.read_header(data[:end])
-    for data in (save(IMAGE, "PNG"), save(IMAGE, "GIF"), save(IMAGE, "BMP"), save(IMAGE, "PPM")):
+    for data in (save(IMAGE, name) for name in ("PNG", "GIF", "BMP", "PPM")):
         assert kernel.read_header(data[:2000]) == kernel.read_header(data)
-
-
-def test_buffers_of_any_type() -> None:
-    for data in (jpeg(PIXELS), save(IMAGE, "PNG")):
-        whole = kernel.read_header(data)
-        assert whole == kernel.read_header(bytearray(data)) == kernel.read_header(memoryview(data))
-
-
-def test_the_format_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look takes a microsecond, and a tar of a million members that are no images needs nothing else."""
-    looks, real = list[int](), pillow.format_of
-    monkeypatch.setattr(pillow, "format_of", lambda data: looks.append(len(data)) or real(data))
-    for name in ("PNG", "GIF", "TIFF"):
-        kernel.read_header(save(IMAGE, name))
-    for data in (b"no image at all", b"\x89PNG\r\n\x1a\n", b"II*\0"):
-        with pytest.raises(DecodeError):
-            kernel.read_header(data)
-    assert len(looks) == 6
 
 
 def test_the_limit_on_pixels_is_applied_to_a_header() -> None:
@@ -146,12 +114,14 @@ def test_the_limit_on_pixels_is_applied_to_a_header() -> None:
 def test_files_that_are_not_images(data: bytes) -> None:
     with pytest.raises(DecodeError, match=r"^not an image that can be decoded here" if data else "is empty"):
         kernel.read_header(data)
+    with pytest.raises(DecodeError, match=r"truncated|corrupt|not an image"):
+        kernel.read_header(b"II*\0" + data[:3])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @given(data=st.data())
 def test_damaged_headers_raise_one_line(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"]))
+    name = data.draw(st.sampled_from(["JPEG", *FORMATS]))
     payload = bytearray(save(IMAGE, name))
     for place in data.draw(st.lists(st.integers(3, 250), min_size=1, max_size=8)):
         payload[min(place, len(payload) - 1)] = data.draw(st.integers(0, 255))

@@ -78,50 +78,43 @@ def bad_payloads() -> list[bytes]:
     return [*cuts, progressive[:-100], with_size(whole, 59, 48), with_size(whole, 65_000, 65_000), b"none", b""]
 
 
-@plain_allocator
-def test_memory_is_flat() -> None:
-    for payloads, good, count in ((good_payloads(), True, 3000), (bad_payloads(), False, 5000)):
-        with closing(Decoding(payloads, good)) as step:
-            assert growth(step, count // BATCH) < LIMIT
-
-
-@plain_allocator
-def test_memory_is_flat_over_raw_pixels() -> None:
-    """Rows of two sizes in turn, and refused rows."""
+def raw_pixels(good: bool) -> Decoding:
+    """Rows of two sizes in turn, or refused rows."""
     sizes = [(64, 48), (61, 45)]
-    payloads = [photo(*size).tobytes() for size in sizes]
-    kinds = np.array([(Kind.RGB, *size) for size in sizes], np.int32)
-    for column, good in ((kinds, True), (kinds + np.array([0, 1, 0]), False)):
-        with closing(Decoding(payloads, good)) as step:
-            rows = np.tile(column, (BATCH // len(kinds) + 1, 1))[:BATCH].astype(np.int32)
-            step.source = step.source._replace(indexed=rows)
-            assert growth(step, 60) < LIMIT
+    step = Decoding([photo(*size).tobytes() for size in sizes], good)
+    rows = [(Kind.RGB, width + (not good), height) for width, height in sizes] * (BATCH // 2)
+    step.source = step.source._replace(indexed=np.array(rows, np.int32))
+    return step
+
+
+def a_context() -> None:
+    with closing(Decoding(good_payloads()[:1], True)) as decoding:
+        decoding()
+
+
+def single_images() -> None:
+    good, recipe = jpeg(photo(64, 48)), TranscodeRecipe(size=24, mode="short")
+    kernel.decode(good)
+    kernel.transcode(good, recipe)
+    for function in (kernel.decode, kernel.read_header, lambda data: kernel.transcode(data, recipe)):
+        with pytest.raises(DecodeError):
+            function(good[:300])
 
 
 @plain_allocator
-def test_memory_is_flat_over_contexts() -> None:
-    payloads = good_payloads()[:1]
-
-    def step() -> None:
-        with closing(Decoding(payloads, True)) as decoding:
-            decoding()
-
-    assert growth(step, 40) < LIMIT
-
-
-@plain_allocator
-def test_memory_is_flat_over_single_images() -> None:
-    good, bad = jpeg(photo(64, 48)), jpeg(photo(64, 48))[:700]
-    recipe = TranscodeRecipe(size=24, mode="short")
-
-    def step() -> None:
-        kernel.decode(good)
-        kernel.transcode(good, recipe)
-        for function in (kernel.decode, kernel.read_header, lambda data: kernel.transcode(data, recipe)):
-            with pytest.raises(DecodeError):
-                function(bad[:300])
-
-    assert growth(step, 400) < LIMIT
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (lambda: Decoding(good_payloads(), True), 60),
+        (lambda: Decoding(bad_payloads(), False), 100),
+        (lambda: raw_pixels(True), 60),
+        (lambda: raw_pixels(False), 60),
+        (lambda: a_context, 40),
+        (lambda: single_images, 400),
+    ],
+)
+def test_memory_is_flat(make: Callable[[], Callable[[], None]], steps: int) -> None:
+    assert growth(make(), steps) < LIMIT
 
 
 @plain_allocator

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from kernel_images import (
-    KINDS,
     TURNS,
-    Pixels,
     View,
     batch_of,
     decode_views,
-    exif,
     in_a_file,
     jpeg,
     off_by,
@@ -26,16 +20,14 @@ from kernel_images import (
     save,
     upright,
     whole,
-    worst,
 )
 from lmdb_containers import build
 from PIL import Image
 from raw_images import cases, raw_batch
 
-from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer, pack
-from iofast.errors import DecodeError
-from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Status, Transcoded, TranscodeRecipe
-from iofast.record import ImageInfo, raw_length
+from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast.kernel.contract import DecodeOptions, Kind, Status
+from iofast.record import ImageInfo
 
 
 @given(case=cases())
@@ -56,16 +48,9 @@ def test_kinds_can_be_mixed() -> None:
     payloads = [jpeg(image), image.tobytes(), save(Image.fromarray(image), "PNG")]
     batch = batch_of(payloads, checked=True)
     rows = np.array([(0, 0, 0), (1, 40, 30), (0, 40, 30)], np.int32)
-    boxes, flips, status = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8), np.full(3, -1, np.int32)
-    pixels = np.empty((3, 30, 40, 3), np.uint8)
-    with closing(kernel.Context(DecodeOptions())) as context:
-        kernel.decode_batch(context, batch.source._replace(indexed=rows), boxes, flips, pixels, status, 0, 3)
-        ways = context.counts().ways
-    assert status.tolist() == [Status.OK] * 3
-    assert (ways["raw"], sum(ways.values())) == (1, 3)
-    for i in (1, 2):
-        np.testing.assert_array_equal(pixels[i], image)
-    np.testing.assert_array_equal(pixels[0], np.asarray(upright(payloads[0])))
+    status, pixels = decode_views(batch.source._replace(indexed=rows), [whole(40, 30)] * 3)
+    assert status == [Status.OK] * 3
+    np.testing.assert_array_equal(pixels, np.stack([np.asarray(upright(payloads[0])), image, image]))
 
 
 REFUSED = {
@@ -132,84 +117,6 @@ def test_only_the_rows_of_the_crop_are_read() -> None:
         assert decode_views(source, [view])[0] == [Status.SHORT]
     finally:
         os.close(fd)
-
-
-def pixels_of(made: Transcoded) -> Pixels:
-    return shown(made.data, made.width, made.height)
-
-
-def shown(data: bytes, width: int, height: int) -> Pixels:
-    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
-
-
-@pytest.mark.parametrize(
-    ("kind", "filter"), [*((kind, "bilinear") for kind in KINDS), *(("png", filter) for filter in FILTERS)]
-)
-@pytest.mark.parametrize("mode", ["short", "crop"])
-def test_rgb_is_pillows_resize(kind: str, filter: str, mode: str) -> None:
-    data = save(Image.fromarray(photo(90, 61)), "PNG") if kind == "png" else KINDS[kind](photo(90, 61))
-    made = kernel.transcode(data, TranscodeRecipe(size=40, mode=mode, format="rgb", reducing_gap=0, filter=filter))
-    assert made[1:] == ("rgb", 59 if mode == "short" else 40, 40, 1, 90, 61)
-    wanted = upright(data).resize((59, 40), Image.Resampling[filter.upper()])
-    wanted = wanted.crop((10, 0, 50, 40)) if mode == "crop" else wanted
-    assert worst(pixels_of(made), np.asarray(wanted)) <= 1
-
-
-def test_images_larger_than_a_loader_reads_are_refused() -> None:
-    data = jpeg(photo(20, 20))
-    recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
-    with pytest.raises(DecodeError, match="20000x20000 pixels after resizing"):
-        kernel.transcode(data, recipe)
-
-
-def write_images(root: Path, count: int = 12) -> list[Path]:
-    """Class folders with JPEGs of several orientations, and a PNG."""
-    paths = []
-    for i in range(count):
-        path = root / ("ant", "bee")[i * 2 // count] / f"{i:02d}.{'png' if i == 5 else 'jpg'}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image = photo(90 + 3 * i, 61 + 5 * i, i)
-        data = save(Image.fromarray(image), "PNG") if i == 5 else jpeg(image, exif=exif(1 + i % 8))
-        path.write_bytes(data)
-        paths.append(path)
-    return paths
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rgb")
-    write_images(folder / "images")
-    report = pack(folder / "images", folder / "out.lmdb", resize=48, format="rgb", workers=1)
-    assert (report.packed, report.failed) == (12, 0)
-    return folder / "out.lmdb"
-
-
-def test_records(packed: Path) -> None:
-    path = packed
-    with open_reader(path) as reader:
-        assert reader.manifest.fields == tuple(sorted(("cls", "json", "rgb")))
-        located = reader.locate(np.arange(12))
-        for i in range(12):
-            record = reader.record(i)
-            about = json.loads(record.fields["json"])
-            size = about["width"], about["height"]
-            assert (int(located.width[i]), int(located.height[i]), int(located.orientation[i])) == (*size, 1)
-            assert min(size) == 48
-            lying = i != 5 and i % 8 >= 4
-            stored = 90 + 3 * i, 61 + 5 * i
-            assert (about["original_width"], about["original_height"]) == (stored[::-1] if lying else stored)
-            assert about["packed"] == "resized"
-            assert len(record.fields["rgb"]) == raw_length(*size)
-
-
-def test_the_same_bytes_again_and_as_estimated(packed: Path, tmp_path: Path) -> None:
-    path = packed
-    options: dict[str, Any] = {"resize": 48, "format": "rgb"}
-    pack(path.parent / "images", tmp_path / "out.lmdb", workers=2, **options)
-    assert (tmp_path / "out.lmdb").read_bytes() == path.read_bytes()
-    report = pack(path.parent / "images", tmp_path / "other.lmdb", dry_run=True, workers=1, **options)
-    assert report.estimate is not None
-    assert 0.6 < report.estimate.bytes_out / path.stat().st_size < 1.6
 
 
 def test_every_image_field_in_one_container(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kernel_images import View, decode_view, jpeg, photo, upright
 from region_images import (
     OWN,
@@ -34,11 +32,13 @@ def decoder() -> Decoder:
     return Decoder(routes=FEW)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_every_path_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
-    """About 2,500 comparisons for each seed."""
-    rng = np.random.default_rng(seed)
-    for _ in range(50):
+@pytest.mark.parametrize(
+    ("seed", "images"), [(0, 50), (1, 50), *(pytest.param(n, 5000, marks=pytest.mark.slow) for n in range(100, 104))]
+)
+def test_every_path_equals_the_full_decode(seed: int, images: int) -> None:
+    """About 50 comparisons for each image."""
+    rng, decoder = np.random.default_rng(seed), Decoder(routes=FEW if images < 100 else ROUTES)
+    for _ in range(images):
         drawn = draw(rng)
         check_regions(decoder, drawn, draw_boxes(rng, drawn))
 
@@ -56,56 +56,14 @@ def test_every_path_packs_the_same(filter: str) -> None:
         made = {decoder.transcoded(route, drawn.data, size, recipe) for route in FEW}
         assert len(made) == 1
         assert next(iter(made))[0] == 0
-    assert {way for way, count in decoder.contexts["own", "avx2"].counts().ways.items() if count} >= {
-        "rows",
-        "segments",
-    }
+    ways = decoder.contexts["own", "avx2"].counts().ways
+    assert min(ways["rows"], ways["segments"]) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 104))
-def test_every_path_equals_the_full_decode_in_many_draws(seed: int) -> None:
-    rng, decoder = np.random.default_rng(seed), Decoder()
-    for _ in range(5000):
-        drawn = draw(rng)
-        check_regions(decoder, drawn, draw_boxes(rng, drawn))
-
-
-_side = st.integers(1, 70)
-
-
-@given(
-    size=st.tuples(_side, _side),
-    sampling=st.sampled_from(list(SAMPLING)),
-    restart=st.one_of(st.integers(0, 5), st.just(65_535), st.sampled_from([-1, -2])),
-    quality=st.integers(5, 100),
-    optimize=st.booleans(),
-    seed=st.integers(0, 4),
-    place=st.tuples(*[st.floats(0, 1)] * 4),
-)
-def test_any_region_of_any_jpeg(
-    size: tuple[int, int],
-    sampling: str,
-    restart: int,
-    quality: int,
-    optimize: bool,
-    seed: int,
-    place: tuple[float, float, float, float],
-) -> None:
-    """A negative `restart` counts rows."""
-    width, height = size
-    restart = restart if restart >= 0 else -restart * Drawn(b"", sampling, width, height, 0).across
-    drawn = encode(texture(np.random.default_rng(seed), width, height), sampling, restart, quality, optimize)
-    w, h = 1 + int(place[0] * (width - 1)), 1 + int(place[1] * (height - 1))
-    box = Box(int(place[2] * (width - w)), int(place[3] * (height - h)), w, h)
-    check_regions(Decoder(), drawn, [box])
-
-
-@pytest.mark.parametrize("sampling", OWN)
-def test_every_pixel_by_itself(sampling: str) -> None:
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_every_pixel_by_itself(decoder: Decoder, sampling: str) -> None:
     """All 1 x 1 regions of an image of a few MCUs, and all that begin or end one pixel beside an MCU."""
-    decoder = Decoder(routes=FEW)
-    for restart in (0, 1, 3, 7):
+    for restart in (0, 1, 7):
         drawn = encode(photo(49, 35), sampling, restart)
         check_regions(decoder, drawn, [Box(x, y, 1, 1) for x in range(49) for y in range(35)][restart::9])
         edges = (0, 7, 8, 9, 15, 16, 17, 32)
@@ -173,17 +131,14 @@ def test_fast_pixels_are_the_same_on_every_machine(monkeypatch: pytest.MonkeyPat
     Our full decode is faster than libjpeg's at a half, and pixels must not depend on the instruction set.
     """
     monkeypatch.delenv("IOFAST_REGION", raising=False)
-    data = jpeg(photo(400, 300), restart_marker_blocks=5)
-    pictures = []
+    data, view = jpeg(photo(400, 300), restart_marker_blocks=5), View((0, 0, 400, 300, 60, 50, 0, 0), (60, 50))
+    made = set()
     for simd in ("avx512", "avx2", "scalar"):
+        monkeypatch.setenv("IOFAST_SIMD", simd)
         for fast in (False, True):
-            monkeypatch.setenv("IOFAST_SIMD", simd)
-            view = View((0, 0, 400, 300, 60, 50, 0, 0), (60, 50))
             status, pixels = decode_view(data, view, DecodeOptions(fast=fast))
-            assert status == 0
-            pictures.append(pixels)
-    for pixels in pictures[1:]:
-        np.testing.assert_array_equal(pixels, pictures[0])
+            made.add((status, pixels.tobytes()))
+    assert [status for status, _ in made] == [0]
 
 
 def test_other_kinds_go_to_libjpeg() -> None:

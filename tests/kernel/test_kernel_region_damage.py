@@ -84,9 +84,8 @@ def test_pixels_beside_the_damage_are_right(strict: Decoder, change) -> None:
         segments = len(parts.scan)
         touched = of_segments(drawn, {i for i in change(parts, rng) if i < segments})
         data = parts.join()
-        boxes = [
-            box for box in draw_boxes(rng, drawn, 5) if claimed_size(data, MAX_PIXELS) == (drawn.width, drawn.height)
-        ]
+        same_size = claimed_size(data, MAX_PIXELS) == (drawn.width, drawn.height)
+        boxes = draw_boxes(rng, drawn, 5) if same_size else []
         for route in strict.contexts:
             statuses, pictures, _ = strict.regions(route, data, boxes)
             for box, status, pixels in zip(boxes, statuses, pictures, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -22,11 +23,10 @@ from kernel_images import claims, exif, jpeg, photo, save
 from numpy.typing import NDArray
 from PIL import Image, features
 
-from iofast import kernel, open_reader
-from iofast.errors import DecodeError, ErrorBudgetError, OptionError
+from iofast import kernel
+from iofast.errors import DecodeError
 from iofast.kernel import contract, memory, native, native_batch, other_formats, pillow
 from iofast.kernel.contract import DecodeOptions, Status, TranscodeRecipe
-from iofast.packing import PackOptions, pack
 from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
 
 SIDE = 2000
@@ -49,6 +49,7 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
     both, pale, few = image.copy(), gray.copy(), image.quantize(16)
     both.putalpha(alpha)
     pale.putalpha(alpha)
+    packed: dict[str, Any] = {"compression": "tiff_adobe_deflate", "strip_size": 3 * side**2, "tiffinfo": {278: side}}
     made = {
         "png": lambda: save(image, "PNG", compress_level=1),
         "png gray": lambda: save(gray, "PNG", compress_level=1),
@@ -58,9 +59,7 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
         "png 16": lambda: save(Image.fromarray((x * 16).astype(np.uint16)), "PNG", compress_level=1),
         "png turned": lambda: save(image, "PNG", compress_level=1, exif=exif(6)),
         "webp": lambda: save(both, "WEBP", quality=50, method=0),
-        "tiff": lambda: save(
-            image, "TIFF", compression="tiff_adobe_deflate", strip_size=3 * side**2, tiffinfo={278: side}
-        ),
+        "tiff": lambda: save(image, "TIFF", **packed),
         "tiff cmyk": lambda: save(image.convert("CMYK"), "TIFF", icc_profile=cmyk_profile()),
         "tiff float": lambda: save(Image.fromarray(np.float32(x / side)), "TIFF", tiffinfo={340: 0.0, 341: 1.0}),
         "gif": lambda: save(few, "GIF"),
@@ -158,29 +157,19 @@ def test_the_exceeded_limit_is_named() -> None:
             kernel.transcode(rgb, recipe)
         with pytest.raises(DecodeError, match=r"truncated|corrupt"):
             kernel.transcode(rgba, replace(recipe, max_memory=1 << 32))
-    with pytest.raises(
-        DecodeError,
-        match=r"limit on pixels \(20000x20000 pixels of RGB, the limit is 268435456; pack has --max-pixels\)",
-    ):
-        kernel.transcode(claims(b"\2", side=20_000), TranscodeRecipe())
-
-
-@pytest.mark.parametrize("format", ["keep", "jpeg", "png", "rgb"])
-def test_jpegs_have_limits_too(format: str) -> None:
     data = jpeg(photo(400, 300), progressive=True)
-    for options, reason in (
+    for image, options, reason in (
+        (claims(b"\2", side=20_000), {}, r"pixels \(20000x20000 pixels of RGB, the limit is 268435456; pack has"),
         (
-            {"max_pixels": 400 * 300 - 1},
+            data,
+            {"max_pixels": 119_999},
             r"pixels \(400x300 pixels of RGB, the limit is 119999; pack has --max-pixels\)",
         ),
-        (
-            {"max_memory": 100_000},
-            r"memory \(400x300 pixels of RGB take up to .* MB, the limit is 0.1 MB; pack has --max-memory\)",
-        ),
+        (data, {"max_memory": 100_000}, r"memory \(400x300 pixels of RGB take up to .*, the limit is 0.1 MB; pack has"),
     ):
-        with pytest.raises(DecodeError, match="limit on " + reason):
-            kernel.transcode(data, TranscodeRecipe(format=format, restart=None, **options))
-    assert kernel.transcode(data, TranscodeRecipe(format=format, restart=None, max_memory=10_000_000))
+        for format in ("keep", "jpeg", "png", "rgb"):
+            with pytest.raises(DecodeError, match=f"limit on {reason}"):
+                kernel.transcode(image, TranscodeRecipe(format=format, restart=None, **options))
 
 
 def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,19 +183,14 @@ def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.Monk
 
 def test_packing_and_loading_name_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     data = jpeg(photo(400, 300), progressive=True)
-    reasons = []
-    for call in (
-        lambda: kernel.transcode(data, TranscodeRecipe(format="keep", max_memory=1000)),
-        lambda: native.decode(data, 1, 1 << 20, 1000),
-    ):
-        with pytest.raises(DecodeError) as caught:
-            call()
-        reasons.append(str(caught.value))
-    assert reasons[0] == reasons[1]
+    with pytest.raises(DecodeError) as packing:
+        kernel.transcode(data, TranscodeRecipe(format="keep", max_memory=1000))
+    with pytest.raises(DecodeError, match=f"^{re.escape(str(packing.value))}$"):
+        native.decode(data, 1, 1 << 20, 1000)
     monkeypatch.setattr(memory.check_whole, "__defaults__", (1000,))
     payload = np.frombuffer(data, np.uint8)
     source = contract.Payloads.in_memory([payload.ctypes.data], [payload.size], [1])
-    assert kernel.failure(Status.LIMIT, source, 0) == reasons[0]
+    assert kernel.failure(Status.LIMIT, source, 0) == str(packing.value)
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "jpeg progressive", "jpeg cmyk", "ppm"])
@@ -231,6 +215,23 @@ def test_a_large_image_is_loaded_within_its_memory(kind: str, most: int, monkeyp
     assert decoded(data, max_pixels=1)[0] == Status.LIMIT
 
 
+def test_contexts_are_lent_once_and_freed_after_a_large_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the test for an idle context and taking it, another thread could take it: `IndexError`."""
+
+    class Raced(list[native_batch.Context]):
+        """An empty list that is true, as the second thread sees it."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    idle = {("nearest", True): Raced()}
+    monkeypatch.setattr(native_batch, "_idle", idle)
+    for pixels, kept in ((contract.LARGE, 1), (contract.LARGE + 1, 0)):
+        with native_batch.borrowed("nearest", pixels) as context:
+            assert context.handle is not None
+        assert len(idle["nearest", True]) == kept
+
+
 def test_large_images_share_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MAX_MEMORY", 100)
     monkeypatch.setattr(memory, "_SMALL", 10)
@@ -253,27 +254,3 @@ def test_large_images_share_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -
     thread.join(10)
     assert begun.is_set()
     assert memory._taken == {}
-
-
-def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_batch, "_idle", {})
-    native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
-    assert len(native_batch._idle["bilinear", True]) == 1
-    monkeypatch.setattr(contract, "LARGE", 120 * 90 - 1)
-    native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
-    assert native_batch._idle["bilinear", True] == []
-
-
-def test_a_run_resumes_with_a_higher_limit(tmp_path: Path) -> None:
-    """The limit on memory changes no record, so it is not part of the plan or the recipe."""
-    (tmp_path / "images").mkdir()
-    for number in range(4):
-        (tmp_path / "images" / f"{number}.png").write_bytes(save(Image.new("RGBA", (40 + number, 40)), "PNG"))
-    with pytest.raises(ErrorBudgetError, match="limit on memory"):
-        pack(tmp_path / "images", tmp_path / "out.lmdb", resize=8, max_memory="10kB", max_errors=0)
-    report = pack(tmp_path / "images", tmp_path / "out.lmdb", resize=8, max_memory="10MB", max_errors=0)
-    assert report.packed == 4
-    with open_reader(tmp_path / "out.lmdb") as reader:
-        assert "max_memory" not in reader.manifest.recipe
-    with pytest.raises(OptionError, match="max_memory must be"):
-        PackOptions(max_memory="much")

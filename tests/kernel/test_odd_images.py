@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 from places import ROOT
 
 from iofast import kernel
@@ -24,8 +22,6 @@ from tools.odd_images.__main__ import table
 from tools.odd_images.scene import Odd
 
 DOCUMENT = ROOT / "docs" / "odd-images.md"
-PILLOW_SHOWS = {"gray.jpg", "rgb.jpg", "cmyk_adobe.jpg", "cmyk_plain.jpg", "ycck.jpg"}
-PILLOW_SHOWS |= {"bit.png", "palette.png", "pages.tif"}
 
 
 class Packed:
@@ -42,10 +38,10 @@ class Packed:
             located = reader.locate(np.arange(len(reader)))
             for row in range(len(reader)):
                 fields = reader.record(row).fields
-                size = int(located.width[row]), int(located.height[row])
+                height, width = int(located.height[row]), int(located.width[row])
                 name = json.loads(fields["json"])["path"]
                 if "rgb" in fields:
-                    self.shown[name] = np.frombuffer(fields["rgb"], np.uint8).reshape(*size[::-1], 3)
+                    self.shown[name] = np.frombuffer(fields["rgb"], np.uint8).reshape(height, width, 3)
                 else:
                     image = next(fields[field] for field in ("jpg", "png", "webp") if field in fields)
                     self.shown[name] = kernel.decode(image, int(located.orientation[row]))
@@ -58,6 +54,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 
 def test_each_is_packed_as_it_should_look_or_has_a_reason(exact: Packed) -> None:
+    assert (exact.report.packed, exact.report.failed) == (len(exact.shown), len(exact.reasons))
     for odd in every():
         name = printable(odd.name)
         if odd.pixels is None:
@@ -69,13 +66,6 @@ def test_each_is_packed_as_it_should_look_or_has_a_reason(exact: Packed) -> None
             assert name not in exact.reasons
             assert exact.shown[name].shape == odd.pixels.shape, name
             assert np.abs(exact.shown[name].astype(int) - odd.pixels).mean() <= odd.tolerance, name
-
-
-def test_every_image_is_counted(exact: Packed) -> None:
-    names = [odd.name for odd in every()]
-    assert len(set(names)) == len(names) >= 60
-    assert (exact.report.packed, exact.report.failed) == (len(exact.shown), len(exact.reasons))
-    assert exact.report.images == len(names)
 
 
 def test_resized_and_encoded_images_look_the_same(exact: Packed, tmp_path: Path) -> None:
@@ -121,17 +111,5 @@ def test_checking_the_end_accepts_every_image_that_decodes_and_none_gives_a_warn
     assert [str(each.message) for each in caught] == []
 
 
-def test_expected_pixels_are_those_of_pillow() -> None:
-    for odd in every():
-        if odd.name.decode("latin-1") in PILLOW_SHOWS:
-            image = ImageOps.exif_transpose(Image.open(io.BytesIO(odd.data))).convert("RGB")
-            assert np.abs(np.asarray(image, int) - odd.pixels).mean() <= odd.tolerance
-
-
 def test_document_is_up_to_date() -> None:
     assert DOCUMENT.read_text() == table(), "python -m tools.odd_images --table docs/odd-images.md"
-
-
-def test_folder_can_be_written_again(tmp_path: Path) -> None:
-    write(tmp_path / "a")
-    assert len(os.listdir(os.fsencode(tmp_path / "a"))) == len(every())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from iofast.order import (
     Repeated,
     Sampled,
     Schedule,
-    Sequential,
     Shuffled,
     Weighted,
 )
@@ -62,24 +61,9 @@ class TestPermutation:
         # resuming with a newer iofast must continue the same epoch: these numbers are API
         assert epoch_of(10).tolist() == [2, 3, 9, 1, 0, 8, 5, 4, 6, 7]
         some = np.array([0, 1, 2, 640_000, 1_281_166])
-        assert shuffled(1_281_167, 7).indices(3, some).tolist() == [
-            947_179, 206_718, 933_223, 412_244, 900_320,
-        ]  # fmt: skip
+        assert shuffled(1_281_167, 7).indices(3, some).tolist() == [947179, 206718, 933223, 412244, 900320]
         ends = np.array([0, 1, 10**10 - 1])
         assert shuffled(10**10, 7).indices(3, ends).tolist() == [8129994445, 3443026253, 5051778551]
-
-    @pytest.mark.parametrize("n", [100, 100_000])
-    def test_seeds_and_epochs_give_other_orders(self, n: int) -> None:
-        orders = [epoch_of(n, seed, epoch) for seed in (0, 1, 2) for epoch in (0, 1, 2)]
-        equal = [(a == b).mean() for i, a in enumerate(orders) for b in orders[:i]]
-        assert max(equal) < 10 / n  # two random permutations agree in one position
-
-    def test_unshuffled_is_the_identity(self) -> None:
-        positions = np.array([3, 1, 1, 0])
-        answer = Sequential().bind(Population(5)).indices(9, positions)
-        assert answer.tolist() == [3, 1, 1, 0]
-        answer[:] = 0
-        assert positions.tolist() == [3, 1, 1, 0]
 
 
 class TestOrderSchedule:
@@ -104,12 +88,6 @@ class TestOrderSchedule:
             assert max(counts) - min(counts) <= 1  # no rank has only filling while there is a sample for each
             assert all(valid[: int(valid.sum())].all() for _, valid in parts)
 
-    def test_huge(self) -> None:
-        schedule = Schedule(MAX_SAMPLES, 256, 7, 8)
-        positions, valid = schedule.positions(schedule.count - 1)
-        assert positions[-1] == MAX_SAMPLES - 1
-        assert valid.all()
-
 
 N = 30
 SIZED = Population(4, sizes=lambda: (np.ones(4, np.int32), np.ones(4, np.int32)))
@@ -119,17 +97,14 @@ def bind_sampler(sampler: Any) -> Order:
     return Sampled(sampler).bind(Population(N))
 
 
-class Lying:
-    """A sampler of five samples that says it has another number."""
+class Lying(list[int]):
+    """A sampler that says it has a number of samples that none can have."""
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def __len__(self) -> int:
         return self.length
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(5))
 
 
 def labelled(labels: Sequence[int]) -> Population:
@@ -149,10 +124,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Grouped(2, Weighted([1, 1])), "Grouped: order must be .* found Weighted"),
     (lambda: Grouped(2, [0, 1]), r"Grouped: order must be .* found \[0, 1\]"),  # type: ignore[arg-type]
     (lambda: Grouped(6).bind(Population(5), 0, 6), "groups must be at most the number of samples, 5, found 6"),
-    (
-        lambda: Grouped(4).bind(Population(5), 0, 6),
-        r"batch \(batch_size x world_size\) .* multiple of groups, 4, found 6",
-    ),
+    (lambda: Grouped(4).bind(Population(5), 0, 6), r"batch \(batch_size x world_size\) .* of groups, 4, found 6"),
     (lambda: Weighted([]), "shape"),
     (lambda: Weighted([[1.0]]), "shape"),  # type: ignore[list-item]
     (lambda: Weighted("abc"), "numbers"),  # type: ignore[arg-type]
@@ -182,6 +154,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: bind_sampler([]), "gives no samples"),
     (lambda: bind_sampler(Lying(-1)), "the sampler Lying must have a length of 1 or more"),
     (lambda: bind_sampler(Lying(1 << 70)), "the sampler Lying must have a length of 1 or more"),
+    (lambda: bind_sampler(Lying(1 << 40)), f"must have at most {1 << 28} indices in an epoch, found {1 << 40}; "),
     (lambda: bind_sampler([0, N]).indices(0, np.array([0])), f"found {N} at position 1 of epoch 0"),
     (lambda: bind_sampler([0, 1.5]).indices(0, np.array([0])), "whole numbers"),
     (lambda: bind_sampler([[0], [1]]).indices(0, np.array([0])), "whole numbers"),

@@ -87,17 +87,6 @@ class TestOrder:
         order.indices(0, np.arange(B))
         assert sampler.runs == runs + EPOCHS + 3
 
-    def test_one_run_serves_consumer_and_readahead(self) -> None:
-        sampler = Infinite()
-        order = bound(sampler)
-        runs = sampler.runs
-        for start in range(0, 600, 6):
-            order.indices(0, np.arange(start + 60, start + 66))  # readahead
-            order.indices(0, np.arange(start, start + 6))
-        assert sampler.runs == runs + 1
-        order.indices(1, np.arange(6))
-        assert sampler.runs == runs + 2  # an epoch of its own
-
     def test_replacements_are_of_the_same_batch(self) -> None:
         sampler = Infinite()
         order, positions = bound(sampler), np.arange(600, 606)
@@ -114,14 +103,6 @@ class TestOrder:
         assert again.indices(0, np.arange(300)).tolist() == wanted
         assert again.describe() == order.describe()
         assert in_child(lambda: order.indices(0, np.arange(200, 300)).tolist() == wanted[200:]) == 0
-
-    def test_a_length_too_long_for_memory_is_refused(self) -> None:
-        class Long(Infinite):
-            def __len__(self) -> int:
-                return 1 << 40
-
-        with pytest.raises(OptionError, match=f"must have at most {1 << 28} indices in an epoch, found {1 << 40}; "):
-            bound(Long())
 
     def test_a_sampler_without_a_length_that_ends(self) -> None:
         class Finite(Infinite):
@@ -141,17 +122,12 @@ class TestOrder:
                 late.indices(0, np.arange(99_990, 100_010))
         assert late.indices(0, np.arange(99_990, 100_000)).tolist() == first(Finite(0), 100_000)[-10:]
 
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [(lambda: (N if at == 70_000 else 0 for at in count()), f"found {N} at position 70000 of epoch 0"),
-         (lambda: (0.5 for _ in count()), "must give whole numbers")],
-    )  # fmt: skip
-    def test_wrong_indices_are_refused(self, given: Any, message: str) -> None:
+    def test_wrong_indices_are_refused(self) -> None:
         class Odd(Sampler[int]):
             def __iter__(self) -> Iterator[int]:
-                return iter(given())
+                return (N if at == 70_000 else 0 for at in count())
 
-        with pytest.raises(OptionError, match=message):
+        with pytest.raises(OptionError, match=f"found {N} at position 70000 of epoch 0"):
             bound(Odd()).indices(0, np.arange(69_999, 70_002))
 
 
@@ -194,6 +170,8 @@ class TestEndlessInLoader:
         taken(again, 7)
         state = json.loads(json.dumps(again.state_dict()))
         assert (state["epoch"], state["batch"], state["order"]["length"]) == (0, 7, None)
+        with pytest.raises(StateError, match="another order"):
+            make(dataset, range(N)).load_state_dict(state)
         last = make(dataset, Infinite(), num_workers=0)
         last.load_state_dict(state)
         assert "draws its sampler again from the start of epoch 0, and skips 7 batches" in caplog.text
@@ -202,17 +180,10 @@ class TestEndlessInLoader:
             assert torch.equal(images, wanted)
             assert torch.equal(labels, theirs)
 
-    def test_another_kind_of_order_is_refused(self, dataset: FastDataset) -> None:
-        state = make(dataset, Infinite()).state_dict()
-        with pytest.raises(StateError, match="another order"):
-            make(dataset, range(N)).load_state_dict(state)
-
-    def test_ranks_together_are_one(self, dataset: FastDataset) -> None:
+    def test_ranks_together_are_one_and_a_share_is_not_dealt_again(self, dataset: FastDataset) -> None:
+        """A sampler that steps over the others' samples says so by the attributes of torch's DistributedSampler."""
         shares = [taken(make(dataset, Infinite(), rank, 2), 9) for rank in (0, 1)]
         assert [a + b for a, b in zip(*shares, strict=True)] == batches_of(Infinite(), 9)
-
-    def test_a_share_is_not_dealt_again(self, dataset: FastDataset) -> None:
-        """A sampler that steps over the others' samples says so by the attributes of torch's DistributedSampler."""
         for rank in (0, 1):
             sampler = Infinite(start=rank, step=2)
             sampler.num_replicas, sampler.rank = 2, rank  # type: ignore[attr-defined]
@@ -225,6 +196,4 @@ class TestEndlessInLoader:
         assert found[0] == found[1]
         for batch, wanted in zip(found[0], batches_of(Infinite(), 20), strict=True):
             assert set(batch) == set(wanted) - {3, 11}
-            assert [a for a, b in zip(batch, wanted, strict=True) if b not in (3, 11)] == [
-                b for b in wanted if b not in (3, 11)
-            ]
+            assert all(a == b for a, b in zip(batch, wanted, strict=True) if b not in (3, 11))

@@ -7,30 +7,16 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from iofast.order import Blocks, Grouped, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
+from iofast.order import Blocks, Grouped, Mixed, Mode, Population, Repeated, Sequential, Shuffled
 from iofast.order.permutation import key_word, permuted_each, streams
 from tools.torture import permutations as torture
-from tools.torture.permutations import epoch_of, neighbours, serial, surprise, uniformity
+from tools.torture.permutations import uniformity
 
 KEYS = 2000
-
-
-@pytest.fixture
-def weak() -> Iterator[None]:
-    """Three rounds of the cipher instead of eight."""
-    caches = permutation._round_keys, permutation._block
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutation, "_ROUNDS", 3)
-        for cache in caches:
-            cache.cache_clear()
-        yield
-    for cache in caches:
-        cache.cache_clear()
 
 
 @pytest.mark.parametrize("n", [3, 5])
@@ -39,7 +25,7 @@ def test_small_sets_see_every_permutation_equally_often(n: int, monkeypatch: pyt
     assert max(abs(value) for _, value in torture.whole_permutations(n)) < 4
 
 
-@pytest.mark.parametrize("n", [5, 65, 4096, 4097])
+@pytest.mark.parametrize("n", [5, 4096, 4097])
 @pytest.mark.parametrize("mode", [Shuffled(), Blocks(), Blocks(7, 5), Grouped(1), Grouped(1, Blocks(7, 5))], ids=str)
 def test_a_position_sees_every_sample_equally_often(n: int, mode: Mode) -> None:
     positions = np.array([0, 1, n // 2, n - 1])
@@ -66,53 +52,10 @@ def test_neighbours_and_epochs_are_independent(n: int) -> None:
     assert max(map(abs, values.values())) < 4.5
 
 
-@pytest.mark.parametrize("n", [2, 10])
-def test_serial_correlation_of_small_sets_averages_to_chance(n: int) -> None:
-    """Of a permutation of n closed to a ring it is -1 / (n - 1) in the mean; so is that of the seeds."""
-    orders = np.array([epoch_of(n, seed, epoch) for seed in range(KEYS // 20) for epoch in range(20)], np.float64)
-    orders -= (n - 1) / 2
-    correlations = (orders * np.roll(orders, -1, axis=1)).sum(1) / (orders**2).sum(1)
-    error = correlations.std() / math.sqrt(len(correlations))
-    assert abs(correlations.mean() + 1 / (n - 1)) <= 4 * error + 1e-12
+HUGE = [Sequential(), Shuffled(), Blocks(), Repeated(3), Mixed([0.5, 0.5]), Grouped(1), Grouped(1, Blocks())]
 
 
-@pytest.mark.usefixtures("weak")
-def test_these_tests_find_a_weak_cipher() -> None:
-    orders = [epoch_of(10_007, seed, 9) for seed in range(20)]
-    assert max(neighbours(x, lag) for x in orders for lag in (99, 100, 101, 102)) > 7
-    words = streams(key_word("weak"), np.arange(10 * KEYS))
-    start, other = (permuted_each(100, words, np.full(10 * KEYS, place)) for place in (0, 10))
-    assert uniformity((other - start) % 100 - 1, 99) > 10
-
-
-def test_these_tests_find_what_is_no_shuffle() -> None:
-    n = 10_000
-    x = np.arange(n)
-    assert neighbours(x, 1) > 10
-    assert serial(x, 1) > 10
-    assert uniformity(x // 2, n) > 10
-    rng = np.random.default_rng(0)
-    buffered = np.argsort(x + rng.uniform(0, 1000, n))  # a shuffle buffer
-    assert serial(buffered, 1) > 10
-    random = rng.permutation(n)
-    assert max(abs(neighbours(random, 1)), abs(serial(random, 1))) < 4
-    assert abs(uniformity(rng.integers(0, n, n), n)) < 4
-    assert abs(surprise(np.array([1000, 1000]), 1000, 1)) < 3
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [
-        Sequential(),
-        Shuffled(),
-        Blocks(),
-        Repeated(3),
-        Mixed([0.5, 0.5]),
-        Grouped(1),
-        Grouped(1, Blocks()),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("mode", HUGE, ids=str)
 def test_ten_billion_samples_take_no_more_memory_than_ten(mode: Mode) -> None:
     def start(n: int) -> tuple[int, int]:
         """Bytes that the order holds, and the peak with the first batches."""

@@ -14,7 +14,6 @@ from at_once import at_once, in_child
 from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
-    SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -72,11 +71,6 @@ class TestRuns:
         assert unsteady.checksum(2) == unsteady.checksum(2)
         assert unsteady.checksum(2) != pickle.loads(pickle.dumps(unsteady)).checksum(2)
 
-    def test_without_length_and_without_epochs(self) -> None:
-        order = bound({3: "c", 1: "a"}.keys(), count=4)
-        assert epoch_of(order, 7) == [3, 1]
-        assert order.describe() == {"mode": "sampled", "count": 4, "length": 2, "sampler": "dict_keys"}
-
     def test_a_fork_while_another_thread_runs_the_sampler(self) -> None:
         running, forked = threading.Event(), threading.Event()
 
@@ -104,6 +98,9 @@ class TestRuns:
         sampler.n = 7
         with pytest.raises(OptionError, match="must end after 5 indices, found more in epoch 1"):
             order.indices(1, np.array([0]))
+        sampler.num_replicas = 3
+        with pytest.raises(OptionError, match="sampler Random must have the attribute rank, one of 3, found None"):
+            bound(sampler)
 
 
 DRAWING: dict[str, Callable[[Any], Any]] = {
@@ -116,10 +113,13 @@ DRAWING: dict[str, Callable[[Any], Any]] = {
 
 class TestGenerators:
     @pytest.mark.parametrize("kind", DRAWING)
-    def test_epochs_repeat_with_any_generator(self, kind: str) -> None:
+    def test_epochs_repeat_with_any_generator_whose_state_is_kept(self, kind: str) -> None:
+        before = torch.get_rng_state()
         used = torch.Generator().manual_seed(4)
         torch.rand(3, generator=used)
-        orders = [bound(DRAWING[kind](each)) for each in (None, torch.Generator(), used)]
+        state = used.get_state()
+        samplers = [DRAWING[kind](each) for each in (None, torch.Generator(), used)]
+        orders = [bound(sampler) for sampler in samplers]
         epochs = [epoch_of(orders[0], epoch) for epoch in range(8)]
         assert len({tuple(each) for each in epochs}) == 8
         assert [epoch_of(orders[0], epoch) for epoch in range(8)] == epochs  # only four are kept
@@ -127,22 +127,12 @@ class TestGenerators:
             assert [epoch_of(order, epoch) for epoch in (5, 0)] == [epochs[5], epochs[0]]
             assert order.checksum(5) == orders[0].checksum(5)
         assert epoch_of(bound(DRAWING[kind](None), seed=2), 0) != epochs[0]
-
-    @pytest.mark.parametrize("kind", DRAWING)
-    def test_other_generators_keep_their_state(self, kind: str) -> None:
-        for generator in (None, torch.Generator().manual_seed(4)):
-            sampler = DRAWING[kind](generator)
-            before = torch.get_rng_state(), generator and generator.get_state()
-            order = bound(sampler)
-            order.checksum(0)
-            epoch_of(order, 1)
-            assert sampler.generator is generator
-            assert torch.equal(torch.get_rng_state(), before[0])
-            assert generator is None or torch.equal(generator.get_state(), before[1])
+        assert [samplers[0].generator, samplers[2].generator] == [None, used]
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.equal(used.get_state(), state)
 
     def test_they_are_as_random_as_in_torch(self) -> None:
-        order = bound(DRAWING["random"](None))
-        assert sorted(epoch_of(order, 0)) == list(range(N))
+        assert sorted(epoch_of(bound(DRAWING["random"](None)), 0)) == list(range(N))
         weighted = bound(WeightedRandomSampler([0.0, 1.0, 3.0], 40_000), count=3)
         shares = np.bincount(epoch_of(weighted, 0), minlength=3) / 40_000
         assert np.abs(shares - [0, 0.25, 0.75]).max() < 0.01  # five standard deviations
@@ -161,7 +151,7 @@ class TestGenerators:
         given = bound(Numpys(np.random.default_rng(3)))
         assert epoch_of(given, 0) == np.random.default_rng(3).permutation(N).tolist()
         assert epoch_of(bound(Numpys(None)), 0) == np.random.default_rng(1).permutation(N).tolist()
-        assert sorted(epoch_of(bound(SequentialSampler(range(N))), 0)) == list(range(N))
+        assert epoch_of(bound({3: "c", 1: "a"}.keys()), 7) == [3, 1]  # neither a length of its own nor epochs
 
 
 class TestSampledShares:
@@ -180,9 +170,3 @@ class TestSampledShares:
         assert first == described(1) == first | options
         others: list[dict[str, Any]] = [{"seed": 1}, {"shuffle": False}, {"drop_last": True}, {"replicas": 3}]
         assert first not in [described(**each) for each in others]
-
-    def test_without_a_rank(self) -> None:
-        sampler = Random(4)
-        sampler.num_replicas = 3
-        with pytest.raises(OptionError, match="sampler Random must have the attribute rank, one of 3, found None"):
-            bound(sampler)

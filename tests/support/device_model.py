@@ -87,13 +87,13 @@ class Memory:
 
 
 class Device:
-    """Has the methods of `iofast.gpu.CudaStreams`. `faults` are names of calls without effect: "wait", "keep", "pin".
+    """Has the methods of `iofast.gpu.CudaStreams`.
 
     Without `chance` all possible work is done at once, with it a random part at each call.
     """
 
-    def __init__(self, chance: random.Random | None = None, faults: frozenset[str] = frozenset()) -> None:
-        self.chance, self.faults, self.now = chance, faults, 0
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self.chance, self.now = chance, 0
         self.queues = {name: Queue(name) for name in ("default", "side", "other")}
         speeds = (1.0,) if chance is None else (0.05, 0.5, 1.0)  # one stream may be far behind another
         self.speeds = {name: (chance or random).choice(speeds) for name in self.queues}
@@ -131,20 +131,18 @@ class Device:
         return self.mark_on(stream)
 
     def wait(self, stream: Queue, event: Mark) -> None:
-        if "wait" not in self.faults:
-            stream.work.append(lambda: event.passed)
+        stream.work.append(lambda: event.passed)
         self.go_on()
 
     def keep(self, tensor: torch.Tensor, stream: Queue) -> None:
-        if "keep" not in self.faults:
-            self.device_memory.kept.setdefault(tensor.untyped_storage().data_ptr(), []).append((stream, None))
+        self.device_memory.kept.setdefault(tensor.untyped_storage().data_ptr(), []).append((stream, None))
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         made = self.empty(tensor)
         address = tensor.untyped_storage().data_ptr()
         locked = address in self.host_memory.held  # other memory is read at once, as by CUDA
         self.put(partial(np.copyto, _bytes(made), _bytes(tensor) if locked else _bytes(tensor).copy()))
-        if locked and "pin" not in self.faults:
+        if locked:
             mark = self.mark_on(self.current())
             self.host_memory.kept.setdefault(address, []).append((self.current(), mark))
         return made

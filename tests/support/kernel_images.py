@@ -145,15 +145,16 @@ def whole(width: int, height: int) -> View:
 
 
 def decode_views(
-    source: Payloads, views: Sequence[View], options: DecodeOptions | None = None
+    source: Payloads, views: Sequence[View], options: DecodeOptions | None = None, spans: object = None
 ) -> tuple[list[int], Pixels]:
     """Status and pixels of all rows by `decode_batch`; the first view has the size of all windows."""
     width, height = views[0].size
     out = np.full((len(views), height, width, 3), 99, np.uint8)
     status = np.full(len(views), -1, np.int32)
     boxes, flips = np.array([view.box for view in views], np.int32), np.array([view.flip for view in views], np.uint8)
+    parts = None if spans is None else np.array(spans, np.float32)
     with closing(kernel.Context(options or DecodeOptions())) as context:
-        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views))
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views), spans=parts)
     return status.tolist(), out
 
 

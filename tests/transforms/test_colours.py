@@ -77,19 +77,16 @@ def test_levels(op: ImageOp) -> None:
 class TestColorJitter:
     def test_factors_are_uniform_and_orders_equally_likely(self) -> None:
         made = work(T.ColorJitter(0.4, (0.5, 3.0), 2.0, 0.1))
-        ranges = {
-            Step.BRIGHTNESS: (0.6, 1.4),
-            Step.CONTRAST: (0.5, 3.0),
-            Step.SATURATION: (0.0, 3.0),
-            Step.HUE: (-0.1, 0.1),
-        }
+        ranges = {1: (0.6, 1.4), 2: (0.5, 3.0), 3: (0.0, 3.0), 4: (-0.1, 0.1)}
         for step, (low, high) in ranges.items():
-            factors = numbers_of(made, step)[:, 0]
+            factors = numbers_of(made, Step(step))[:, 0]
             assert len(factors) == N
             assert is_uniform(factors, low, high)
         orders, counts = np.unique(made.steps, axis=0, return_counts=True)
         assert {tuple(order) for order in orders.tolist()} == set(permutations(range(1, 5)))
         assert equally_likely(counts)
+        channels = numbers_of(work(T.RandomChannelPermutation()), Step.PERMUTE)
+        assert equally_likely(np.bincount(channels[:, 0].astype(int), minlength=len(CHANNELS)))
 
     def test_neutral_factors_are_no_steps(self) -> None:
         assert work(T.ColorJitter()).steps.shape == (N, 0)
@@ -97,15 +94,6 @@ class TestColorJitter:
         assert sorted(map(tuple, np.unique(made.steps, axis=0).tolist())) == [(2, 4), (4, 2)]
         whole = work(T.ColorJitter(0.3, 0.5, 0.3, 0.2))  # the same numbers, whatever other factors there are
         assert (numbers_of(made, Step.HUE) == numbers_of(whole, Step.HUE)).all()
-
-    def test_two_of_them_are_independent(self) -> None:
-        made = work(T.ColorJitter(0.4), T.ColorJitter(0.4))
-        assert abs(np.corrcoef(made.numbers[..., 0].T)[0, 1]) < 4 / math.sqrt(N)
-
-
-def test_channels_come_in_each_order() -> None:
-    orders = numbers_of(work(T.RandomChannelPermutation()), Step.PERMUTE)
-    assert equally_likely(np.bincount(orders[:, 0].astype(int), minlength=len(CHANNELS)))
 
 
 def test_single_steps_have_their_probabilities_and_numbers() -> None:

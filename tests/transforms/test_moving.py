@@ -14,10 +14,7 @@ from transform_draws import MANY, N, work
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.transforms.crop_box import CropBox
-from iofast.work import NUMBERS, Step
-
-Pixels = NDArray[np.uint8]
+from iofast.work import Step
 
 
 class TestDraws:
@@ -53,32 +50,24 @@ class TestDraws:
 
     def test_a_perspective_maps_its_corners_to_the_images(self) -> None:
         own = work(T.RandomPerspective(0.5, p=1)).numbers[:, 0].astype(np.float64)
-        u = MANY.uniform("perspective", 9)
-        wide, high = 0.5 * 32 // 1 + 1, 0.5 * 24 // 1 + 1
+        u, room = MANY.uniform("perspective", 9), np.array([17, 13])
+        far = np.array([64, 48]) - room
         for row in range(50):
-            x, y = np.floor(u[row, 1::2] * wide), np.floor(u[row, 2::2] * high)
-            corners = [
-                (x[0], y[0]),
-                (64 - wide + x[1], y[1]),
-                (64 - wide + x[2], 48 - high + y[2]),
-                (x[3], 48 - high + y[3]),
-            ]
+            inward = np.floor(u[row, 1:].reshape(4, 2) * room)
+            corners = inward + far * [(0, 0), (1, 0), (1, 1), (0, 1)]
+            a, b, c, d, e, f, g, h = own[row, :8]
             for (left, top), start in zip(corners, [(0, 0), (63, 0), (63, 47), (0, 47)], strict=True):
-                a, b, c, d, e, f, g, h = own[row, :8]
                 below = g * left + h * top + 1
                 found = (a * left + b * top + c) / below, (d * left + e * top + f) / below
                 np.testing.assert_allclose(found, start, atol=2e-2)
 
 
-def saved(folder: Path, images: list[Pixels]) -> Path:
+def saved(folder: Path, count: int, *size: int) -> tuple[Path, list[NDArray[np.uint8]]]:
+    """A folder of noise."""
+    images = [np.random.default_rng(number).integers(0, 256, (*size, 3), np.uint8) for number in range(count)]
     for number, image in enumerate(images):
-        (folder / "all").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / "all" / f"{number:03}.png")
-    return folder
-
-
-def noise(count: int, *size: int) -> list[Pixels]:
-    return [np.random.default_rng(number).integers(0, 256, (*size, 3), np.uint8) for number in range(count)]
+        Image.fromarray(image).save(folder / f"{number:03}.png")
+    return folder, images
 
 
 class TestPadding:
@@ -86,11 +75,9 @@ class TestPadding:
     @pytest.mark.parametrize("flips", [[], [T.RandomHorizontalFlip()]])
     def test_is_numpys(self, tmp_path: Path, mode: Any, flips: list[Any]) -> None:
         """Each crop is a window of its padded image, mirrored or not, and every place occurs."""
-        images, size = noise(6, 12, 15), (12, 14)
+        (folder, images), size = saved(tmp_path, 6, 12, 15), (12, 14)
         crop = T.RandomCrop(size, padding=(3, 4, 5, 2), padding_mode=mode, fill=(1.0, 0.2, 0.0))
-        loader = FastLoader(
-            FastDataset(saved(tmp_path, images), fields=["image", "index"]), 6, transform=[crop, *flips]
-        )
+        loader = FastLoader(FastDataset(folder, fields=["image", "index"]), 6, transform=[crop, *flips])
         seen = set()
         for epoch in range(12):
             loader.set_epoch(epoch)
@@ -110,8 +97,8 @@ class TestPadding:
 
     @pytest.mark.parametrize("crop", [T.RandomCrop(20, pad_if_needed=True), T.CenterCrop(20, pad_if_needed=True)])
     def test_small_images_are_padded(self, tmp_path: Path, crop: Any) -> None:
-        images = noise(4, 9, 30)
-        loader = FastLoader(FastDataset(saved(tmp_path, images), fields=["image", "crop"]), 4, transform=[crop])
+        folder, images = saved(tmp_path, 4, 9, 30)
+        loader = FastLoader(FastDataset(folder, fields=["image", "crop"]), 4, transform=[crop])
         (batch,) = loader
         for image, box, stored in zip(batch["image"], batch["crop"], images, strict=True):
             left, top = box.points([0, 0]).astype(int).tolist()
@@ -121,8 +108,8 @@ class TestPadding:
 
 
 def test_alternating_flips_show_both_sides_in_two_epochs(tmp_path: Path) -> None:
-    images = noise(40, 6, 7)
-    dataset = FastDataset(saved(tmp_path, images), fields=["image", "index"])
+    folder, images = saved(tmp_path, 40, 6, 7)
+    dataset = FastDataset(folder, fields=["image", "index"])
     for seed, shuffle in ((0, False), (1, True)):
         flip = T.RandomHorizontalFlip(alternating=True)
         loader = FastLoader(dataset, 40, seed=seed, shuffle=shuffle, transform=[flip])
@@ -146,12 +133,3 @@ def test_a_crop_behind_a_resize_is_a_part_of_the_stored_image() -> None:
     assert (boxes[:, 4:] == small[:, 4:]).all()
     odd, _ = pipeline.plan(MANY, np.full(N, 3), np.full(N, 7))
     assert ((odd[:, 0] < odd[:, 2]) & (odd[:, 2] <= 3) & (odd[:, 1] < odd[:, 3]) & (odd[:, 3] <= 7)).all()
-
-
-def test_points_of_steps() -> None:
-    box = CropBox((0, 0, 10, 20), (10, 20))
-    pad, flip = np.zeros((2, NUMBERS), np.float32)
-    pad[:5], flip[:2] = (-3, 2, 10, 20, 0), (1, 0)
-    moved = box.then(np.array([Step.PAD, Step.CONTRAST, Step.FLIP], np.int8), np.stack((pad, pad, flip)))
-    assert [code for code, _ in moved.steps] == [Step.PAD, Step.FLIP]
-    np.testing.assert_allclose(moved.points([[1, 5]]), [[10 - (1 + 3), 5 - 2]])

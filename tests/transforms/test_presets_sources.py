@@ -19,7 +19,6 @@ from transform_draws import write_smooth
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.choices import Draw
 
 DRAWS = 600
 SIDE = 24
@@ -206,16 +205,3 @@ def test_as_the_source(tmp_path: Path, name: str) -> None:
     error = np.sqrt((deviation**2 + their_deviation**2) / DRAWS)  # of the difference of two means
     assert (abs(mean - their_mean) < 4.5 * error + 0.02).all(), abs(mean - their_mean) / error
     assert (abs(deviation - their_deviation) < 0.15 * their_deviation + 0.02).all()
-
-
-def test_where_padding_comes() -> None:
-    """Before the crop a flip leaves it on the right; references/detection flips afterwards, and pads there, too."""
-    widths, heights = np.full(DRAWS, 60), np.full(DRAWS, 60)
-    for own, mirrored in ((recipe("segmentation", 60, 40), True), (recipe("lsj", 60), False)):
-        pipeline = T.compile(own)
-        boxes, _ = pipeline.plan(Draw(3, 0, np.arange(DRAWS)), widths, heights)
-        padded = boxes[:, 4] < 60
-        assert padded.mean() > 0.2
-        assert (boxes[:, 7] >= 0).all()
-        assert (boxes[padded, 6] < 0).any() == mirrored
-        assert T.compile(pipeline.transforms) == pipeline

@@ -48,14 +48,6 @@ class TestBatches:
             epochs.append([images["first"] for images, _ in each])
         assert not any(map(torch.equal, *epochs))
 
-    def test_are_the_image_field(self, path: Path) -> None:
-        dataset = FastDataset(path, fields=["image", "index"])
-        views = T.Views(global_=T.train(48), local=(2, T.train(32)))
-        batch = next(iter(FastLoader(dataset, 8, transform=views, dtype=torch.bfloat16)))
-        assert set(batch["image"]) == {"global", "local"}
-        assert batch["image"]["global"].dtype == torch.bfloat16
-        assert batch["valid"].all()
-
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
     @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
     def test_are_the_same_as_each_view_alone(self, path: Path, dtype: torch.dtype, layout: torch.memory_format) -> None:
@@ -75,17 +67,13 @@ class TestBatches:
 
 
 class TestBrokenImages:
-    @pytest.fixture
-    def broken(self, tmp_path: Path) -> Path:
-        return with_broken(tmp_path / "broken.lmdb", photographs(12), [5])
-
-    def test_raise(self, broken: Path) -> None:
-        with pytest.raises(DecodeError, match="00000005"):
-            list(loader(broken, T.dino(32, 16, 1), batch_size=4, shuffle=False))
-
     @pytest.mark.parametrize(("action", "rows"), [("replace", [4, 4, 4]), ("drop", [4, 3, 4])])
-    def test_are_replaced_or_dropped(self, broken: Path, action: str, rows: list[int]) -> None:
-        batches = list(loader(broken, T.dino(32, 16, 1), batch_size=4, shuffle=False, on_error=action))
+    def test_raise_or_are_replaced_or_dropped(self, tmp_path: Path, action: str, rows: list[int]) -> None:
+        broken = with_broken(tmp_path / "broken.lmdb", photographs(12), [5])
+        options: dict[str, Any] = {"batch_size": 4, "shuffle": False}
+        with pytest.raises(DecodeError, match="00000005"):
+            list(loader(broken, T.dino(32, 16, 1), **options))
+        batches = list(loader(broken, T.dino(32, 16, 1), on_error=action, **options))
         assert [len(images["second"]) for images, _ in batches] == rows
         assert all(each.isfinite().all() for images, _ in batches for each in flat(images))
 
@@ -94,9 +82,8 @@ def test_corners(path: Path) -> None:
     places = ("upper left", "upper right", "lower left", "lower right", "center")
     views = T.Views(**{name: [T.Resize(96), T.CornerCrop(64, name), T.Normalize.imagenet()] for name in places})
     images, _ = next(iter(loader(path, views, shuffle=False)))
-    resized, _ = next(
-        iter(FastLoader(FastDataset(path), 1, transform=[T.Resize(96), T.Normalize.imagenet()], dtype=torch.float32))
-    )
+    whole = [T.Resize(96), T.Normalize.imagenet()]
+    resized, _ = next(iter(FastLoader(FastDataset(path), 1, transform=whole, dtype=torch.float32)))
     assert torch.equal(images["upper left"][:1], resized[:, :, :64, :64])
     assert torch.equal(images["lower right"][:1], resized[:, :, -64:, -64:])
     middle = (resized.shape[2] - 64) // 2, (resized.shape[3] - 64) // 2
