@@ -1,4 +1,4 @@
-"""Make photograph-like sample images in class folders, for the demo, the tests and benchmarks.
+"""Make photograph-like sample images in class folders, for `make demo`, the tests and benchmarks.
 
     python -m tools.sample_photographs DST [--per-class 150] [--val 30] [--seed 0]
 

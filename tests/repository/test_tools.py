@@ -39,29 +39,6 @@ def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> No
     assert set(digests("c", 1)).isdisjoint(first)
 
 
-@pytest.mark.parametrize(
-    ("device", "rates", "words"),
-    [
-        ("cpu", ((900.0, 1.25), (125.0, 8.0)), "by the network, which runs on the same cores: an image takes 6.75 ms"),
-        (
-            "cpu",
-            ((125.0, 7.5), (120.0, 8.0)),
-            "by loading: an image takes 0.50 ms of processor time in the network, 7.50",
-        ),
-        ("cuda", ((2000.0, 1.0), (900.0, 1.0)), "by the network: it takes 900 images/s of the 2,000 that the loader"),
-        ("cuda", ((2000.0, 1.0), (1900.0, 1.0)), "by loading: it takes 1,900 images/s of the 2,000 that the loader"),
-    ],
-)
-def test_the_demo_says_what_limits_training(
-    device: str, rates: tuple[tuple[float, float], ...], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tools import demo  # imports torch
-
-    monkeypatch.setattr(demo, "DEVICE", SimpleNamespace(type=device))
-    loading, training = (demo.Rate(*rate) for rate in rates)
-    assert f"Training from a folder is limited {words}" in demo.limit(demo.Result("a folder", loading, training))
-
-
 def test_scenes_have_the_spectrum_of_photographs() -> None:
     """Power falls with frequency as in photographs: amplitude about 1/f, so power at f and at 4 f differ 16-fold."""
     surfaces = Surfaces(0)
