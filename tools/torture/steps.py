@@ -49,7 +49,7 @@ def fail_allocations(library: str) -> int:
     preloaded, draw = ctypes.CDLL(library), Drawing(np.random.default_rng(1))
     steps = np.tile(np.array([int(step) for step in work.Step if step > 0], np.int8), (2, 1))
     all_steps = replace(work.no_work(2), steps=steps, numbers=np.ones((*steps.shape, work.NUMBERS), np.float32))
-    own = draw.finish(2, 1 << 10, "float32")._replace(work=all_steps, amounts=np.zeros((0, 3), np.float32))
+    own = draw.finish(2, (48, 64), "float32")._replace(work=all_steps, amounts=np.zeros((0, 3), np.float32))
     mixed = own._replace(work=own.work.paired(np.array([1, 0])))
     images = draw.array((2, 48, 64, 3), np.uint8)
     source, _alive = batch_of([jpeg(draw.rng, 64, 48)] * 2)
