@@ -1,14 +1,12 @@
 """How many images a second reach the training loop, and how many could if all else were free?
 
-python -m benchmarks.bench_load [--part load|cold|recipes|order|run ...] [--photos FOLDER] [--rounds N]
+python -m benchmarks.bench_load [--part load|cold|recipes ...] [--photos FOLDER] [--rounds N]
 
     load      FastLoader to uint8 batches of 224 x 224 from the container, plain files (JPEG, PNG, WebP, AVIF) and
               originals, beside DataLoaders with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo
               alone, the resampler alone, Python
     cold      what is not in the page cache, from a slow disk and from the disk as it is
     recipes   what augmentation costs, beside torchvision v2, and each operation alone
-    order     microseconds to know which samples come next
-    run       an unedited script under `iofast run`
 
 Photographs are packed with `iofast pack --resize 256 --quality 90`; contenders run in turn. Plain files hold the same
 coefficients as the container's, without markers and with the standard Huffman tables.
@@ -262,10 +260,9 @@ def load(bench: measure.Bench) -> None:
 
 
 def main() -> None:
-    from benchmarks.parts import cold, order, recipes, run  # which import this module
+    from benchmarks.parts import cold, recipes  # which import this module
 
-    others = {"cold": cold.cold, "recipes": recipes.recipes, "order": order.order, "run": run.run}
-    measure.run(__doc__, {"load": load, **others})
+    measure.run(__doc__, {"load": load, "cold": cold.cold, "recipes": recipes.recipes})
 
 
 if __name__ == "__main__":

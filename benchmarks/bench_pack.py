@@ -1,12 +1,11 @@
 """How fast does `iofast pack --resize 256` run beside Pillow in a process pool?
 
-python -m benchmarks.bench_pack [--part pack|scan|scale|size ...] [--photos FOLDER] [--rounds N]
+python -m benchmarks.bench_pack [--part pack|scan|scale ...] [--photos FOLDER] [--rounds N]
 
     pack   whole processes in turn on the same photographs. Pillow's script ignores colour profiles, as such scripts do:
            `--icc drop` is the same work. Other programs: the case `packing` of `benchmarks.rivals`
     scan   listing a million files, and manifests of 10^8 lines
     scale  opening, the first sample, and the first batch of sets of up to 10^9 records
-    size   what restart markers and our Huffman tables cost
 
 Photographs come from the page cache.
 """
@@ -21,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.parts import scale, scan, size
+from benchmarks.parts import scale, scan
 from benchmarks.photographs import folder_bytes, link, payload_lengths
 
 PILLOW = "Pillow, Pool(2)"
@@ -88,7 +87,7 @@ def pack(bench: measure.Bench) -> None:
 
 
 def main() -> None:
-    measure.run(__doc__, {"pack": pack, "scan": scan.scan, "scale": scale.scale, "size": size.size})
+    measure.run(__doc__, {"pack": pack, "scan": scan.scan, "scale": scale.scale})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -175,6 +176,12 @@ def pss() -> int:
     """KiB of this process, pages that it shares with others counted in part."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def in_process(module: str, *words: object) -> list[float]:
+    """The numbers that a module prints in a fresh process."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    return [float(word) for word in subprocess.check_output(command, text=True).split()]
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -160,8 +159,7 @@ def _process(what: str, path: Path) -> tuple[float, float]:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-    command = [sys.executable, "-m", "benchmarks.parts.large_sets", what, str(path)]
-    seconds, mebibytes = map(float, subprocess.check_output(command, text=True).split())
+    seconds, mebibytes = measure.in_process("benchmarks.parts.large_sets", what, path)
     return seconds, mebibytes
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import itertools
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -29,6 +28,7 @@ CONTAINERS = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
 COUNTS = (1_000, 100_000, 10_000_000)
 LARGE = (100_000_000, 1_000_000_000)
 READER, DATASET = "open_reader, one record", "FastDataset, one sample"
+in_process = partial(measure.in_process, "benchmarks.parts.scale")
 HEADER = ("", "records", "ms: median (least – most)", "times", "MiB: median (least – most)", "times", "KiB more")
 
 
@@ -82,12 +82,6 @@ def rows_of(paths: list[Path], rounds: int, whole: measure.Figures) -> list[list
         sizes = (measure.spread(mebibytes, 1), f"{larger:.2f}", f"{statistics.median(added):,.0f}")
         rows.append([way, f"{int(path.stem):,}", measure.spread(own, 2), f"{times:.2f}", *sizes])
     return rows
-
-
-def in_process(what: str, path: Path) -> list[float]:
-    """What one of the functions below prints in a fresh process."""
-    output = subprocess.check_output([sys.executable, "-m", "benchmarks.parts.scale", what, str(path)], text=True)
-    return [float(word) for word in output.split()]
 
 
 def write(path: Path) -> None:
