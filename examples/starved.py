@@ -28,7 +28,15 @@ SIDE = 224
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Does this training wait for its data?")
+    parser.add_argument("dataset", help="a folder of images, or what `iofast pack` wrote")
+    parser.add_argument("--loader", choices=list(LOADERS), default="torch")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+
     torch.manual_seed(0)
     batches = LOADERS[args.loader](args)
     model = network().to(args.device)
@@ -77,17 +85,6 @@ def network() -> nn.Module:
     """Patches of 8 x 8 pixels, one convolution over them, and an average."""
     layers = [nn.Conv2d(3, 32, 8, 8), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Does this training wait for its data?")
-    parser.add_argument("dataset", help="a folder of images, or what `iofast pack` wrote")
-    parser.add_argument("--loader", choices=list(LOADERS), default="torch")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,18 @@ from iofast import transforms as T
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train an image classifier from a packed file or a folder.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.2, help="peak of the learning rate (default 0.2)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save after each epoch")
+    parser.add_argument("--resume", type=Path, help="continue from this checkpoint")
+    args = parser.parse_args()
+
     torch.manual_seed(args.seed)
     names = FastDataset(args.dataset, split="all").manifest.splits
     dataset = FastDataset(args.dataset, split="train" if "train" in names else "all")
@@ -105,20 +116,6 @@ def evaluate(model: nn.Module, batches: FastLoader) -> float:
     model.eval()
     hits = [forward(model, images).argmax(1) == labels for images, labels in batches]
     return float(torch.cat(hits).float().mean())
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train an image classifier from a packed file or a folder.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.2, help="peak of the learning rate (default 0.2)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save after each epoch")
-    parser.add_argument("--resume", type=Path, help="continue from this checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

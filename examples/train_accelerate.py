@@ -22,7 +22,18 @@ from iofast import transforms as T
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train with Hugging Face Accelerate.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and process (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder to save in at the end")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    args = parser.parse_args()
+
     accelerator = Accelerator(cpu=args.cpu)  # first: the loader gets its rank from torch.distributed
     dataset = FastDataset(args.dataset, args.split)
     loader = FastLoader(
@@ -35,7 +46,8 @@ def main() -> None:
         device=accelerator.device,
     )
     torch.manual_seed(0)
-    model = network(len(dataset.classes))
+    layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
+    model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes)))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     done = Steps()
@@ -87,28 +99,6 @@ class Steps:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.steps = state["steps"]
-
-
-def network(classes: int) -> nn.Module:
-    """A small convolutional network. Put your own here."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train with Hugging Face Accelerate.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images per step and process (default 64)")
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder to save in at the end")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
