@@ -35,7 +35,7 @@ C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 
 demo: kernel
 	rm -rf demo
-	$(BIN)/python -m tools.sample_photographs demo/images --per-class 120 --val 24
+	$(BIN)/python -m tools.sample_photographs demo/images --per-class 200 --val 40
 	$(BIN)/iofast pack demo/images demo/images.lmdb --resize 256
 	$(BIN)/iofast info demo/images.lmdb
 	$(BIN)/python examples/starved.py demo/images --steps 40

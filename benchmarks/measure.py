@@ -74,7 +74,7 @@ class Bench:
 
     def workplace(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
         """A temporary folder, and the photographs: those given, or sample images made in it."""
-        return photographs.workplace(self.given.photos, self.given.work, self.size(150, 4))
+        return photographs.workplace(self.given.photos, self.given.work, self.size(250, 4))
 
     def folder(self) -> tempfile.TemporaryDirectory[str]:
         """A temporary folder."""

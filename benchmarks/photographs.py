@@ -18,7 +18,7 @@ from tools import sample_photographs
 
 
 @contextlib.contextmanager
-def workplace(photos: Path | None, folder: Path | None = None, per_class: int = 150) -> Iterator[tuple[Path, Path]]:
+def workplace(photos: Path | None, folder: Path | None = None, per_class: int = 250) -> Iterator[tuple[Path, Path]]:
     """A temporary folder (in `folder`), and the photographs: `photos`, or `per_class` sample images a class in it."""
     with tempfile.TemporaryDirectory(prefix="iofast-bench-", dir=folder) as name:
         made = Path(name, "photos")

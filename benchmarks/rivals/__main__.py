@@ -123,7 +123,7 @@ def main() -> None:
         for each in CONTENDERS
         if not given.only or each.label.startswith("iofast") or any(word in each.label for word in given.only)
     ]
-    with photographs.workplace(given.photos, None, 4 if given.quick else 150) as (folder, photos):
+    with photographs.workplace(given.photos, None, 4 if given.quick else 250) as (folder, photos):
         count = QUICK if given.quick else EPOCH
         container = photographs.pack(photographs.link(photos, folder / "copies", count), folder / "packed.lmdb")
         plain(container, folder)

@@ -36,7 +36,7 @@ class Rounds:
     def __init__(self, folder: Path) -> None:
         self.folder, self.done = folder, Counter[str]()
         images = folder / "images"
-        sample_photographs.make(images / "one", per_class=24, val=4, quiet=True)
+        sample_photographs.make(images / "one", per_class=40, val=4, quiet=True)
         self.cases: list[Case] = []
         self.wanted: dict[Case, dict[str, str]] = {}
         self.counts: dict[Case, int] = {}

@@ -233,7 +233,7 @@ def _changing() -> Iterator[int]:
 
 def _epochs(folder: Path) -> Iterator[int]:
     """Each epoch has a new iterator, threads and contexts, as in training. The first ones let allocators grow."""
-    sample_photographs.make(folder / "photos", per_class=24, val=1, quiet=True)
+    sample_photographs.make(folder / "photos", per_class=40, val=1, quiet=True)
     pack(folder / "photos", folder / "photos.lmdb", resize=256)
     dataset = FastDataset(folder / "photos.lmdb", split="train")
     loader = FastLoader(dataset, 64, True, transform=T.train(224), dtype=torch.float32)
