@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,13 @@ def pss() -> int:
     """KiB of this process, pages that it shares with others counted in part."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def grown(take: Callable[[], object]) -> tuple[float, int]:
+    """Seconds of a call, and KiB that this process grew by."""
+    before, start = pss(), time.perf_counter()
+    take()
+    return time.perf_counter() - start, pss() - before
 
 
 def in_process(module: str, *words: object) -> list[float]:

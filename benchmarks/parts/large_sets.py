@@ -29,7 +29,7 @@ from iofast.record import key_width
 IMAGE_BYTES = 110_000  # of a shard, for each image: those of ImageNet's
 CLASSES = 1000
 ROUNDS = 3
-READER, FIRST, FIRST_COLD, TARGETS = "open_reader, one record", "first batch", "first batch, index cold", "targets"
+READER, FIRST, TARGETS = "open_reader, one record", "first batch", "targets"
 BATCH, BATCHES = 256, 32  # batches of a shuffled epoch whose images are there: the loader reads ahead
 
 _OFFSET = 512  # of the JPEG in each shard, behind a tar header
@@ -131,8 +131,8 @@ def section(folder: Path, counts: Sequence[int]) -> str:
             f"an index of {made.index_bytes / 1e9:.2f} GB ({made.index_bytes / count:.1f} bytes a record); "
             f"made in {made.seconds:.0f} s, {made.disk / 1e9:.1f} GB on the disk"
         )
-        for what in (READER, FIRST, FIRST_COLD, TARGETS):
-            taken = [_process(what, made.path) for _ in range(ROUNDS)]
+        for what in (READER, FIRST, TARGETS):
+            taken = [measure.in_process("benchmarks.parts.large_sets", what, made.path) for _ in range(ROUNDS)]
             seconds, memory = map(list, zip(*taken, strict=True))
             rows.append([what, f"{count:,}", measure.spread(seconds, 2), measure.spread(memory, 0)])
         made.remove()
@@ -145,22 +145,11 @@ def section(folder: Path, counts: Sequence[int]) -> str:
 Sets with the field jpg, {IMAGE_BYTES:,} bytes of a shard for each image, in {ROUNDS} fresh processes
 each that have imported everything. Shards are sparse files; the sampled images are one JPEG of 500 x 375 pixels in each
 shard. A first batch is {BATCH} images of 224 x 224 pixels of a shuffled epoch, from `FastLoader(…)` on, with the
-dataset open; the loader reads further batches ahead. Cold: the index is not in the page cache. `targets` is
-`FastDataset.labels()`, which reads the columns of labels alone.
+dataset open; the loader reads further batches ahead. `targets` is `FastDataset.labels()`, which reads the columns of
+labels alone.
 
 {chr(10).join(facts)}
 """
-
-
-def _process(what: str, path: Path) -> tuple[float, float]:
-    """Seconds, and MiB that the process grew by, in a fresh process."""
-    if what == FIRST_COLD:
-        fd = os.open(f"{path}.index", os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-    seconds, mebibytes = measure.in_process("benchmarks.parts.large_sets", what, path)
-    return seconds, mebibytes
 
 
 def main(what: str, path: str) -> None:
@@ -169,19 +158,22 @@ def main(what: str, path: str) -> None:
     from iofast import transforms as T
 
     dataset = None if what == READER else FastDataset(path)
-    before, start = measure.pss(), time.perf_counter()
-    if dataset is None:
-        reader = open_reader(path)
-        kept: object = reader, reader.view(_first(len(reader), 1)[0])
-    elif what == TARGETS:
-        kept = dataset.labels()
-    else:
-        loader = FastLoader(dataset, BATCH, shuffle=True, num_workers=2, transform=[T.RandomResizedCrop(224)])
-        kept = next(iter(loader))
-        if loader.failures:
-            raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
-    print(time.perf_counter() - start, (measure.pss() - before) / 1024)
-    del kept
+    kept: list[object] = []
+
+    def take() -> None:
+        if dataset is None:
+            reader = open_reader(path)
+            kept.extend((reader, reader.view(_first(len(reader), 1)[0])))
+        elif what == TARGETS:
+            kept.append(dataset.labels())
+        else:
+            loader = FastLoader(dataset, BATCH, shuffle=True, num_workers=2, transform=[T.RandomResizedCrop(224)])
+            kept.append(next(iter(loader)))
+            if loader.failures:
+                raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
+
+    seconds, grown = measure.grown(take)
+    print(seconds, grown / 1024)
 
 
 if __name__ == "__main__":

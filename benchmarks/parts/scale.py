@@ -15,7 +15,6 @@ import gc
 import itertools
 import statistics
 import sys
-import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -110,16 +109,13 @@ def take_sample(path: Path) -> object:
 def main(what: str, path: Path) -> None:
     """In a fresh process: print milliseconds of opening and sample, MiB of the process, KiB of growth."""
     if what == "write":
-        return write(path)
+        write(path)
+        return
     take = take_record if what == "take_record" else take_sample
     kept: list[object] = [take(path.with_name(f"1{path.suffix}"))]  # imports; code that runs once
     gc.collect()
-    before, start = measure.pss(), time.perf_counter()
-    kept.append(take(path))
-    seconds = time.perf_counter() - start
-    after = measure.pss()
-    print(1e3 * seconds, after / 1024, after - before)
-    return None
+    seconds, grown = measure.grown(lambda: kept.append(take(path)))
+    print(1e3 * seconds, measure.pss() / 1024, grown)
 
 
 if __name__ == "__main__":
