@@ -28,7 +28,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
     parser.add_argument("--batch-size", type=int, default=64, help="images per step and process (default 64)")
     parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder to save in at the end")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
@@ -48,7 +47,7 @@ def main() -> None:
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
     model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     done = Steps()
     accelerator.register_for_checkpointing(loader, done)

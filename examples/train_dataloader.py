@@ -32,7 +32,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--num-workers", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save at the end")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     args = parser.parse_args()
@@ -52,7 +51,7 @@ def main() -> None:
 
     layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
     model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
     if args.resume:
         state = torch.load(args.checkpoint, weights_only=False)  # torchdata keeps more than tensors and numbers

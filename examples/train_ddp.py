@@ -41,7 +41,6 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=64, help="images per step, of all ranks (default 64)")
     parser.add_argument("--groups", type=int, help="ranges of the set that stay with their node, such as 64")
     parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save")
     parser.add_argument("--save-every", type=int, default=1000, help="steps between two checkpoints (default 1000)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
@@ -76,7 +75,7 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(0)  # every rank begins with the same weights
     layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
     model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes))).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
     if args.resume:
         state = torch.load(args.checkpoint, map_location=device, weights_only=True)

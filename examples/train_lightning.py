@@ -46,9 +46,8 @@ class Images(lightning.LightningDataModule):
 class Classifier(lightning.LightningModule):
     """A small convolutional network. Put your own here."""
 
-    def __init__(self, classes: int, lr: float) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
-        self.lr = lr
         layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         self.network = nn.Sequential(*layers, nn.Linear(32, classes))
 
@@ -64,7 +63,7 @@ class Classifier(lightning.LightningModule):
         self.log("accuracy", hits.float().mean(), batch_size=len(labels), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
 
 def main() -> None:
@@ -75,7 +74,6 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
     parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
     parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--devices", type=int, default=1, help="ranks on this machine (default 1)")
     parser.add_argument("--accelerator", default="auto", help="cpu, cuda, … (default: what is there)")
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
@@ -94,7 +92,7 @@ def main() -> None:
         logger=False,
     )
     trainer.fit(
-        Classifier(len(images.dataset.classes), args.lr),
+        Classifier(len(images.dataset.classes)),
         datamodule=images,
         ckpt_path=args.checkpoints / "last.ckpt" if args.resume else None,
     )

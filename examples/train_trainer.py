@@ -92,7 +92,6 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
     parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
     parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
@@ -105,7 +104,7 @@ def main() -> None:
         save_steps=args.save_every,
         per_device_train_batch_size=args.batch_size,
         per_device_eval_batch_size=args.batch_size,
-        learning_rate=args.lr,
+        learning_rate=1e-3,
         use_cpu=args.cpu,
         ignore_data_skip=True,
         report_to="none",

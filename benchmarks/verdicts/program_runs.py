@@ -138,8 +138,8 @@ class Place:
             script.write_text(f"gpu 0 name=Simulated ring={folder / 'ring.bin'}\npids 0 {pid}\n")
             paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
             environment |= {"LD_LIBRARY_PATH": ":".join(filter(None, paths)), "NVML_STANDIN": str(script)}
-        command = [sys.executable, "-m", "benchmarks.verdicts.judge", str(pid), "--seconds", str(self.seconds)]
-        command += ["--output", str(folder / _OBSERVED)]
+        command = [sys.executable, "-m", "benchmarks.verdicts.judge", str(pid), str(self.seconds)]
+        command.append(str(folder / _OBSERVED))
         run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
