@@ -20,14 +20,13 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from PIL import Image
+from kernel_images import jpeg
 from small_blocks import blocks_of
 from tqdm import tqdm
 from web_server import web_server
@@ -64,11 +63,8 @@ def joined(parts: Iterable[Part]) -> GlobalBatch:
 def datasets(folder: Path) -> Mapping[str, FastDataset]:
     """Two joined datasets in each of `CONTAINERS`: small images of noise, labelled with their numbers."""
     rng = np.random.default_rng(SEED)
-    images = []
-    for _ in range(IMAGES):
-        file, shape = BytesIO(), (int(rng.integers(20, 60)), int(rng.integers(20, 60)), 3)
-        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(file, "JPEG")
-        images.append(file.getvalue())
+    sizes = rng.integers(20, 60, (IMAGES, 2)).tolist()
+    images = [jpeg(rng.integers(0, 256, (*size, 3), np.uint8), quality=75) for size in sizes]
     numbers = {"one": range(IMAGES - 30), "other": range(IMAGES - 30, IMAGES)}
     for name, suffix in itertools.product(numbers, sorted(set(itertools.chain(*CONTAINERS.values())))):
         size = None if suffix == "lmdb" else SHARD_SIZE
