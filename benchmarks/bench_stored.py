@@ -85,13 +85,10 @@ def cold(url: str, mode: Mode, found: list[Epoch]) -> float:
     return found[-1].sent / seconds
 
 
-def objects(url: str, folder: Path) -> list[StoredObject]:
-    return [StoredObject(f"{url}/{path.name}") for path in sorted(folder.glob("large*.tar*"))]
-
-
 def download(url: str, folder: Path) -> float:
     """Bytes a second of all blocks, which are dropped."""
-    blocks = [(each, number) for each in objects(url, folder) for number in range(each.copy.blocks)]
+    objects = [StoredObject(f"{url}/{path.name}") for path in sorted(folder.glob("large*.tar*"))]
+    blocks = [(each, number) for each in objects for number in range(each.copy.blocks)]
 
     async def one(block: tuple[StoredObject, int]) -> int:
         each, number = block

@@ -97,17 +97,14 @@ def goals(found: dict[str, Any], shape: tuple[int, ...], args: argparse.Namespac
     classes, distances = torch.zeros(count, height, width), torch.zeros(4, height, width)
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     objects = zip(found["boxes"], found[args.labels], strict=True)
-    for box, label in sorted(objects, key=lambda each: _area(each[0]), reverse=True):
+    area = lambda box: (box[2] - box[0]) * (box[3] - box[1])  # noqa: E731
+    for box, label in sorted(objects, key=lambda each: area(each[0]), reverse=True):
         left, top, right, bottom = (edge / STRIDE for edge in box)
         sides = torch.stack([x - left, y - top, right - x, bottom - y])
         inside = sides.amin(0) > 0
         classes[:, inside], distances[:, inside] = 0.0, sides[:, inside]
         classes[label, inside] = 1.0
     return classes, distances
-
-
-def _area(box: list[float]) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 class Detector(nn.Module):

@@ -75,15 +75,9 @@ def photographs(job: Job, folder: Path, count: int) -> int:
 
 
 def in_time(folder: Path, end: float, number: int) -> bool:
-    """Make photograph `number`, unless it is too late; whether it was made."""
+    """Make photograph `number` and write it, unless it is too late; whether it was made."""
     if time.monotonic() >= end:
         return False
-    one(folder, number)
-    return True
-
-
-def one(folder: Path, number: int) -> None:
-    """Make photograph `number` and write it."""
     rng = np.random.default_rng((7, number))
     name = sorted(SCENES)[number % len(SCENES)]
     width, height = SIZES[number // len(SCENES) % len(SIZES)]
@@ -91,6 +85,7 @@ def one(folder: Path, number: int) -> None:
     target = folder / name / f"{number:05d}.jpg"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(jpeg(pixels, width * height * BYTES_A_PIXEL * float(np.exp(rng.normal(0, SPREAD)))))
+    return True
 
 
 def jpeg(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], wanted: float) -> bytes:

@@ -38,7 +38,8 @@ def stressed(job: Job, decode: str) -> None:
     while done < iterations:
         looped.set_epoch(0)
         for (images, _), wanted in zip(looped, expected, strict=True):
-            lag(job)
+            if job.cuda:
+                torch.cuda._sleep(LAG)
             wrong += (images != wanted).any()
             sizes = [images.numel(), 1 << 18 + done % 5, images.numel() // 2, 1 << 20]
             del images  # this loop and the loader need its memory at once
@@ -66,12 +67,6 @@ def quiet(job: Job, loader: FastLoader) -> list[torch.Tensor]:
         found.append(images.cpu())
         wait(job.device)
     return [images.to(job.device) for images in found]
-
-
-def lag(job: Job) -> None:
-    """Have the stream fall behind the host."""
-    if job.cuda:
-        torch.cuda._sleep(LAG)
 
 
 def sanitized(job: Job) -> None:

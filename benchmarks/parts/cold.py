@@ -87,8 +87,10 @@ def contenders(path: Path, given: Given) -> dict[str, Callable[[], float]]:
     return {DEVICE: partial(sequential, path), **loaders}
 
 
-def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str:
-    """One device's table, and whether it meets the goal."""
+def measured(path: Path, mean: float, rounds: int, repeats: int, title: str) -> str:
+    """Run all contenders on the device as it is now: its table, and whether it meets the goal."""
+    given: Given = {}
+    figures = measure.in_turn(contenders(path, given), rounds, repeats)
     limits = [min(pair) for pair in zip(figures[DEVICE], figures[WARM], strict=True)]
     rows = [
         [
@@ -105,12 +107,6 @@ def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str
     header += ("of the lesser of device and warm",)
     verdict = f"Block-local order with readahead, cold: {share:.2f} of the lesser of both; asked: {ASKED:.2f}."
     return f"## {title}\n\n{measure.table(header, rows)}\n\n{verdict}\n"
-
-
-def measured(path: Path, mean: float, rounds: int, repeats: int, title: str) -> str:
-    """Run all contenders on the device as it is now; a section of the page."""
-    given: Given = {}
-    return part(title, measure.in_turn(contenders(path, given), rounds, repeats), given, mean)
 
 
 def cold(bench: measure.Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import random
@@ -10,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from kernel_images import batch_of
-from PIL import Image
+from kernel_images import batch_of, jpeg
 
 from benchmarks.gpu.any_work import any_numbers, any_work
 from iofast import work
@@ -97,7 +95,8 @@ class Steps(Driver):
             self.contexts[name, clip] = native_batch.Context(DecodeOptions(clip=clip))
         del os.environ["IOFAST_SIMD"]
         rng = np.random.default_rng(5)
-        self.sources = [(jpeg(rng, *size), size) for size in ((64, 48), (33, 61), (16, 16), (9, 5))]
+        sizes = ((64, 48), (33, 61), (16, 16), (9, 5))
+        self.sources = [(jpeg(rng.integers(0, 256, (*size[::-1], 3), np.uint8)), size) for size in sizes]
 
     def step(self, chance: random.Random) -> str:
         draw = Drawing(np.random.default_rng(chance.getrandbits(64)))
@@ -156,10 +155,3 @@ def same(one: np.ndarray, two: np.ndarray, kind: str) -> bool:
     if kind == "bfloat16":
         views = [(each.astype(np.uint32) << 16).view(np.float32) for each in views]
     return np.array_equal(*views, equal_nan=True)
-
-
-def jpeg(rng: np.random.Generator, width: int, height: int) -> bytes:
-    """A JPEG of noise."""
-    buffer = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
