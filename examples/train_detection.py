@@ -38,14 +38,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default 32)")
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--limit", type=int, help="use only so many images")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    limit = args.limit and (lambda columns: columns.index < args.limit)
     loader = FastLoader(
-        FastDataset(args.dataset, args.split, fields=["image", args.boxes], filter=limit),
+        FastDataset(args.dataset, args.split, fields=["image", args.boxes]),
         args.batch_size,
         shuffle=True,
         drop_last=True,

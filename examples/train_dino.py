@@ -38,13 +38,12 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=1024, help="what the head tells apart (default 1024)")
     parser.add_argument("--momentum", type=float, default=0.996, help="of the teacher (default 0.996)")
     parser.add_argument("--lr", type=float, default=5e-4)
-    parser.add_argument("--limit", type=int, help="use only so many images")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
 
     torch.manual_seed(0)
     loader = FastLoader(
-        FastDataset(args.dataset, "all", filter=args.limit and (lambda columns: columns.index < args.limit)),
+        FastDataset(args.dataset, "all"),
         args.batch_size,
         shuffle=True,
         drop_last=True,

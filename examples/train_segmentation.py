@@ -33,7 +33,6 @@ def main() -> None:
     parser.add_argument("--base", type=int, default=520, help="short side before scaling (default 520)")
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default 32)")
     parser.add_argument("--lr", type=float, default=0.02)
-    parser.add_argument("--limit", type=int, help="use only so many images of each split")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
 
@@ -70,9 +69,8 @@ def augmented(size: int, base: int) -> list[T.Transform]:
 
 def loader(args: argparse.Namespace, split: str, transform: list[T.Transform]) -> FastLoader:
     """Batches of a split: dictionaries with "image" and the mask."""
-    limit = args.limit and (lambda columns: columns.index < args.limit)
     return FastLoader(
-        FastDataset(args.dataset, split, fields=["image", args.mask], filter=limit),
+        FastDataset(args.dataset, split, fields=["image", args.mask]),
         args.batch_size,
         shuffle=True,
         transform=transform,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -62,12 +64,7 @@ class SyntheticSet:
         (folder / (self.path.name + MANIFEST_SUFFIX)).write_bytes(self.manifest.to_json())
         self._write_shards(folder, set((self._read // per).tolist()))
         self.seconds, self.index_bytes = time.perf_counter() - start, path.stat().st_size
-        self.disk = sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder) if str(count) in entry.name)
-
-    def remove(self) -> None:
-        """Remove all files."""
-        for file in self.path.parent.glob(f"large-{self.count}*"):
-            file.unlink()
+        self.disk = sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder))
 
     def _write_index(self, path: Path) -> dict[str, str]:
         """Write the index; the checksums of its columns."""
@@ -124,7 +121,7 @@ def section(folder: Path, counts: Sequence[int]) -> str:
     """The section on synthetic sets."""
     facts, rows = [], []
     for count in counts:
-        made = SyntheticSet(folder, count)
+        made = SyntheticSet(Path(tempfile.mkdtemp(dir=folder)), count)
         manifest = made.path.with_name(f"{made.path.name}.manifest").stat().st_size
         facts.append(
             f"- {count:,} images: {len(made.manifest.shards):,} shards of 1 GB, a manifest of {manifest / 1e6:.1f} MB, "
@@ -135,7 +132,7 @@ def section(folder: Path, counts: Sequence[int]) -> str:
             taken = [measure.in_process("benchmarks.parts.large_sets", what, made.path) for _ in range(ROUNDS)]
             seconds, memory = map(list, zip(*taken, strict=True))
             rows.append([what, f"{count:,}", measure.spread(seconds, 2), measure.spread(memory, 0)])
-        made.remove()
+        shutil.rmtree(made.path.parent)
     table = measure.table(("", "images", "s: median (least – most)", "MiB more: median (least – most)"), rows)
     return f"""
 ## Large sets

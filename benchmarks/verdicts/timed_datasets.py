@@ -105,7 +105,7 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
 class Sleeping(Samples):
     """A slow storage: each sample takes time, but no processor."""
 
-    def spend(self, index: int) -> None:
+    def spend(self, _: int) -> None:
         time.sleep(self.item_s)
 
 
@@ -165,7 +165,7 @@ class Stored(Samples):
         super().__init__(program, folder)
         self._connection: socket.socket | None = None
 
-    def spend(self, index: int) -> None:
+    def spend(self, _: int) -> None:
         if self._connection is None:  # one for each worker
             self._connection = socket.create_connection(("127.0.0.1", int((self.folder / "port").read_text())))
         self._connection.sendall(struct.pack("<d", self.item_s))
