@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 
 from tqdm import tqdm
 
 from benchmarks import measure
+from tools.processes import sampled
 
 CLASSES = 1000
 MANIFESTS = {"Parquet": "m.parquet", "JSON lines": "m.jsonl"}
@@ -94,21 +94,12 @@ def main(path: Path) -> None:
     """List in this fresh process; print seconds, images, and bytes: the peak, what is kept, and its paths."""
     from iofast.source.scan import scan as scan_source
 
-    before, peak, stopped = anonymous(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not stopped.wait(LOOK):
-            peak = max(peak, anonymous() - before)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    start = time.perf_counter()
-    source = scan_source(path)
-    seconds, kept = time.perf_counter() - start, anonymous() - before
-    stopped.set()
-    thread.join()
-    print(seconds, len(source), max(peak, kept), kept, len(source.paths.blob))
+    before = anonymous()
+    with sampled(anonymous, LOOK) as found:
+        start = time.perf_counter()
+        source = scan_source(path)
+        seconds = time.perf_counter() - start
+    print(seconds, len(source), max(found) - before, found[-1] - before, len(source.paths.blob))
 
 
 if __name__ == "__main__":
